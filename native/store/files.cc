@@ -1,0 +1,109 @@
+#include "store/files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace luwu::store {
+
+namespace {
+
+constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
+
+std::string gibibytes(std::uint64_t bytes) {
+    std::array<char, 48> text{};
+    std::snprintf(text.data(), text.size(), "%.3f GiB", static_cast<double>(bytes) / kGibibyte);
+    return text.data();
+}
+
+std::uint64_t free_bytes(const File& file) {
+    struct statvfs info {};
+    return fstatvfs(file.descriptor(), &info) == 0 ? info.f_bavail * info.f_frsize : 0;
+}
+
+Error no_space(const File& file, std::uint64_t bytes) {
+    return Error(ErrorKind::no_space, "the store needs " + gibibytes(bytes) + " for " + file.path() + " but its disk has " +
+                                          gibibytes(free_bytes(file)) +
+                                          " free; free some space or name another folder with --store (nothing was kept)");
+}
+
+}  // namespace
+
+File::~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+}
+
+std::uint64_t File::bytes() const {
+    struct stat info {};
+    if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
+    return static_cast<std::uint64_t>(info.st_size);
+}
+
+Error system_error(const std::string& action, const std::string& path, int error_number) {
+    const std::string message = "cannot " + action + " " + path + ": " + std::strerror(error_number);
+    switch (error_number) {
+        case EACCES:
+        case EPERM:
+        case EROFS:
+            return {ErrorKind::permission, message + "; give this user read and write permission or choose another folder"};
+        case ENOSPC:
+        case EDQUOT:
+            return {ErrorKind::no_space, message + "; free some space and run again: it resumes at the last committed step"};
+        default:
+            return {ErrorKind::io, message};
+    }
+}
+
+bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+File open_file(const std::string& path, bool create, bool read_only, bool* direct) {
+    const int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
+    int descriptor = open(path.c_str(), flags | O_DIRECT, 0644);
+    if (direct != nullptr) *direct = descriptor >= 0;
+    if (descriptor < 0 && errno == EINVAL) {  // a file system without direct I/O; O_CREAT may have made the file
+        descriptor = open(path.c_str(), flags & ~O_EXCL, 0644);
+    }
+    if (descriptor < 0) throw system_error(create ? "create" : "open", path, errno);
+    return {descriptor, path};
+}
+
+void reserve(const File& file, std::uint64_t bytes) {
+    if (fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw no_space(file, bytes);
+    if (errno != EOPNOTSUPP) throw system_error("reserve space in", file.path(), errno);
+    if (free_bytes(file) < bytes) throw no_space(file, bytes);
+    if (ftruncate(file.descriptor(), static_cast<off_t>(bytes)) != 0) throw system_error("extend", file.path(), errno);
+}
+
+File lock_file(const std::string& path) {
+    const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (descriptor < 0) throw system_error("open", path, errno);
+    File file(descriptor, path);
+    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+        std::array<char, 32> owner{};
+        if (pread(descriptor, owner.data(), owner.size() - 1, 0) < 0) owner[0] = '\0';
+        throw Error(ErrorKind::locked, "the store at " + path.substr(0, path.rfind('/')) +
+                                           " is open in process " + owner.data() +
+                                           "; one server owns a store at a time: stop that process or use another folder");
+    }
+    const std::string own = std::to_string(getpid());
+    if (ftruncate(descriptor, 0) != 0 || pwrite(descriptor, own.data(), own.size(), 0) < 0) {
+        throw system_error("write", path, errno);
+    }
+    return file;
+}
+
+void sync_folder(const std::string& folder) {
+    const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) throw system_error("open", folder, errno);
+    const File held(descriptor, folder);
+    if (fsync(descriptor) != 0) throw system_error("sync", folder, errno);
+}
+
+}  // namespace luwu::store

@@ -1,0 +1,46 @@
+// Open files with the errors a person can act on, and the lock that keeps a second process out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "store/error.h"
+
+namespace luwu::store {
+
+class File {
+  public:
+    File() = default;
+    File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+    ~File();
+    File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+    File& operator=(File&& other) noexcept {
+        std::swap(descriptor_, other.descriptor_);
+        std::swap(path_, other.path_);
+        return *this;
+    }
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+
+    [[nodiscard]] int descriptor() const { return descriptor_; }
+    [[nodiscard]] const std::string& path() const { return path_; }
+    [[nodiscard]] std::uint64_t bytes() const;
+
+  private:
+    int descriptor_ = -1;
+    std::string path_;
+};
+
+[[nodiscard]] bool file_exists(const std::string& path);
+// Direct I/O where the file system has it (direct says whether), else buffered. Throws Error.
+[[nodiscard]] File open_file(const std::string& path, bool create, bool read_only, bool* direct = nullptr);
+// Reserves the blocks now, so that a run cannot meet a full disk. Throws Error(no_space) naming what is missing.
+void reserve(const File& file, std::uint64_t bytes);
+// Writes this process's id into the file and holds an exclusive lock on it until it is closed. Throws Error(locked).
+[[nodiscard]] File lock_file(const std::string& path);
+// Makes the names in a folder durable.
+void sync_folder(const std::string& folder);
+[[nodiscard]] Error system_error(const std::string& action, const std::string& path, int error_number);
+
+}  // namespace luwu::store

@@ -1,0 +1,80 @@
+// Where every chunk lies: pure arithmetic from the blocks' sizes, specified in docs/store-format.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/dtype.h"
+
+namespace luwu::store {
+
+inline constexpr std::uint64_t kPage = 4096;  // alignment of every file offset, memory address and length (O_DIRECT)
+inline constexpr std::uint64_t kChunkStep = 2048;  // chunk sizes are multiples of this, so bf16 planes end on a page
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+
+// One block as the store sees it: a flat run of elements, trainable as a whole or frozen as a whole.
+struct BlockShape {
+    std::string name;
+    std::uint64_t elements = 0;
+    bool trainable = true;
+};
+
+struct StoreShape {
+    kernels::Dtype parameter_dtype = kernels::Dtype::float32;
+    std::uint64_t chunk_elements = 1U << 20;  // upper bound; a block is divided into equal chunks of at most this
+    std::vector<BlockShape> blocks;
+};
+
+// One chunk on disk: [parameters | header page | states], twice when trainable (version count & 1 selects).
+struct ChunkPlace {
+    std::uint32_t block = 0;
+    std::uint32_t chunk = 0;  // within the block
+    std::uint32_t stripe = 0;
+    bool trainable = true;
+    std::uint64_t first_element = 0;
+    std::uint64_t elements = 0;
+    std::uint64_t parameter_bytes = 0;  // of the parameter plane, padded to pages
+    std::uint64_t state_plane_bytes = 0;  // of one fp32 state plane, padded to pages; 0 when frozen
+    std::uint32_t state_planes = 0;
+    std::uint64_t offset = 0;  // of version 0 in the stripe's file
+
+    // Header page and state planes: one contiguous run on disk and in memory.
+    [[nodiscard]] std::uint64_t state_bytes() const { return kPage + state_plane_bytes * state_planes; }
+    [[nodiscard]] std::uint64_t record_bytes() const { return parameter_bytes + state_bytes(); }
+    [[nodiscard]] std::uint64_t record_offset(std::uint64_t count) const {
+        return offset + (trainable ? (count & 1U) * record_bytes() : 0);
+    }
+};
+
+class Layout {
+  public:
+    // Throws Error(invalid) for a shape without blocks, an empty block or a chunk size that is not a multiple of kChunkStep.
+    Layout(StoreShape shape, std::uint32_t stripes);
+
+    [[nodiscard]] const StoreShape& shape() const { return shape_; }
+    [[nodiscard]] std::uint32_t stripes() const { return static_cast<std::uint32_t>(file_bytes_.size()); }
+    [[nodiscard]] std::uint64_t file_bytes(std::uint32_t stripe) const { return file_bytes_[stripe]; }
+    [[nodiscard]] std::uint32_t block_count() const { return static_cast<std::uint32_t>(shape_.blocks.size()); }
+    [[nodiscard]] std::span<const ChunkPlace> chunks() const { return chunks_; }
+    [[nodiscard]] std::span<const ChunkPlace> chunks_of(std::uint32_t block) const;
+    [[nodiscard]] std::uint32_t first_chunk(std::uint32_t block) const { return first_chunk_[block]; }
+    [[nodiscard]] std::uint64_t parameter_size() const { return kernels::size_of(shape_.parameter_dtype); }
+    // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
+    [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;
+    // fp32 state planes of a trainable chunk: m, v, and before them the master where the parameters are bf16.
+    [[nodiscard]] std::uint32_t state_planes() const {
+        return shape_.parameter_dtype == kernels::Dtype::float32 ? 2 : 3;
+    }
+
+  private:
+    StoreShape shape_;
+    std::vector<ChunkPlace> chunks_;
+    std::vector<std::uint32_t> first_chunk_;  // block_count + 1 entries
+    std::vector<std::uint64_t> file_bytes_;
+};
+
+}  // namespace luwu::store

@@ -1,0 +1,76 @@
+// The small records of the store, byte for byte as docs/store-format.md specifies them (little-endian).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "store/layout.h"
+
+namespace luwu::store {
+
+inline constexpr std::uint32_t kFormatVersion = 1;
+using Uuid = std::array<std::uint8_t, 16>;
+
+// Page 0 of every stripe's file.
+struct FileHeader {
+    std::array<char, 8> magic{'L', 'U', 'W', 'U', 'D', 'A', 'T', 'A'};
+    std::uint32_t version = kFormatVersion;
+    std::uint32_t stripe = 0;
+    std::uint32_t stripes = 0;
+    std::uint32_t parameter_bytes = 0;  // per element: 2 or 4
+    std::uint64_t chunk_elements = 0;
+    std::uint64_t file_bytes = 0;
+    Uuid uuid{};
+    std::uint32_t reserved = 0;
+    std::uint32_t crc = 0;  // CRC32C of everything before
+};
+static_assert(sizeof(FileHeader) == 64);
+
+// The page between a chunk's parameters and its states.
+struct ChunkHeader {
+    std::array<char, 8> magic{'L', 'U', 'W', 'U', 'C', 'H', 'N', 'K'};
+    std::uint32_t version = kFormatVersion;
+    std::uint32_t block = 0;
+    std::uint32_t chunk = 0;
+    std::uint32_t planes = 0;  // state planes that follow
+    std::uint64_t elements = 0;
+    std::uint64_t count = 0;  // updates this chunk has seen
+    Uuid uuid{};
+    std::uint32_t parameter_crc = 0;  // of the elements, without padding
+    std::array<std::uint32_t, 3> state_crc{};
+    std::uint32_t reserved = 0;
+    std::uint32_t crc = 0;
+};
+static_assert(sizeof(ChunkHeader) == 80);
+
+// What is committed: written once a step, alternately to one of two slots; the valid one with the higher sequence holds.
+struct CommitRecord {
+    std::uint64_t sequence = 0;  // of this record; 1 is the fresh store
+    std::uint64_t step = 0;      // committed optimizer steps
+    std::uint64_t attempts = 0;  // steps begun and ended, rolled-back ones included
+    std::uint64_t rolled_back = 0;
+    std::vector<std::uint64_t> counts;  // updates per block; its lowest bit selects the chunks' version
+};
+
+// Seals: sets the crc. Valid: magic and crc are right.
+void seal(FileHeader& header);
+void seal(ChunkHeader& header);
+[[nodiscard]] bool valid(const FileHeader& header);
+[[nodiscard]] bool valid(const ChunkHeader& header);
+
+[[nodiscard]] std::uint64_t commit_slot_bytes(std::uint32_t blocks);
+// Fills one slot (commit_slot_bytes long).
+void encode_commit(const CommitRecord& record, const Uuid& uuid, std::span<std::byte> slot);
+
+struct DecodedCommit {
+    enum class State : std::uint8_t { empty, valid, damaged, newer_format, other_store } state = State::empty;
+    std::uint32_t version = 0;
+    CommitRecord record;
+};
+[[nodiscard]] DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, std::uint32_t blocks);
+
+}  // namespace luwu::store
