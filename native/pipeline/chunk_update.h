@@ -1,0 +1,41 @@
+// Step 5 for one chunk: checksums of what was read, AdamW, checksums of what will be written, in one pass over memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/adamw.h"
+#include "store/chunk_store.h"
+
+namespace luwu::pipeline {
+
+// Elements up to `end` (from the end of the segment before) belong to one parameter group.
+struct Segment {
+    std::uint64_t end = 0;
+    std::uint32_t group = 0;
+};
+
+struct ChunkUpdate {
+    const store::ChunkPlace* place = nullptr;
+    kernels::Dtype dtype = kernels::Dtype::float32;
+    std::byte* parameters = nullptr;  // of this chunk, in the window
+    std::byte* states = nullptr;      // header page, then the planes
+    std::vector<const std::byte*> gradients;  // one per worker, at this chunk
+    float scale = 1.0F;                       // 1 / workers: gradients are averaged
+    std::span<const Segment> segments;        // of the block
+    std::span<const kernels::AdamWStep> groups;
+    bool verify = false;  // the states came from the disk
+};
+
+struct ChunkUpdateResult {
+    bool finite = true;
+    std::uint32_t damaged_plane = 0;  // 0: none; else the first state plane (from 1) whose checksum is wrong
+    std::uint32_t parameter_crc = 0;  // of the updated contents
+    std::array<std::uint32_t, 3> state_crc{};
+};
+
+[[nodiscard]] ChunkUpdateResult update_chunk(const ChunkUpdate& update);
+
+}  // namespace luwu::pipeline

@@ -1,0 +1,54 @@
+// A pipeline step that moves data to or from the disk: one thread, one queue, one I/O engine.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/aligned_buffer.h"
+#include "store/io_engine.h"
+
+namespace luwu::pipeline {
+
+// One chunk's transfer.
+struct IoTask {
+    store::IoRequest request;
+    std::uint32_t chunk = 0;
+    std::uint64_t count = 0;    // the version that is read or written
+    std::uint64_t bytes = 0;
+    store::AlignedBuffer page;  // for the chunk header, where it is read apart from the states
+};
+
+class IoStage {
+  public:
+    // `done` is called in the stage's thread for every finished task; request.error tells how it ended.
+    IoStage(std::string name, std::unique_ptr<store::IoEngine> engine, std::function<void(IoTask&)> done);
+    ~IoStage();  // finishes what was submitted
+    IoStage(const IoStage&) = delete;
+    IoStage& operator=(const IoStage&) = delete;
+
+    void submit(std::unique_ptr<IoTask> task);
+    void post(std::function<void()> job);  // runs in the stage's thread
+    [[nodiscard]] const char* engine_name() const { return engine_->name(); }
+
+  private:
+    void run();
+    bool take_work();  // false: stopping and nothing left
+
+    std::string name_;
+    std::unique_ptr<store::IoEngine> engine_;
+    std::function<void(IoTask&)> done_;
+    std::mutex mutex_;
+    std::deque<std::unique_ptr<IoTask>> queue_;
+    std::deque<std::function<void()>> jobs_;
+    bool stopping_ = false;
+    std::vector<std::unique_ptr<IoTask>> in_flight_;
+    std::thread thread_;
+};
+
+}  // namespace luwu::pipeline

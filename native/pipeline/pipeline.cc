@@ -1,0 +1,276 @@
+// Construction, and steps 1 to 3: parameters on their way out, gradients on their way in.
+#include "pipeline/pipeline.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/convert.h"
+#include "kernels/crc32c.h"
+
+namespace luwu::pipeline {
+
+namespace {
+constexpr std::uint64_t kPrefetchPulls = 4;  // how far along the pass parameters are read ahead
+}
+
+Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
+    : store_(store),
+      layout_(store.layout()),
+      settings_(std::move(settings)),
+      pass_(layout_.block_count(), settings_.workers),
+      window_(settings_.plan, pass_),
+      states_(layout_, settings_.plan),
+      blocks_(layout_.block_count()),
+      begun_(settings_.workers, false),
+      chunk_wanted_(layout_.chunks().size(), false) {
+    for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
+        blocks_[block].count = store_.committed().counts[block];
+        blocks_[block].gradients.assign(settings_.workers, nullptr);
+        blocks_[block].segments = {{layout_.shape().blocks[block].elements, 0}};
+    }
+    stats_.step = store_.committed().step;
+    stats_.attempts = store_.committed().attempts;
+    stats_.rolled_back = store_.committed().rolled_back;
+    const auto stage = [this](const char* name, void (Pipeline::*done)(IoTask&)) {
+        return std::make_unique<IoStage>(name, settings_.make_engine(settings_.io_depth),
+                                         [this, done](IoTask& task) { (this->*done)(task); });
+    };
+    parameter_reader_ = stage("luwu-1-read", &Pipeline::parameters_read);
+    state_reader_ = stage("luwu-4-read", &Pipeline::states_read);
+    writer_ = stage("luwu-6-write", &Pipeline::record_written);
+    for (std::uint32_t i = 0; i < settings_.optimizer_threads; ++i) {
+        optimizers_.emplace_back([this] { optimizer_loop(); });
+    }
+}
+
+Pipeline::~Pipeline() {
+    fail(Error(ErrorKind::server, "the server was closed"));
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    update_ready_.notify_all();
+    for (std::thread& thread : optimizers_) thread.join();
+    parameter_reader_.reset();
+    state_reader_.reset();
+    writer_.reset();
+}
+
+std::uint64_t Pipeline::block_bytes(std::uint32_t block) const {
+    return layout_.shape().blocks[block].elements * layout_.parameter_size();
+}
+
+// Of a step that will be rolled back, new versions may never have been written: they must not be read.
+bool Pipeline::reading_allowed(std::uint32_t block) const { return !(step_is_void() && blocks_[block].updated); }
+
+void Pipeline::initialise(std::uint32_t block, const float* values) {
+    const bool low = layout_.shape().parameter_dtype == kernels::Dtype::bfloat16;
+    for (const store::ChunkPlace& place : layout_.chunks_of(block)) {
+        const store::AlignedBuffer record(place.record_bytes());
+        std::byte* states = record.data() + place.parameter_bytes;
+        const float* source = values + place.first_element;
+        store::ChunkHeader header = store_.make_header(place, 0);
+        if (low) {
+            kernels::float_to_bfloat16(source, reinterpret_cast<std::uint16_t*>(record.data()), place.elements);
+        } else {
+            std::memcpy(record.data(), source, place.elements * sizeof(float));
+        }
+        if (low && place.trainable) std::memcpy(states + store::kPage, source, place.elements * sizeof(float));
+        header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout_.parameter_size());
+        for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
+            header.state_crc[plane] = kernels::crc32c(
+                0, states + store::kPage + plane * place.state_plane_bytes, place.elements * sizeof(float));
+        }
+        store::seal(header);
+        std::memcpy(states, &header, sizeof header);
+        store::IoRequest request = store_.write_record(place, 0, record.data(), states);
+        store::transfer_now(request);
+        if (request.error != 0) throw store_.failed(request, place);
+        const std::lock_guard lock(mutex_);
+        stats_.bytes_written += place.record_bytes();
+    }
+}
+
+void Pipeline::finish_initialise() {
+    store::CommitRecord record;
+    record.counts.assign(blocks_.size(), 0);
+    store_.commit(std::move(record));
+}
+
+void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) {
+    const std::lock_guard lock(mutex_);
+    blocks_[block].segments = std::move(segments);
+}
+
+void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups) {
+    const std::lock_guard lock(mutex_);
+    pass_.begin_step(worker);
+    const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
+    begun_[worker] = true;
+    if (first) {
+        groups_ = groups;
+    } else if (groups_ != groups) {
+        fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " began step " +
+                                                std::to_string(stats_.step + 1) +
+                                                " with other hyper-parameters than the workers before it; give every "
+                                                "worker the same optimizer settings and schedule"));
+    }
+}
+
+void Pipeline::pull(std::uint32_t worker, std::uint32_t block, Reply reply) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return reply({false, 0});
+    pass_.pulled(worker, block);
+    ++stats_.pulls;
+    Block& entry = blocks_[block];
+    if (entry.gradients[worker] != nullptr) {
+        fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " pulled block '" +
+                                                layout_.shape().blocks[block].name +
+                                                "' again after pushing its gradient in the same step"));
+        return reply({false, 0});
+    }
+    if (window_.state(block) == WindowCache::State::resident) {
+        deliver(block, reply);
+    } else {
+        ++stats_.pulls_waited;
+        entry.waiting_pulls.push_back(std::move(reply));
+        want_parameters(block);
+    }
+    prefetch_parameters(worker);
+}
+
+void Pipeline::release(std::uint32_t block) {
+    const std::lock_guard lock(mutex_);
+    window_.unhold(block);
+    retry_waiting_blocks();
+    for (std::uint32_t worker = 0; worker < settings_.workers; ++worker) prefetch_parameters(worker);
+    try_finish_step();
+}
+
+void Pipeline::want_parameters(std::uint32_t block) {
+    if (window_.state(block) != WindowCache::State::absent) return;
+    if (std::find(waiting_blocks_.begin(), waiting_blocks_.end(), block) != waiting_blocks_.end()) return;
+    waiting_blocks_.push_back(block);
+    retry_waiting_blocks();
+}
+
+void Pipeline::retry_waiting_blocks() {
+    while (!failure_ && !waiting_blocks_.empty() && reading_allowed(waiting_blocks_.front()) &&
+           window_.place(waiting_blocks_.front())) {
+        start_parameter_read(waiting_blocks_.front());
+        waiting_blocks_.pop_front();
+    }
+}
+
+void Pipeline::prefetch_parameters(std::uint32_t worker) {
+    for (std::uint64_t ahead = 0; ahead < kPrefetchPulls; ++ahead) {
+        const auto block = pass_.upcoming(worker, ahead);
+        if (!block || !waiting_blocks_.empty() || failure_) return;
+        if (window_.state(*block) != WindowCache::State::absent || !reading_allowed(*block)) continue;
+        if (!window_.place(*block, ahead)) return;
+        start_parameter_read(*block);
+    }
+}
+
+void Pipeline::start_parameter_read(std::uint32_t block) {
+    Block& entry = blocks_[block];
+    const auto places = layout_.chunks_of(block);
+    entry.chunks_reading = static_cast<std::uint32_t>(places.size());
+    std::byte* memory = settings_.window + window_.offset(block);
+    for (std::uint32_t i = 0; i < places.size(); ++i) {
+        auto task = std::make_unique<IoTask>();
+        task->chunk = layout_.first_chunk(block) + i;
+        task->count = entry.count;
+        task->bytes = places[i].parameter_bytes + store::kPage;
+        task->page = store::AlignedBuffer(store::kPage);
+        task->request = store_.read_parameters(
+            places[i], entry.count, memory + places[i].first_element * layout_.parameter_size(), task->page.data());
+        ++reads_in_flight_;
+        parameter_reader_->submit(std::move(task));
+    }
+}
+
+void Pipeline::parameters_read(IoTask& task) {
+    const store::ChunkPlace& place = layout_.chunks()[task.chunk];
+    std::optional<Error> error;
+    try {
+        if (task.request.error != 0) throw store_.failed(task.request, place);
+        store::ChunkHeader header;
+        std::memcpy(&header, task.page.data(), sizeof header);
+        store_.check_header(header, place, task.count);
+        const std::byte* data = settings_.window + window_.offset(place.block) +  // fixed while the block is being read
+                                place.first_element * layout_.parameter_size();
+        const std::uint32_t crc = kernels::crc32c(0, data, place.elements * layout_.parameter_size());
+        if (crc != header.parameter_crc) throw store_.damaged(place, task.count, 0);
+    } catch (const Error& caught) {
+        error = caught;
+    }
+    const std::lock_guard lock(mutex_);
+    --reads_in_flight_;
+    stats_.bytes_read += task.bytes;
+    if (error) return fail_locked(*error);
+    if (failure_) return;
+    if (--blocks_[place.block].chunks_reading == 0) parameters_resident(place.block);
+    try_finish_step();
+}
+
+void Pipeline::parameters_resident(std::uint32_t block) {
+    window_.read_done(block);
+    Block& entry = blocks_[block];
+    for (const Reply& reply : std::exchange(entry.waiting_pulls, {})) deliver(block, reply);
+    if (std::exchange(entry.update_needs_parameters, false)) start_chunks(block);
+    retry_waiting_blocks();
+}
+
+void Pipeline::deliver(std::uint32_t block, const Reply& reply) {
+    window_.hold(block);
+    stats_.bytes_pulled += block_bytes(block);
+    reply({true, static_cast<std::int64_t>(window_.offset(block))});
+}
+
+void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return reply({false, 0});
+    Block& entry = blocks_[block];
+    if (entry.gradients[worker] != nullptr || !begun_[worker]) {
+        fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " pushed block '" +
+                                                layout_.shape().blocks[block].name +
+                                                (begun_[worker] ? "' twice in one step" : "' before it began a step")));
+        return reply({false, 0});
+    }
+    entry.gradients[worker] = gradient;
+    entry.push_replies.push_back(std::move(reply));
+    stats_.bytes_pushed += block_bytes(block);
+    entry.phase = Block::Phase::collecting;
+    if (++entry.arrived == settings_.workers) begin_update(block);
+}
+
+std::optional<Error> Pipeline::failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+}
+
+PipelineStats Pipeline::stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+}
+
+void Pipeline::fail(const Error& error) {
+    const std::lock_guard lock(mutex_);
+    fail_locked(error);
+}
+
+void Pipeline::fail_locked(const Error& error) {
+    if (failure_) return;
+    failure_ = error;
+    settings_.on_failure(error);
+    update_queue_.clear();
+    for (Block& block : blocks_) {
+        for (const Reply& reply : std::exchange(block.waiting_pulls, {})) reply({false, 0});
+        for (const Reply& reply : std::exchange(block.push_replies, {})) reply({false, 0});
+    }
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({false, 0});
+}
+
+}  // namespace luwu::pipeline

@@ -1,0 +1,187 @@
+// The server's six steps over one store. Each step has its own queue and threads; a block rotates from step to step:
+//   1 read parameters   2 hand them to workers   3 collect gradients   4 read states   5 update   6 write and commit
+// Steps 2 and 3 are the two streams of the fabric (fabric/server.h), which call pull() and push() here.
+// Every public function may be called from any thread. Replies are called with the pipeline's lock held: they must be
+// short and must not call back.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pipeline/chunk_update.h"
+#include "pipeline/io_stage.h"
+#include "pipeline/pass.h"
+#include "pipeline/residency.h"
+#include "pipeline/state_cache.h"
+#include "pipeline/window_cache.h"
+#include "store/chunk_store.h"
+
+namespace luwu::pipeline {
+
+// Hyper-parameters of one parameter group for one step.
+struct GroupSettings {
+    double learning_rate = 0;
+    double beta1 = 0;
+    double beta2 = 0;
+    double epsilon = 0;
+    double weight_decay = 0;
+    bool operator==(const GroupSettings&) const = default;
+};
+
+struct PipelineSettings {
+    ResidencyPlan plan;
+    std::byte* window = nullptr;  // plan.window_bytes, page aligned
+    std::uint32_t workers = 1;
+    std::uint32_t optimizer_threads = 1;
+    std::uint32_t io_depth = 16;
+    std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
+    std::function<void(const Error&)> on_failure = [](const Error&) {};
+};
+
+struct Outcome {
+    bool ok = true;          // false: the pipeline failed; failure() tells why
+    std::int64_t value = 0;  // pull: offset in the window; commit: 1 committed, 0 rolled back
+};
+using Reply = std::function<void(Outcome)>;
+
+struct PipelineStats {
+    std::uint64_t bytes_pulled = 0;  // to all workers
+    std::uint64_t bytes_pushed = 0;  // by all workers
+    std::uint64_t bytes_read = 0;    // from the store
+    std::uint64_t bytes_written = 0;
+    std::uint64_t elements_updated = 0;
+    std::uint64_t update_nanoseconds = 0;  // of step 5's threads together
+    std::uint64_t pulls_waited = 0;        // pulls that found their block absent or still being read
+    std::uint64_t pulls = 0;
+    std::uint64_t states_waited = 0;  // chunks whose gradient was there before their states
+    std::uint64_t chunks_updated = 0;
+    std::uint64_t step = 0;
+    std::uint64_t attempts = 0;
+    std::uint64_t rolled_back = 0;
+};
+
+class Pipeline {
+  public:
+    Pipeline(store::ChunkStore& store, PipelineSettings settings);
+    ~Pipeline();  // finishes transfers under way; what is not committed is lost, as in a crash
+    Pipeline(const Pipeline&) = delete;
+    Pipeline& operator=(const Pipeline&) = delete;
+
+    // Writes the first values of `elements` elements (fp32) of a block from `first`, a chunk boundary, at update count 0.
+    void initialise(std::uint32_t block, const float* values);
+    void finish_initialise();  // commits step 0
+
+    // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step only.
+    void set_segments(std::uint32_t block, std::vector<Segment> segments);
+    // Starts a worker's step. All workers must bring the same settings.
+    void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups);
+    void pull(std::uint32_t worker, std::uint32_t block, Reply reply);
+    void release(std::uint32_t block);
+    // `gradient` is the whole block's, in the store's parameter dtype, and stays in place until the reply.
+    void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
+    // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite.
+    void commit(std::uint32_t worker, bool roll_back, Reply reply);
+
+    void fail(const Error& error);
+    [[nodiscard]] std::optional<Error> failure() const;
+    [[nodiscard]] PipelineStats stats() const;
+    [[nodiscard]] const char* io_name() const { return writer_->engine_name(); }
+
+  private:
+    struct Block {
+        enum class Phase : std::uint8_t { idle, collecting, updating } phase = Phase::idle;
+        std::uint64_t count = 0;  // updates in what memory and store hold now; committed at the end of the step
+        bool updated = false;     // in this step
+        bool update_needs_parameters = false;
+        std::uint32_t chunks_reading = 0;
+        std::uint32_t chunks_to_update = 0;
+        std::uint32_t chunks_to_write = 0;
+        std::uint32_t arrived = 0;
+        std::vector<const std::byte*> gradients;  // per worker; null until pushed in this step
+        std::vector<Reply> push_replies;
+        std::vector<Reply> waiting_pulls;
+        std::vector<Segment> segments;
+    };
+
+    // All below are called with mutex_ held unless they say otherwise.
+    [[nodiscard]] std::uint64_t block_bytes(std::uint32_t block) const;
+    [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
+    [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
+
+    void want_parameters(std::uint32_t block);
+    void start_parameter_read(std::uint32_t block);
+    void retry_waiting_blocks();
+    void prefetch_parameters(std::uint32_t worker);
+    void parameters_read(IoTask& task);  // takes mutex_
+    void parameters_resident(std::uint32_t block);
+    void deliver(std::uint32_t block, const Reply& reply);
+
+    void begin_update(std::uint32_t block);
+    void start_chunks(std::uint32_t block);
+    void want_states(std::uint32_t chunk);
+    void start_state_read(std::uint32_t chunk);
+    void serve_state_demand();
+    void prefetch_states();
+    void states_read(IoTask& task);  // takes mutex_
+    void queue_update(std::uint32_t chunk);
+    void optimizer_loop();                // takes mutex_
+    void update_one(std::uint32_t chunk);  // takes mutex_
+    void chunk_updated(std::uint32_t chunk, bool write);
+    void chunk_written(std::uint32_t chunk);
+    void record_written(IoTask& task);  // takes mutex_
+
+    void try_finish_step();
+    void return_unfinished_pushes();
+    void start_commit();
+    void write_commit();  // takes mutex_
+    void finish_step(bool committed);
+    void roll_back();
+    void fail_locked(const Error& error);
+
+    store::ChunkStore& store_;
+    const store::Layout& layout_;
+    PipelineSettings settings_;
+
+    mutable std::mutex mutex_;
+    Pass pass_;
+    WindowCache window_;
+    StateCache states_;
+    std::vector<Block> blocks_;
+    std::vector<GroupSettings> groups_;
+    std::vector<bool> begun_;  // per worker
+    std::deque<std::uint32_t> waiting_blocks_;    // wanted, no place in the window yet
+    std::deque<std::uint32_t> waiting_chunks_;    // gradient is there, no state buffer yet
+    std::vector<bool> chunk_wanted_;              // gradient is there, states are being read
+    std::vector<std::uint32_t> push_order_;       // blocks in the order of their updates, last committed step
+    std::vector<std::uint32_t> recorded_pushes_;  // of this step
+    std::size_t prefetch_block_ = 0;              // cursor in push_order_
+    std::size_t prefetch_chunk_ = 0;              // and in that block's chunks
+    std::uint32_t updating_blocks_ = 0;
+    std::uint32_t reads_in_flight_ = 0;
+    std::vector<Reply> commit_replies_;
+    bool roll_back_ = false;
+    bool poisoned_ = false;  // a gradient of this step was not finite
+    bool closing_ = false;   // all workers asked for the commit
+    bool committing_ = false;
+    std::optional<Error> failure_;
+    PipelineStats stats_;
+
+    std::condition_variable update_ready_;
+    std::deque<std::uint32_t> update_queue_;
+    bool stopping_ = false;
+    std::vector<std::thread> optimizers_;
+    // Last, so that their threads end before what they use.
+    std::unique_ptr<IoStage> parameter_reader_;
+    std::unique_ptr<IoStage> state_reader_;
+    std::unique_ptr<IoStage> writer_;
+};
+
+}  // namespace luwu::pipeline

@@ -1,0 +1,327 @@
+// Steps 4 to 6: states in, the update, records out, and the commit or roll-back that ends a step.
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "pipeline/pipeline.h"
+
+namespace luwu::pipeline {
+
+void Pipeline::begin_update(std::uint32_t block) {
+    Block& entry = blocks_[block];
+    recorded_pushes_.push_back(block);
+    if (step_is_void()) {  // nothing of this step will stay: give the gradients back
+        entry.phase = Block::Phase::idle;
+        for (const Reply& reply : std::exchange(entry.push_replies, {})) reply({});
+        return;
+    }
+    entry.phase = Block::Phase::updating;
+    ++updating_blocks_;
+    if (window_.state(block) == WindowCache::State::resident) return start_chunks(block);
+    entry.update_needs_parameters = true;
+    want_parameters(block);
+}
+
+void Pipeline::start_chunks(std::uint32_t block) {
+    window_.hold(block);
+    Block& entry = blocks_[block];
+    const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
+    entry.chunks_to_update = chunks;
+    entry.chunks_to_write = chunks;
+    for (std::uint32_t i = 0; i < chunks; ++i) want_states(layout_.first_chunk(block) + i);
+}
+
+void Pipeline::want_states(std::uint32_t chunk) {
+    ++stats_.chunks_updated;
+    switch (states_.state(chunk)) {
+        case StateCache::State::ready:
+            return queue_update(chunk);
+        case StateCache::State::reading:
+            chunk_wanted_[chunk] = true;
+            break;
+        default:
+            waiting_chunks_.push_back(chunk);
+            serve_state_demand();
+    }
+    ++stats_.states_waited;
+}
+
+void Pipeline::serve_state_demand() {
+    while (!waiting_chunks_.empty() && states_.place(waiting_chunks_.front(), true)) {
+        const std::uint32_t chunk = waiting_chunks_.front();
+        waiting_chunks_.pop_front();
+        chunk_wanted_[chunk] = true;
+        start_state_read(chunk);
+    }
+}
+
+// Along the order of the last step's updates, as far as buffers are free: the next step's first states are read while
+// its forward pass runs.
+void Pipeline::prefetch_states() {
+    if (!waiting_chunks_.empty() || failure_) return;
+    for (std::size_t seen = 0; seen <= push_order_.size() && !push_order_.empty();) {
+        const std::uint32_t block = push_order_[prefetch_block_];
+        const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
+        const bool skip = blocks_[block].phase == Block::Phase::updating || !reading_allowed(block);
+        while (!skip && prefetch_chunk_ < chunks) {
+            const auto chunk = layout_.first_chunk(block) + static_cast<std::uint32_t>(prefetch_chunk_);
+            if (states_.state(chunk) == StateCache::State::absent) {
+                if (!states_.place(chunk, false)) return;
+                start_state_read(chunk);
+            }
+            ++prefetch_chunk_;
+        }
+        prefetch_chunk_ = 0;
+        prefetch_block_ = (prefetch_block_ + 1) % push_order_.size();
+        ++seen;
+    }
+}
+
+void Pipeline::start_state_read(std::uint32_t chunk) {
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    auto task = std::make_unique<IoTask>();
+    task->chunk = chunk;
+    task->count = blocks_[place.block].count;
+    task->bytes = place.state_bytes();
+    task->request = store_.read_states(place, task->count, states_.memory(chunk));
+    ++reads_in_flight_;
+    state_reader_->submit(std::move(task));
+}
+
+void Pipeline::states_read(IoTask& task) {
+    const store::ChunkPlace& place = layout_.chunks()[task.chunk];
+    const std::lock_guard lock(mutex_);
+    --reads_in_flight_;
+    stats_.bytes_read += task.bytes;
+    try {
+        if (task.request.error != 0) throw store_.failed(task.request, place);
+        store::ChunkHeader header;
+        std::memcpy(&header, states_.memory(task.chunk), sizeof header);
+        store_.check_header(header, place, task.count);
+    } catch (const Error& error) {
+        return fail_locked(error);
+    }
+    if (failure_) return;
+    states_.read_done(task.chunk);
+    if (chunk_wanted_[task.chunk]) {
+        chunk_wanted_[task.chunk] = false;
+        queue_update(task.chunk);
+    }
+    serve_state_demand();
+    try_finish_step();
+}
+
+void Pipeline::queue_update(std::uint32_t chunk) {
+    states_.claim(chunk);
+    update_queue_.push_back(chunk);
+    update_ready_.notify_one();
+}
+
+void Pipeline::optimizer_loop() {
+    pthread_setname_np(pthread_self(), "luwu-5-update");
+    std::unique_lock lock(mutex_);
+    while (true) {
+        update_ready_.wait(lock, [this] { return stopping_ || !update_queue_.empty(); });
+        if (stopping_) return;
+        const std::uint32_t chunk = update_queue_.front();
+        update_queue_.pop_front();
+        if (step_is_void()) {
+            chunk_updated(chunk, false);
+            continue;
+        }
+        lock.unlock();
+        update_one(chunk);
+        lock.lock();
+    }
+}
+
+void Pipeline::update_one(std::uint32_t chunk) {
+    const auto begin = std::chrono::steady_clock::now();
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    ChunkUpdate update;
+    std::vector<kernels::AdamWStep> groups;
+    std::uint64_t count = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if (failure_) return;
+        const Block& block = blocks_[place.block];
+        count = block.count;
+        for (const GroupSettings& group : groups_) {
+            groups.push_back(kernels::make_adamw_step(group.learning_rate, group.beta1, group.beta2, group.epsilon,
+                                                      group.weight_decay, count + 1));
+        }
+        const std::uint64_t offset = place.first_element * layout_.parameter_size();
+        for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + offset);
+        update.parameters = settings_.window + window_.offset(place.block) + offset;
+        update.states = states_.memory(chunk);
+        update.verify = states_.unverified(chunk);
+        update.segments = block.segments;
+    }
+    update.place = &place;
+    update.dtype = layout_.shape().parameter_dtype;
+    update.scale = 1.0F / static_cast<float>(settings_.workers);
+    update.groups = groups;
+    const ChunkUpdateResult result = update_chunk(update);
+    if (result.finite) {
+        store::ChunkHeader header = store_.make_header(place, count + 1);
+        header.parameter_crc = result.parameter_crc;
+        header.state_crc = result.state_crc;
+        store::seal(header);
+        std::memcpy(update.states, &header, sizeof header);
+    }
+    const auto spent = std::chrono::steady_clock::now() - begin;
+    const std::lock_guard lock(mutex_);
+    stats_.update_nanoseconds +=
+        static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
+    stats_.elements_updated += place.elements;
+    if (result.damaged_plane != 0) return fail_locked(store_.damaged(place, count, result.damaged_plane));
+    if (!result.finite) poisoned_ = true;
+    chunk_updated(chunk, !step_is_void());
+}
+
+void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
+    if (failure_) return;
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    Block& block = blocks_[place.block];
+    block.updated = true;  // memory holds something other than the committed version from here on
+    if (--block.chunks_to_update == 0) {
+        for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
+    }
+    if (!write) return chunk_written(chunk);
+    auto task = std::make_unique<IoTask>();
+    task->chunk = chunk;
+    task->count = block.count + 1;
+    task->bytes = place.record_bytes();
+    std::byte* parameters =
+        settings_.window + window_.offset(place.block) + place.first_element * layout_.parameter_size();
+    task->request = store_.write_record(place, task->count, parameters, states_.memory(chunk));
+    writer_->submit(std::move(task));
+}
+
+void Pipeline::record_written(IoTask& task) {
+    const std::lock_guard lock(mutex_);
+    stats_.bytes_written += task.bytes;
+    if (task.request.error != 0) return fail_locked(store_.failed(task.request, layout_.chunks()[task.chunk]));
+    if (!failure_) chunk_written(task.chunk);
+}
+
+void Pipeline::chunk_written(std::uint32_t chunk) {
+    states_.release(chunk);
+    const std::uint32_t number = layout_.chunks()[chunk].block;
+    Block& block = blocks_[number];
+    if (--block.chunks_to_write == 0) {
+        ++block.count;
+        block.phase = Block::Phase::idle;
+        --updating_blocks_;
+        window_.unhold(number);
+        retry_waiting_blocks();
+    }
+    serve_state_demand();
+    prefetch_states();
+    try_finish_step();
+}
+
+void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return reply({false, 0});
+    begun_[worker] = false;
+    roll_back_ = roll_back_ || roll_back;
+    commit_replies_.push_back(std::move(reply));
+    closing_ = commit_replies_.size() == settings_.workers;
+    try_finish_step();
+}
+
+void Pipeline::try_finish_step() {
+    if (!closing_ || committing_ || failure_) return;
+    return_unfinished_pushes();
+    if (failure_ || updating_blocks_ > 0) return;
+    if (!step_is_void()) return start_commit();
+    const bool held = std::any_of(blocks_.begin(), blocks_.end(), [this](const Block& block) {
+        return block.updated && window_.holds(static_cast<std::uint32_t>(&block - blocks_.data())) > 0;
+    });
+    if (reads_in_flight_ == 0 && !held) roll_back();
+}
+
+// A block that some workers pushed and others did not: an error, unless the step is rolled back anyway.
+void Pipeline::return_unfinished_pushes() {
+    for (std::size_t number = 0; number < blocks_.size(); ++number) {
+        Block& block = blocks_[number];
+        if (block.phase != Block::Phase::collecting) continue;
+        if (!step_is_void()) {
+            return fail_locked(Error(ErrorKind::order, "block '" + layout_.shape().blocks[number].name + "' was pushed by " +
+                                                           std::to_string(block.arrived) + " of " +
+                                                           std::to_string(settings_.workers) +
+                                                           " workers; every worker must run the same blocks in a step"));
+        }
+        block.phase = Block::Phase::idle;
+        for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
+    }
+}
+
+void Pipeline::start_commit() {
+    committing_ = true;
+    writer_->post([this] { write_commit(); });
+}
+
+void Pipeline::write_commit() {
+    store::CommitRecord record;
+    {
+        const std::lock_guard lock(mutex_);
+        record.step = stats_.step + 1;
+        record.attempts = stats_.attempts + 1;
+        record.rolled_back = stats_.rolled_back;
+        for (const Block& block : blocks_) record.counts.push_back(block.count);
+    }
+    try {
+        store_.commit(std::move(record));
+    } catch (const Error& error) {
+        return fail(error);
+    }
+    const std::lock_guard lock(mutex_);
+    ++stats_.step;
+    finish_step(true);
+}
+
+void Pipeline::roll_back() {
+    for (std::uint32_t number = 0; number < blocks_.size(); ++number) {
+        Block& block = blocks_[number];
+        if (!block.updated) continue;
+        block.count = store_.committed().counts[number];
+        if (window_.state(number) == WindowCache::State::resident) window_.invalidate(number);
+        for (std::uint32_t i = 0; i < layout_.chunks_of(number).size(); ++i) {
+            states_.invalidate(layout_.first_chunk(number) + i);
+        }
+    }
+    ++stats_.rolled_back;
+    finish_step(false);
+}
+
+void Pipeline::finish_step(bool committed) {
+    ++stats_.attempts;
+    for (Block& block : blocks_) {
+        block.updated = false;
+        block.arrived = 0;
+        std::fill(block.gradients.begin(), block.gradients.end(), nullptr);
+    }
+    if (committed) {
+        pass_.end_step();
+        if (push_order_ != recorded_pushes_) {
+            push_order_ = recorded_pushes_;
+            prefetch_block_ = 0;
+            prefetch_chunk_ = 0;
+        }
+    }
+    recorded_pushes_.clear();
+    roll_back_ = poisoned_ = closing_ = committing_ = false;
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, committed ? 1 : 0});
+    retry_waiting_blocks();
+    prefetch_states();
+    if (!failure_) {
+        for (std::uint32_t worker = 0; worker < settings_.workers; ++worker) prefetch_parameters(worker);
+    }
+}
+
+}  // namespace luwu::pipeline

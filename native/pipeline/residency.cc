@@ -1,0 +1,159 @@
+#include "pipeline/residency.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+
+#include "store/error.h"
+
+namespace luwu::pipeline {
+
+namespace {
+
+constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
+constexpr std::uint32_t kStateBuffersUseful = 12;  // more in flight than this did not move the disk any faster
+
+std::string mebibytes(std::uint64_t bytes) {
+    std::array<char, 48> text{};
+    std::snprintf(text.data(), text.size(), "%.1f MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+    return text.data();
+}
+
+// Chooses from `costs` (0: not a candidate) as many as fit into `bytes`, evenly spread; returns what they take.
+std::uint64_t choose_evenly(const std::vector<std::uint64_t>& costs, std::uint64_t bytes, std::vector<bool>& chosen) {
+    std::uint64_t total = 0;
+    for (const std::uint64_t cost : costs) total += cost;
+    if (total == 0) return 0;
+    const double share = std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total));
+    std::uint64_t used = 0;
+    double due = 0;
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+        due += share * static_cast<double>(costs[i]);
+        const bool take = costs[i] > 0 && used + costs[i] <= bytes &&
+                          (total <= bytes || static_cast<double>(used + costs[i]) <= due + 1.0);
+        if (!take) continue;
+        chosen[i] = true;
+        used += costs[i];
+    }
+    return used;
+}
+
+class Planner {
+  public:
+    Planner(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers, const std::vector<bool>& held)
+        : layout_(layout), memory_bytes_(memory_bytes), workers_(workers), held_(held) {}
+
+    ResidencyPlan plan() {
+        measure();
+        if (memory_bytes_ < plan_.minimum_bytes) {
+            throw Error(ErrorKind::memory_budget, "the memory budget is " + mebibytes(memory_bytes_) +
+                                                      " but this model with " + std::to_string(workers_) +
+                                                      " worker(s) needs at least " + mebibytes(plan_.minimum_bytes) +
+                                                      "; raise --memory");
+        }
+        pin_parameters();
+        pin_states();
+        place_blocks();
+        return plan_;
+    }
+
+  private:
+    void measure() {
+        plan_.pinned_offset.assign(layout_.block_count(), -1);
+        plan_.state_pinned.assign(layout_.chunks().size(), false);
+        pinned_.assign(layout_.block_count(), false);
+        std::uint64_t held_gradients = 0;
+        std::uint64_t largest_gradient = 0;
+        std::uint64_t held_bytes = 0;
+        for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+            const std::uint64_t bytes = layout_.window_bytes(block);
+            if (layout_.shape().blocks[block].trainable) {
+                if (held_[block]) held_gradients += bytes;
+                else largest_gradient = std::max(largest_gradient, bytes);
+            }
+            pinned_[block] = held_[block];
+            (held_[block] ? held_bytes : rotating_bytes_) += bytes;
+            if (!held_[block]) plan_.slot_bytes = std::max(plan_.slot_bytes, bytes);
+        }
+        for (const store::ChunkPlace& place : layout_.chunks()) {
+            if (!place.trainable) continue;
+            state_bytes_ += place.state_bytes();
+            plan_.state_buffer_bytes = std::max(plan_.state_buffer_bytes, place.state_bytes());
+        }
+        plan_.arena_bytes = held_gradients + 2 * largest_gradient;
+        // A block in use and the next one for each worker, one being updated and one being read.
+        plan_.slots = rotating_bytes_ > 0 ? 2 * workers_ + 2 : 0;
+        fixed_bytes_ = held_bytes + workers_ * plan_.arena_bytes;
+        const std::uint64_t rotating_window = std::min(rotating_bytes_, plan_.slots * plan_.slot_bytes);
+        const std::uint64_t rotating_states = std::min(state_bytes_, kStateBuffersMinimum * plan_.state_buffer_bytes);
+        plan_.minimum_bytes = fixed_bytes_ + rotating_window + rotating_states;
+    }
+
+    void pin_parameters() {
+        const std::uint64_t states = std::min(state_bytes_, kStateBuffersMinimum * plan_.state_buffer_bytes);
+        const std::uint64_t room = memory_bytes_ - fixed_bytes_ - states;
+        if (rotating_bytes_ <= room) {
+            plan_.slots = 0;
+            std::fill(pinned_.begin(), pinned_.end(), true);
+            window_used_ = rotating_bytes_;
+            return;
+        }
+        std::vector<std::uint64_t> costs(layout_.block_count(), 0);
+        for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+            if (!held_[block]) costs[block] = layout_.window_bytes(block);
+        }
+        const std::uint64_t slots_bytes = plan_.slots * plan_.slot_bytes;
+        window_used_ = slots_bytes + choose_evenly(costs, room - slots_bytes, pinned_);
+    }
+
+    void pin_states() {
+        const std::uint64_t room = memory_bytes_ - fixed_bytes_ - window_used_;
+        if (state_bytes_ <= room) {
+            for (std::size_t i = 0; i < plan_.state_pinned.size(); ++i) {
+                plan_.state_pinned[i] = layout_.chunks()[i].trainable;
+            }
+            plan_.pinned_state_bytes = state_bytes_;
+            plan_.total_bytes = fixed_bytes_ + window_used_ + state_bytes_;
+            return;
+        }
+        const std::uint64_t useful = std::min(std::uint64_t{kStateBuffersUseful}, room / plan_.state_buffer_bytes);
+        plan_.state_buffers = static_cast<std::uint32_t>(useful);
+        const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
+        std::vector<std::uint64_t> costs;
+        for (const store::ChunkPlace& place : layout_.chunks()) costs.push_back(place.trainable ? place.state_bytes() : 0);
+        plan_.pinned_state_bytes = choose_evenly(costs, room - ring, plan_.state_pinned);
+        plan_.total_bytes = fixed_bytes_ + window_used_ + ring + plan_.pinned_state_bytes;
+    }
+
+    void place_blocks() {
+        std::uint64_t offset = 0;
+        for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+            if (!pinned_[block]) continue;
+            plan_.pinned_offset[block] = static_cast<std::int64_t>(offset);
+            offset += layout_.window_bytes(block);
+        }
+        plan_.slots_offset = offset;
+        plan_.window_bytes = offset + plan_.slots * plan_.slot_bytes;
+    }
+
+    const store::Layout& layout_;
+    std::uint64_t memory_bytes_;
+    std::uint32_t workers_;
+    const std::vector<bool>& held_;
+    ResidencyPlan plan_;
+    std::vector<bool> pinned_;
+    std::uint64_t fixed_bytes_ = 0;
+    std::uint64_t rotating_bytes_ = 0;
+    std::uint64_t state_bytes_ = 0;
+    std::uint64_t window_used_ = 0;
+};
+
+}  // namespace
+
+ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
+                             const std::vector<bool>& held) {
+    return Planner(layout, memory_bytes, workers, held).plan();
+}
+
+}  // namespace luwu::pipeline

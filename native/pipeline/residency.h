@@ -1,0 +1,37 @@
+// Divides the memory budget: what stays in memory for good, and how much rotates. Pure arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "store/layout.h"
+
+namespace luwu::pipeline {
+
+// The window is the memory that workers read parameters from: pinned blocks first, then `slots` of equal size that the
+// other blocks take turns in. States are pinned chunk by chunk; `state_buffers` of equal size serve the others.
+struct ResidencyPlan {
+    std::vector<std::int64_t> pinned_offset;  // per block: its place in the window, or -1 when it rotates
+    std::uint64_t slots_offset = 0;
+    std::uint64_t slot_bytes = 0;
+    std::uint32_t slots = 0;
+    std::uint64_t window_bytes = 0;
+    std::vector<bool> state_pinned;  // per chunk of the layout
+    std::uint64_t state_buffer_bytes = 0;
+    std::uint32_t state_buffers = 0;
+    std::uint64_t pinned_state_bytes = 0;
+    std::uint64_t arena_bytes = 0;    // gradient buffers of one worker: held blocks', and two of the largest other's
+    std::uint64_t minimum_bytes = 0;  // the smallest budget that can work
+    std::uint64_t total_bytes = 0;    // what this plan uses
+
+    [[nodiscard]] bool everything_resident() const { return slots == 0 && state_buffers == 0; }
+};
+
+// Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
+// over the model, so that the disk's work is even over the step. `root` (block 0 and, when it is frozen parameters of
+// the same unit, those) is held through the whole step and therefore always pinned.
+// Throws Error(memory_budget) naming the minimum.
+[[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
+                                           std::uint32_t workers, const std::vector<bool>& held);
+
+}  // namespace luwu::pipeline
