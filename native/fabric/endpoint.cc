@@ -1,0 +1,190 @@
+#include "fabric/endpoint.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <string>
+
+#include "store/error.h"
+
+namespace luwu::fabric {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLivenessCheck{100};
+constexpr int kStreamBit = 62;  // handles: stream number above, sequence below
+
+Handle make_handle(Stream stream, std::uint64_t sequence) {
+    return static_cast<Handle>((static_cast<std::uint64_t>(stream) << kStreamBit) | sequence);
+}
+Stream stream_of(Handle handle) { return static_cast<Stream>(static_cast<std::uint64_t>(handle) >> kStreamBit); }
+std::uint64_t sequence_of(Handle handle) {
+    return static_cast<std::uint64_t>(handle) & ((std::uint64_t{1} << kStreamBit) - 1);
+}
+
+ControlArea& checked_control(const Mapping& memory) {
+    auto& control = *reinterpret_cast<ControlArea*>(memory.data());
+    if (memory.bytes() < sizeof(ControlArea) || control.magic != kControlMagic) {
+        throw Error(ErrorKind::server, "the server's control memory has another layout than this LuWu expects; run server "
+                                       "and workers from the same installation");
+    }
+    return control;
+}
+
+RequestState state_of(const Request& request) {
+    return static_cast<RequestState>(request.state.load(std::memory_order_acquire));
+}
+
+}  // namespace
+
+Endpoint::Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode window_mode)
+    : liveness_(files.liveness),
+      control_memory_(files.control, MapMode::shared),
+      control_(checked_control(control_memory_)),
+      area_(worker_area(control_, rank)),
+      window_(files.window, window_mode),
+      arena_(files.arena, MapMode::shared),
+      held_(control_.blocks) {}
+
+std::uint64_t Endpoint::register_buffer(std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (registered_bytes_ + bytes > arena_.bytes()) {
+        throw Error(ErrorKind::invalid, "cannot register " + std::to_string(bytes) + " bytes: the gradient arena has " +
+                                            std::to_string(arena_.bytes() - registered_bytes_) + " of " +
+                                            std::to_string(arena_.bytes()) + " left");
+    }
+    const std::uint64_t offset = registered_bytes_;
+    registered_bytes_ = store::round_up(registered_bytes_ + bytes, store::kPage);
+    return offset;
+}
+
+Request& Endpoint::slot(Stream stream, std::uint64_t sequence) {
+    return area_.rings[static_cast<std::size_t>(stream)].requests[sequence % kRingRequests];
+}
+
+Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument,
+                      std::uint32_t flag) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t sequence = next_sequence_[static_cast<std::size_t>(stream)]++;
+    Request& request = slot(stream, sequence);
+    while (state_of(request) == RequestState::posted) {  // a full ring: the server is that far behind
+        futex_wait(request.state, static_cast<std::uint32_t>(RequestState::posted), kLivenessCheck);
+        check_server();
+    }
+    request.operation = operation;
+    request.sequence = sequence;
+    request.block = block;
+    request.flag = flag;
+    request.argument = argument;
+    request.posted_ns = monotonic_ns();
+    request.state.store(static_cast<std::uint32_t>(RequestState::posted), std::memory_order_release);
+    auto& doorbell = control_.doorbells[static_cast<std::size_t>(stream)];
+    doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(doorbell);
+    return make_handle(stream, sequence);
+}
+
+void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups) {
+    if (groups.size() > kMaximumGroups) {
+        throw Error(ErrorKind::invalid, "the optimizer has " + std::to_string(groups.size()) +
+                                            " parameter groups; at most " + std::to_string(kMaximumGroups) +
+                                            " are supported: merge groups with equal settings");
+    }
+    std::copy(groups.begin(), groups.end(), area_.groups.begin());
+    area_.group_count = static_cast<std::uint32_t>(groups.size());
+    post(Stream::parameters, Operation::begin, 0, 0);
+}
+
+Handle Endpoint::pull(std::uint32_t block) { return post(Stream::parameters, Operation::pull, block, 0); }
+
+void Endpoint::release(std::uint32_t block) {
+    {
+        const std::lock_guard lock(mutex_);
+        Held& held = held_[block];
+        if (held.count == 0) {
+            throw Error(ErrorKind::order, "block " + std::to_string(block) + " was released but is not held");
+        }
+        // Keeps the worker's resident memory to what it uses, though all workers share the server's pages.
+        if (--held.count == 0) window_.forget(held.offset, block_bytes_table(control_)[block]);
+    }
+    post(Stream::parameters, Operation::release, block, 0);
+}
+
+Handle Endpoint::push(std::uint32_t block, std::uint64_t arena_offset) {
+    return post(Stream::gradients, Operation::push, block, arena_offset);
+}
+
+Handle Endpoint::commit(bool roll_back) {
+    return post(Stream::gradients, Operation::commit, 0, 0, roll_back ? 1 : 0);
+}
+
+Handle Endpoint::initialise(std::uint32_t block, std::uint64_t arena_offset) {
+    return post(Stream::gradients, Operation::initialise, block, arena_offset);
+}
+
+Handle Endpoint::finish_initialise() { return post(Stream::gradients, Operation::finish_initialise, 0, 0); }
+
+bool Endpoint::done(Handle handle) {
+    const Request& request = slot(stream_of(handle), sequence_of(handle));
+    return request.sequence != sequence_of(handle) || state_of(request) != RequestState::posted;
+}
+
+std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseconds at_most) {
+    Request& request = slot(stream_of(handle), sequence_of(handle));
+    const std::uint64_t begin = monotonic_ns();
+    const std::uint64_t until = begin + static_cast<std::uint64_t>(at_most.count()) * 1'000'000U;
+    while (request.sequence == sequence_of(handle) && state_of(request) == RequestState::posted) {
+        futex_wait(request.state, static_cast<std::uint32_t>(RequestState::posted), std::min(kLivenessCheck, at_most));
+        if (state_of(request) == RequestState::posted) check_server();
+        if (monotonic_ns() >= until) break;
+    }
+    const std::lock_guard lock(mutex_);
+    stats_.wait_nanoseconds += monotonic_ns() - begin;
+    if (request.sequence != sequence_of(handle)) {
+        throw Error(ErrorKind::order, "a handle was waited for after " + std::to_string(kRingRequests) +
+                                          " later requests; wait for each request in time");
+    }
+    const RequestState state = state_of(request);
+    if (state == RequestState::posted) return std::nullopt;
+    if (state == RequestState::failed) {
+        check_server();
+        throw Error(ErrorKind::server, "the server refused a request and gave no reason");
+    }
+    if (state == RequestState::done) finished(request);
+    return request.result;
+}
+
+void Endpoint::finished(Request& request) {
+    request.state.store(static_cast<std::uint32_t>(RequestState::idle), std::memory_order_relaxed);  // counted once
+    const std::uint64_t bytes = request.block < control_.blocks ? block_bytes_table(control_)[request.block] : 0;
+    switch (request.operation) {
+        case Operation::pull:
+            held_[request.block].offset = static_cast<std::uint64_t>(request.result);
+            ++held_[request.block].count;
+            stats_.bytes_pulled += bytes;
+            break;
+        case Operation::push:
+            stats_.bytes_pushed += bytes;
+            break;
+        default:
+            break;
+    }
+    stats_.busy_nanoseconds += request.done_ns - request.posted_ns;
+}
+
+void Endpoint::check_server() const {
+    const std::uint32_t failed = control_.failed.load(std::memory_order_acquire);
+    if (failed != 0) throw Error(static_cast<ErrorKind>(failed - 1), control_.failure_text.data());
+    if (liveness_ < 0) return;
+    pollfd socket{liveness_, POLLRDHUP, 0};
+    if (poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) {
+        throw Error(ErrorKind::server, "the server ended; run again to resume at the last committed step");
+    }
+}
+
+EndpointStats Endpoint::stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+}
+
+}  // namespace luwu::fabric

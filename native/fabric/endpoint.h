@@ -1,0 +1,78 @@
+// A worker's end of the shared-memory fabric: register, push, pull, wait. Functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "fabric/control.h"
+#include "fabric/shared_memory.h"
+
+namespace luwu::fabric {
+
+using Handle = std::int64_t;
+
+struct EndpointStats {
+    std::uint64_t bytes_pulled = 0;
+    std::uint64_t bytes_pushed = 0;
+    std::uint64_t wait_nanoseconds = 0;  // the worker stood still for the fabric
+    std::uint64_t busy_nanoseconds = 0;  // sum over finished pulls, pushes and commits of the time from post to done
+};
+
+struct EndpointFiles {
+    int control = -1;
+    int window = -1;
+    int arena = -1;
+    int liveness = -1;  // a socket whose other end the server holds, or -1 when the server is in this process
+};
+
+class Endpoint {
+  public:
+    // Maps the files (which the caller closes). `window_mode` shared is for memory that a device copies from.
+    Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode window_mode);
+
+    [[nodiscard]] std::byte* window() const { return window_.data(); }
+    [[nodiscard]] std::uint64_t window_bytes() const { return window_.bytes(); }
+    [[nodiscard]] std::byte* arena() const { return arena_.data(); }
+    [[nodiscard]] std::uint64_t arena_bytes() const { return arena_.bytes(); }
+
+    // Takes the next page-aligned buffer of the arena and returns its offset. Throws Error(invalid) when it is full.
+    std::uint64_t register_buffer(std::uint64_t bytes);
+    void begin(const std::vector<pipeline::GroupSettings>& groups);
+    Handle pull(std::uint32_t block);
+    void release(std::uint32_t block);  // after the pull was waited for
+    Handle push(std::uint32_t block, std::uint64_t arena_offset);
+    Handle commit(bool roll_back);
+    Handle initialise(std::uint32_t block, std::uint64_t arena_offset);
+    Handle finish_initialise();
+
+    [[nodiscard]] bool done(Handle handle);
+    // The result, or nothing if it takes longer. Throws Error with the server's kind and text when it failed or ended.
+    [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most);
+    [[nodiscard]] EndpointStats stats() const;
+
+  private:
+    Handle post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument, std::uint32_t flag = 0);
+    [[nodiscard]] Request& slot(Stream stream, std::uint64_t sequence);
+    void check_server() const;
+    void finished(Request& request);
+
+    int liveness_;
+    Mapping control_memory_;
+    ControlArea& control_;
+    WorkerArea& area_;
+    Mapping window_;
+    Mapping arena_;
+    mutable std::mutex mutex_;
+    std::array<std::uint64_t, 2> next_sequence_{1, 1};
+    std::uint64_t registered_bytes_ = 0;
+    struct Held {
+        std::uint64_t offset = 0;
+        std::uint32_t count = 0;
+    };
+    std::vector<Held> held_;  // per block
+    EndpointStats stats_;
+};
+
+}  // namespace luwu::fabric

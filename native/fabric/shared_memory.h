@@ -1,0 +1,57 @@
+// Memory shared between processes without a name in any file system: it is gone when the last process is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace luwu::fabric {
+
+// An anonymous file in memory (memfd), sealed against resizing. Throws Error(io).
+class MemoryFile {
+  public:
+    MemoryFile() = default;
+    MemoryFile(const char* name, std::uint64_t bytes);
+    ~MemoryFile();
+    MemoryFile(MemoryFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+    MemoryFile& operator=(MemoryFile&& other) noexcept {
+        std::swap(descriptor_, other.descriptor_);
+        return *this;
+    }
+    MemoryFile(const MemoryFile&) = delete;
+    MemoryFile& operator=(const MemoryFile&) = delete;
+    [[nodiscard]] int descriptor() const { return descriptor_; }
+
+  private:
+    int descriptor_ = -1;
+};
+
+// shared: writes are seen by all. private_copy: writes stay in this process, and only until forget().
+enum class MapMode : std::uint8_t { shared, private_copy };
+
+class Mapping {
+  public:
+    Mapping() = default;
+    Mapping(int descriptor, MapMode mode);  // the whole file; throws Error(io)
+    ~Mapping();
+    Mapping(Mapping&& other) noexcept
+        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    Mapping& operator=(Mapping&& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        return *this;
+    }
+    Mapping(const Mapping&) = delete;
+    Mapping& operator=(const Mapping&) = delete;
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
+    // Drops this process's pages of a range (page aligned): its resident memory shrinks, the shared contents stay.
+    void forget(std::uint64_t offset, std::uint64_t bytes) const;
+
+  private:
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+}  // namespace luwu::fabric
