@@ -1,0 +1,90 @@
+#include "support.h"
+
+#include <cstring>
+#include <limits>
+
+#include "kernels/adamw.h"
+#include "kernels/convert.h"
+
+namespace luwu::test {
+
+std::vector<std::byte> Rig::make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,
+                                          bool spoil) const {
+    const std::uint64_t elements = layout_.shape().blocks[block].elements;
+    std::vector<float> values(elements);
+    for (std::uint64_t i = 0; i < elements; ++i) values[i] = gradient_value(worker, step, block, i);
+    if (spoil) values[elements / 2] = std::numeric_limits<float>::infinity();
+    std::vector<std::byte> bytes(elements * layout_.parameter_size());
+    if (layout_.shape().parameter_dtype == kernels::Dtype::float32) {
+        std::memcpy(bytes.data(), values.data(), bytes.size());
+    } else {
+        kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()), elements);
+    }
+    return bytes;
+}
+
+std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps) {
+    const store::StoreShape shape = small_shape(dtype);
+    const store::Layout layout(shape, 1);
+    const bool low = dtype == kernels::Dtype::bfloat16;
+    std::vector<store::BlockContents> all;
+    for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
+        const std::uint64_t elements = shape.blocks[block].elements;
+        std::vector<float> master(elements);
+        std::vector<float> m(elements, 0.0F);
+        std::vector<float> v(elements, 0.0F);
+        std::vector<std::uint16_t> copy(elements);
+        for (std::uint64_t i = 0; i < elements; ++i) master[i] = first_value(block, i);
+        kernels::float_to_bfloat16(master.data(), copy.data(), elements);
+        for (std::uint64_t step = 1; shape.blocks[block].trainable && step <= steps; ++step) {
+            std::vector<std::vector<std::uint16_t>> rounded(workers, std::vector<std::uint16_t>(elements));
+            std::vector<std::vector<float>> values(workers, std::vector<float>(elements));
+            std::vector<const void*> buffers;
+            for (std::uint32_t worker = 0; worker < workers; ++worker) {
+                for (std::uint64_t i = 0; i < elements; ++i) {
+                    values[worker][i] = gradient_value(worker, step, block, i);
+                }
+                kernels::float_to_bfloat16(values[worker].data(), rounded[worker].data(), elements);
+                buffers.push_back(low ? static_cast<const void*>(rounded[worker].data()) : values[worker].data());
+            }
+            const kernels::Gradients gradients{buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)};
+            const auto settings = kernels::make_adamw_step(0.01, 0.9, 0.999, 1e-8, 0.1, step);
+            if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients, elements,
+                                       settings)) {
+                throw std::runtime_error("the reference met a gradient that is not finite");
+            }
+        }
+        store::BlockContents contents;
+        contents.parameters.resize(elements * layout.parameter_size());
+        std::memcpy(contents.parameters.data(), low ? static_cast<const void*>(copy.data()) : master.data(),
+                    contents.parameters.size());
+        if (shape.blocks[block].trainable && low) contents.states.push_back(master);
+        if (shape.blocks[block].trainable) contents.states.insert(contents.states.end(), {m, v});
+        all.push_back(std::move(contents));
+    }
+    return all;
+}
+
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype) {
+    const store::Layout layout(small_shape(dtype), static_cast<std::uint32_t>(folders.size()));
+    const store::ChunkStore store(folders, layout, kUuid, store::OpenMode::read_only);
+    std::vector<store::BlockContents> all;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) all.push_back(store::read_block(store, block));
+    return all;
+}
+
+bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right) {
+    if (left.size() != right.size()) return false;
+    for (std::size_t block = 0; block < left.size(); ++block) {
+        if (left[block].parameters != right[block].parameters) return false;
+        if (left[block].states.size() != right[block].states.size()) return false;
+        for (std::size_t plane = 0; plane < left[block].states.size(); ++plane) {
+            const auto& a = left[block].states[plane];
+            const auto& b = right[block].states[plane];
+            if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0) return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace luwu::test

@@ -1,0 +1,174 @@
+// What the native tests share: a scratch folder, and a worker that drives a pipeline the way a real one does.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "pipeline/pipeline.h"
+#include "store/aligned_buffer.h"
+#include "store/chunk_store.h"
+#include "store/reader.h"
+
+namespace luwu::test {
+
+// On a real disk (O_DIRECT), beside the build; gone at the end.
+class Scratch {
+  public:
+    Scratch() {
+        std::string path = (std::filesystem::current_path() / "luwu-test-XXXXXX").string();
+        if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot make a scratch folder");
+        path_ = path;
+    }
+    ~Scratch() { std::filesystem::remove_all(path_); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    [[nodiscard]] std::string folder(const std::string& name = "store") const {
+        std::filesystem::create_directories(path_ / name);
+        return (path_ / name).string();
+    }
+
+  private:
+    std::filesystem::path path_;
+};
+
+inline store::StoreShape small_shape(kernels::Dtype dtype) {
+    store::StoreShape shape;
+    shape.parameter_dtype = dtype;
+    shape.chunk_elements = store::kChunkStep;
+    shape.blocks = {{"root", 1000, true}};
+    for (int i = 0; i < 6; ++i) shape.blocks.push_back({"b" + std::to_string(i), 4100 + 10U * static_cast<unsigned>(i), true});
+    shape.blocks.push_back({"frozen", 3000, false});
+    return shape;
+}
+
+inline constexpr store::Uuid kUuid{1, 2, 3};
+
+inline float first_value(std::uint32_t block, std::uint64_t element) {
+    return std::sin(static_cast<float>(element) * 0.37F + static_cast<float>(block));
+}
+inline float gradient_value(std::uint32_t worker, std::uint64_t step, std::uint32_t block, std::uint64_t element) {
+    return std::cos(static_cast<float>(element % 1013) * 0.11F + static_cast<float>(step * 3 + block * 7 + worker));
+}
+
+// One server of small_shape in a folder, with as many workers as asked for.
+class Rig {
+  public:
+    Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers, std::uint64_t memory_bytes,
+        store::OpenMode mode,
+        std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine)
+        : layout_(small_shape(dtype), static_cast<std::uint32_t>(folders.size())),
+          held_(held()),
+          store_(folders, layout_, kUuid, mode) {
+        pipeline::PipelineSettings settings;
+        settings.plan = pipeline::plan_residency(layout_, memory_bytes, workers, held_);
+        window_ = store::AlignedBuffer(settings.plan.window_bytes);
+        settings.window = window_.data();
+        settings.workers = workers;
+        settings.optimizer_threads = 2;
+        settings.make_engine = std::move(make_engine);
+        workers_ = workers;
+        pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
+    }
+
+    static std::uint64_t minimum_bytes(kernels::Dtype dtype, std::uint32_t workers) {
+        const store::Layout layout(small_shape(dtype), 1);
+        return pipeline::plan_residency(layout, 1U << 30, workers, held()).minimum_bytes;
+    }
+
+    void initialise() {
+        for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+            std::vector<float> values(layout_.shape().blocks[block].elements);
+            for (std::size_t i = 0; i < values.size(); ++i) values[i] = first_value(block, i);
+            pipeline_->initialise(block, values.data());
+        }
+        pipeline_->finish_initialise();
+    }
+
+    pipeline::Pipeline& pipeline() { return *pipeline_; }
+    const store::Layout& layout() const { return layout_; }
+    const std::byte* window() const { return window_.data(); }
+
+    std::int64_t pull(std::uint32_t worker, std::uint32_t block) {
+        return wait([&](pipeline::Reply reply) { pipeline_->pull(worker, block, std::move(reply)); });
+    }
+
+    // One worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
+    // Returns what the commit said, or -1 where the pipeline failed.
+    std::int64_t run_step(std::uint32_t worker, std::uint64_t step, bool spoil = false, bool roll_back = false) {
+        const pipeline::GroupSettings group{0.01, 0.9, 0.999, 1e-8, 0.1};
+        pipeline_->begin(worker, {group});
+        const std::uint32_t blocks = layout_.block_count();
+        for (std::uint32_t block = 0; block < blocks; ++block) {
+            if (pull(worker, block) < 0) return -1;
+            if (block != 0) pipeline_->release(block);
+        }
+        std::vector<std::vector<std::byte>> gradients(blocks);
+        std::vector<std::future<std::int64_t>> pushes;
+        for (std::uint32_t block = blocks; block-- > 0;) {
+            if (block != 0 && pull(worker, block) < 0) return -1;
+            if (layout_.shape().blocks[block].trainable) {
+                gradients[block] = make_gradient(worker, step, block, spoil && block == 2);
+                pushes.push_back(start([&](pipeline::Reply reply) {
+                    pipeline_->push(worker, block, gradients[block].data(), std::move(reply));
+                }));
+            }
+            pipeline_->release(block);
+        }
+        const std::int64_t outcome =
+            wait([&](pipeline::Reply reply) { pipeline_->commit(worker, roll_back, std::move(reply)); });
+        for (auto& push : pushes) push.wait();
+        return outcome;
+    }
+
+    // All workers' step, each in a thread of its own; the outcome of worker 0.
+    std::int64_t run_all(std::uint64_t step, bool spoil = false) {
+        std::vector<std::future<std::int64_t>> outcomes;
+        for (std::uint32_t worker = 0; worker < workers_; ++worker) {
+            outcomes.push_back(std::async(std::launch::async, [this, worker, step, spoil] {
+                return run_step(worker, step, spoil && worker + 1 == workers_);
+            }));
+        }
+        std::int64_t outcome = 0;
+        for (std::size_t i = outcomes.size(); i-- > 0;) outcome = outcomes[i].get();
+        return outcome;
+    }
+
+    std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block, bool spoil) const;
+
+  private:
+    static std::vector<bool> held() {
+        std::vector<bool> held(small_shape(kernels::Dtype::float32).blocks.size(), false);
+        held[0] = true;
+        return held;
+    }
+
+    static std::future<std::int64_t> start(const std::function<void(pipeline::Reply)>& call) {
+        auto promise = std::make_shared<std::promise<std::int64_t>>();
+        auto result = promise->get_future();
+        call([promise](pipeline::Outcome outcome) { promise->set_value(outcome.ok ? outcome.value : -1); });
+        return result;
+    }
+    static std::int64_t wait(const std::function<void(pipeline::Reply)>& call) { return start(call).get(); }
+
+    store::Layout layout_;
+    std::vector<bool> held_;
+    store::ChunkStore store_;
+    store::AlignedBuffer window_;
+    std::uint32_t workers_ = 1;
+    std::unique_ptr<pipeline::Pipeline> pipeline_;
+};
+
+// The same training, whole in memory: what the store must hold after `steps`.
+std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps);
+// What the store holds, every checksum compared.
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype);
+bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);
+
+}  // namespace luwu::test

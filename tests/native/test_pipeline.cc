@@ -1,0 +1,235 @@
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <thread>
+
+#include "support.h"
+
+using namespace luwu;
+using luwu::test::Rig;
+using luwu::test::Scratch;
+
+namespace {
+
+constexpr auto kFloat = kernels::Dtype::float32;
+constexpr auto kLow = kernels::Dtype::bfloat16;
+constexpr std::uint64_t kPlenty = 1U << 28;
+
+void flip_byte(const std::string& path, std::uint64_t offset) {
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    char byte = 0;
+    REQUIRE(pread(file, &byte, 1, static_cast<off_t>(offset)) == 1);
+    byte = static_cast<char>(byte ^ 1);
+    REQUIRE(pwrite(file, &byte, 1, static_cast<off_t>(offset)) == 1);
+    close(file);
+}
+
+// Fails every write with an error from the n-th on.
+class FailingEngine final : public store::IoEngine {
+  public:
+    FailingEngine(std::unique_ptr<store::IoEngine> inner, std::atomic<int>& writes_left)
+        : inner_(std::move(inner)), writes_left_(writes_left) {}
+    void submit(store::IoRequest& request) override {
+        if (request.operation == store::IoRequest::Operation::write && writes_left_-- <= 0) {
+            request.error = ENOSPC;
+            failed_.push_back(&request);
+            inner_->wake();
+        } else {
+            inner_->submit(request);
+        }
+    }
+    void wait(std::vector<store::IoRequest*>& completed) override {
+        if (failed_.empty()) inner_->wait(completed);
+        completed.insert(completed.end(), failed_.begin(), failed_.end());
+        failed_.clear();
+    }
+    void wake() override { inner_->wake(); }
+    [[nodiscard]] std::uint32_t depth() const override { return inner_->depth(); }
+    [[nodiscard]] const char* name() const override { return "failing"; }
+
+  private:
+    std::unique_ptr<store::IoEngine> inner_;
+    std::atomic<int>& writes_left_;
+    std::vector<store::IoRequest*> failed_;
+};
+
+}  // namespace
+
+TEST_CASE("training out of core equals training in memory, bit for bit") {
+    for (const auto dtype : {kFloat, kLow}) {
+        for (const std::uint32_t workers : {1U, 2U, 3U}) {
+            for (const bool tight : {true, false}) {
+                CAPTURE(static_cast<int>(dtype));
+                CAPTURE(workers);
+                CAPTURE(tight);
+                const Scratch scratch;
+                const std::vector<std::string> folders{scratch.folder("one"), scratch.folder("two")};
+                {
+                    Rig rig(folders, dtype, workers, tight ? Rig::minimum_bytes(dtype, workers) : kPlenty,
+                            store::OpenMode::create);
+                    rig.initialise();
+                    for (std::uint64_t step = 1; step <= 5; ++step) CHECK(rig.run_all(step) == 1);
+                }
+                CHECK(test::equal(test::stored_contents(folders, dtype), test::expected_contents(dtype, workers, 5)));
+            }
+        }
+    }
+}
+
+TEST_CASE("the thread pool and io_uring leave the same store") {
+    for (const auto& engine : {store::make_io_engine, store::make_thread_io_engine}) {
+        const Scratch scratch;
+        const std::vector<std::string> folders{scratch.folder()};
+        {
+            Rig rig(folders, kLow, 1, Rig::minimum_bytes(kLow, 1), store::OpenMode::create, engine);
+            rig.initialise();
+            for (std::uint64_t step = 1; step <= 3; ++step) CHECK(rig.run_all(step) == 1);
+        }
+        CHECK(test::equal(test::stored_contents(folders, kLow), test::expected_contents(kLow, 1, 3)));
+    }
+}
+
+TEST_CASE("within the budget nothing is read in steady state; beyond it, reads are ahead of their use") {
+    const Scratch scratch;
+    Rig rig({scratch.folder()}, kLow, 1, kPlenty, store::OpenMode::create);
+    rig.initialise();
+    for (std::uint64_t step = 1; step <= 2; ++step) rig.run_all(step);
+    const auto before = rig.pipeline().stats();
+    for (std::uint64_t step = 3; step <= 5; ++step) rig.run_all(step);
+    CHECK(rig.pipeline().stats().bytes_read == before.bytes_read);
+    CHECK(rig.pipeline().stats().pulls_waited == before.pulls_waited);
+    CHECK(rig.pipeline().stats().bytes_written > before.bytes_written);
+}
+
+TEST_CASE("a gradient that is not finite rolls the whole step back and training goes on") {
+    for (const auto dtype : {kFloat, kLow}) {
+        for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2), kPlenty}) {
+            const Scratch scratch;
+            const std::vector<std::string> folders{scratch.folder()};
+            {
+                Rig rig(folders, dtype, 2, memory, store::OpenMode::create);
+                rig.initialise();
+                CHECK(rig.run_all(1) == 1);
+                CHECK(rig.run_all(2, true) == 0);
+                CHECK(rig.run_all(2) == 1);
+                CHECK(rig.run_all(3, true) == 0);
+                CHECK(rig.run_all(3) == 1);
+                CHECK(rig.pipeline().stats().rolled_back == 2);
+                CHECK(rig.pipeline().stats().attempts == 5);
+                CHECK(rig.pipeline().stats().step == 3);
+            }
+            CHECK(test::equal(test::stored_contents(folders, dtype), test::expected_contents(dtype, 2, 3)));
+        }
+    }
+}
+
+TEST_CASE("a worker may ask for the roll-back") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        Rig rig(folders, kFloat, 1, kPlenty, store::OpenMode::create);
+        rig.initialise();
+        CHECK(rig.run_step(0, 1, false, true) == 0);
+        CHECK(rig.run_step(0, 1) == 1);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 1, 1)));
+}
+
+TEST_CASE("a server that ends in the middle of a step resumes at the last commit") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    const auto memory = Rig::minimum_bytes(kLow, 1);
+    {
+        Rig rig(folders, kLow, 1, memory, store::OpenMode::create);
+        rig.initialise();
+        for (std::uint64_t step = 1; step <= 2; ++step) rig.run_all(step);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        for (std::uint32_t block = 6; block > 3; --block) {  // half a backward pass, never committed
+            REQUIRE(rig.pull(0, block) >= 0);
+            const auto gradient = rig.make_gradient(0, 3, block, false);
+            std::promise<void> taken;
+            rig.pipeline().push(0, block, gradient.data(), [&](pipeline::Outcome) { taken.set_value(); });
+            rig.pipeline().release(block);
+            taken.get_future().wait();
+        }
+    }
+    CHECK(test::equal(test::stored_contents(folders, kLow), test::expected_contents(kLow, 1, 2)));
+    {
+        Rig rig(folders, kLow, 1, memory, store::OpenMode::open);
+        CHECK(rig.pipeline().stats().step == 2);
+        for (std::uint64_t step = 3; step <= 5; ++step) CHECK(rig.run_all(step) == 1);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kLow), test::expected_contents(kLow, 1, 5)));
+}
+
+TEST_CASE("a full disk during a run fails every request and keeps the last commit") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    std::atomic<int> writes_left{40};
+    {
+        Rig rig(folders, kFloat, 1, kPlenty, store::OpenMode::create, [&](std::uint32_t depth) {
+            return std::make_unique<FailingEngine>(store::make_io_engine(depth), writes_left);
+        });
+        rig.initialise();
+        CHECK(rig.run_all(1) == 1);
+        CHECK(rig.run_all(2) == 1);
+        CHECK(rig.run_all(3) == -1);
+        REQUIRE(rig.pipeline().failure().has_value());
+        CHECK(rig.pipeline().failure()->kind() == ErrorKind::no_space);
+        CHECK(rig.pull(0, 1) == -1);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 1, 2)));
+}
+
+TEST_CASE("a flipped bit is found before it is used, and named with file and offset") {
+    for (const bool in_states : {false, true}) {
+        const Scratch scratch;
+        const std::vector<std::string> folders{scratch.folder()};
+        std::uint64_t offset = 0;
+        {
+            Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::create);
+            rig.initialise();
+            CHECK(rig.run_all(1) == 1);
+            const auto& place = rig.layout().chunks_of(3)[1];
+            offset = place.record_offset(1) + (in_states ? place.parameter_bytes + store::kPage : 0) + 100;
+        }
+        flip_byte(folders[0] + "/chunks.luwu", offset);
+        Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::open);
+        CHECK(rig.run_all(2) == -1);
+        REQUIRE(rig.pipeline().failure().has_value());
+        CHECK(rig.pipeline().failure()->kind() == ErrorKind::corrupt);
+        const std::string text = rig.pipeline().failure()->what();
+        CHECK(text.find("chunks.luwu at offset " + std::to_string(offset - 100)) != std::string::npos);
+        CHECK_THROWS_AS((void)test::stored_contents(folders, kLow), Error);
+    }
+}
+
+TEST_CASE("workers that disagree are told so") {
+    const Scratch scratch;
+    Rig rig({scratch.folder()}, kFloat, 2, kPlenty, store::OpenMode::create);
+    rig.initialise();
+    SUBCASE("on hyper-parameters") {
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().begin(1, {{0.02, 0.9, 0.999, 1e-8, 0.1}});
+    }
+    SUBCASE("on the blocks of a step") {
+        const auto gradient = rig.make_gradient(0, 1, 1, false);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().begin(1, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().push(0, 1, gradient.data(), [](pipeline::Outcome) {});
+        rig.pipeline().commit(0, false, [](pipeline::Outcome) {});
+        rig.pipeline().commit(1, false, [](pipeline::Outcome) {});
+    }
+    SUBCASE("on pushing once") {
+        const auto gradient = rig.make_gradient(0, 1, 1, false);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().push(0, 1, gradient.data(), [](pipeline::Outcome) {});
+        rig.pipeline().push(0, 1, gradient.data(), [](pipeline::Outcome) {});
+    }
+    REQUIRE(rig.pipeline().failure().has_value());
+    CHECK(rig.pipeline().failure()->kind() == ErrorKind::order);
+}

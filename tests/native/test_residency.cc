@@ -1,0 +1,110 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "pipeline/residency.h"
+#include "store/error.h"
+
+using namespace luwu;
+
+namespace {
+
+store::Layout layout_of(std::uint32_t blocks, std::uint64_t elements, kernels::Dtype dtype) {
+    store::StoreShape shape;
+    shape.parameter_dtype = dtype;
+    shape.chunk_elements = 4 * store::kChunkStep;
+    for (std::uint32_t i = 0; i < blocks; ++i) shape.blocks.push_back({"b" + std::to_string(i), elements, true});
+    return {shape, 1};
+}
+
+std::vector<bool> first_held(std::uint32_t blocks) {
+    std::vector<bool> held(blocks, false);
+    held[0] = true;
+    return held;
+}
+
+}  // namespace
+
+TEST_CASE("chunks are equal, aligned, disjoint and cover every block in both versions") {
+    const auto layout = layout_of(5, 30001, kernels::Dtype::bfloat16);
+    std::uint64_t end = store::kPage;
+    for (const auto& place : layout.chunks()) {
+        CHECK(place.offset == end);
+        end += 2 * place.record_bytes();
+        CHECK(place.record_offset(3) == place.offset + place.record_bytes());
+        CHECK(place.record_offset(4) == place.offset);
+        CHECK(place.first_element % store::kChunkStep == 0);
+    }
+    CHECK(end == layout.file_bytes(0));
+    std::uint64_t elements = 0;
+    for (const auto& place : layout.chunks_of(2)) elements += place.elements;
+    CHECK(elements == 30001);
+}
+
+TEST_CASE("stripes take turns, frozen chunks have one version and no states") {
+    store::StoreShape shape;
+    shape.chunk_elements = store::kChunkStep;
+    shape.blocks = {{"a", 3 * store::kChunkStep, true}, {"f", 2 * store::kChunkStep, false}};
+    const store::Layout layout(shape, 2);
+    std::vector<std::uint32_t> stripes;
+    for (const auto& place : layout.chunks()) stripes.push_back(place.stripe);
+    CHECK(stripes == std::vector<std::uint32_t>{0, 1, 0, 1, 0});
+    const auto& frozen = layout.chunks_of(1)[0];
+    CHECK(frozen.state_bytes() == store::kPage);
+    CHECK(frozen.record_offset(1) == frozen.record_offset(0));
+}
+
+TEST_CASE("a large budget keeps everything, the minimum works, less is refused with the minimum named") {
+    const auto layout = layout_of(20, 50000, kernels::Dtype::bfloat16);
+    const auto held = first_held(20);
+    const auto all = pipeline::plan_residency(layout, 1U << 30, 1, held);
+    CHECK(all.everything_resident());
+    CHECK(all.total_bytes <= 1U << 30);
+
+    const auto least = pipeline::plan_residency(layout, all.minimum_bytes, 1, held);
+    CHECK_FALSE(least.everything_resident());
+    CHECK(least.total_bytes <= all.minimum_bytes);
+    CHECK(least.pinned_offset[0] >= 0);
+    CHECK(least.slots >= 3);
+    CHECK(least.state_buffers >= 2);
+
+    try {
+        (void)pipeline::plan_residency(layout, all.minimum_bytes - 1, 1, held);
+        FAIL("expected an error");
+    } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::memory_budget);
+        CHECK(std::string(error.what()).find("at least") != std::string::npos);
+    }
+}
+
+TEST_CASE("every budget between stays within itself and pins more as it grows") {
+    const auto layout = layout_of(24, 70000, kernels::Dtype::float32);
+    const auto held = first_held(24);
+    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 2, held).minimum_bytes;
+    std::uint64_t pinned_before = 0;
+    for (std::uint64_t budget = minimum; budget < minimum * 4; budget += minimum / 16) {
+        const auto plan = pipeline::plan_residency(layout, budget, 2, held);
+        CHECK(plan.total_bytes <= budget);
+        const auto pinned = static_cast<std::uint64_t>(
+            std::count_if(plan.pinned_offset.begin(), plan.pinned_offset.end(), [](auto offset) { return offset >= 0; }));
+        CHECK(pinned + plan.pinned_state_bytes >= pinned_before);
+        pinned_before = pinned;
+        for (std::size_t block = 0; block < plan.pinned_offset.size(); ++block) {
+            if (plan.pinned_offset[block] < 0) continue;
+            CHECK(static_cast<std::uint64_t>(plan.pinned_offset[block]) + layout.window_bytes(static_cast<std::uint32_t>(block)) <=
+                  plan.window_bytes);
+        }
+    }
+}
+
+TEST_CASE("pinned chunks are spread evenly over the model") {
+    const auto layout = layout_of(40, 8000, kernels::Dtype::bfloat16);
+    const auto held = first_held(40);
+    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 1, held).minimum_bytes;
+    const auto plan = pipeline::plan_residency(layout, minimum + 20 * 100000 + 40 * 16384, 1, held);
+    const auto half = plan.state_pinned.begin() + 20;
+    const auto first = std::count(plan.state_pinned.begin(), half, true);
+    const auto second = std::count(half, plan.state_pinned.end(), true);
+    CHECK(first > 0);
+    CHECK(std::abs(first - second) <= 1);
+}
