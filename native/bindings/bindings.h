@@ -1,0 +1,11 @@
+// One Python exception class for each kind of native error: the classes of luwu.errors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace luwu::bindings {
+void bind_errors(nanobind::module_& module);
+void bind_fabric(nanobind::module_& module);
+void bind_kernels(nanobind::module_& module);
+void bind_store(nanobind::module_& module);
+}  // namespace luwu::bindings

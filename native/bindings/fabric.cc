@@ -1,0 +1,179 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <tuple>
+
+#include "bindings/bindings.h"
+#include "bindings/store_shape.h"
+#include "fabric/endpoint.h"
+#include "fabric/server.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker waits
+
+// The endpoint's memory as an array of bytes that keeps the endpoint alive.
+using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
+Bytes as_bytes(const fabric::Endpoint& endpoint, std::byte* data, std::uint64_t bytes) {
+    return Bytes(reinterpret_cast<std::uint8_t*>(data), {bytes}, nb::find(endpoint));
+}
+
+std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid, bool create,
+                                            const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                                            std::uint64_t chunk_elements, std::uint64_t memory_bytes,
+                                            std::uint32_t workers, std::uint32_t optimizer_threads) {
+    fabric::ServerConfig config;
+    config.folders = folders;
+    config.uuid = make_uuid(uuid);
+    config.mode = create ? store::OpenMode::create : store::OpenMode::open;
+    config.shape = make_shape(blocks, parameter_dtype, chunk_elements);
+    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
+    config.memory_bytes = memory_bytes;
+    config.workers = workers;
+    config.optimizer_threads = optimizer_threads;
+    const nb::gil_scoped_release release;
+    return std::make_unique<fabric::Server>(std::move(config));
+}
+
+nb::dict server_stats(const fabric::Server& server) {
+    const pipeline::PipelineStats stats = server.stats();
+    nb::dict result;
+    result["step"] = stats.step;
+    result["attempts"] = stats.attempts;
+    result["rolled_back"] = stats.rolled_back;
+    result["bytes_pulled"] = stats.bytes_pulled;
+    result["bytes_pushed"] = stats.bytes_pushed;
+    result["bytes_read"] = stats.bytes_read;
+    result["bytes_written"] = stats.bytes_written;
+    result["pulls"] = stats.pulls;
+    result["pulls_waited"] = stats.pulls_waited;
+    result["chunks_updated"] = stats.chunks_updated;
+    result["states_waited"] = stats.states_waited;
+    result["elements_updated"] = stats.elements_updated;
+    result["update_seconds"] = static_cast<double>(stats.update_nanoseconds) * 1e-9;
+    result["planned_bytes"] = server.plan().total_bytes;
+    result["minimum_bytes"] = server.plan().minimum_bytes;
+    result["everything_resident"] = server.plan().everything_resident();
+    result["io"] = server.io_name();
+    result["direct_io"] = server.direct_io();
+    return result;
+}
+
+using Group = std::tuple<double, double, double, double, double>;
+
+void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups) {
+    std::vector<pipeline::GroupSettings> settings;
+    for (const auto& [learning_rate, beta1, beta2, epsilon, weight_decay] : groups) {
+        settings.push_back({learning_rate, beta1, beta2, epsilon, weight_decay});
+    }
+    const nb::gil_scoped_release release;
+    endpoint.begin(settings);
+}
+
+std::int64_t wait(fabric::Endpoint& endpoint, fabric::Handle handle) {
+    while (true) {
+        std::optional<std::int64_t> result;
+        {
+            const nb::gil_scoped_release release;
+            result = endpoint.wait(handle, kSignalCheck);
+        }
+        if (result) return *result;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+}
+
+nb::dict endpoint_stats(const fabric::Endpoint& endpoint) {
+    const fabric::EndpointStats stats = endpoint.stats();
+    nb::dict result;
+    result["bytes_pulled"] = stats.bytes_pulled;
+    result["bytes_pushed"] = stats.bytes_pushed;
+    result["wait_seconds"] = static_cast<double>(stats.wait_nanoseconds) * 1e-9;
+    result["busy_seconds"] = static_cast<double>(stats.busy_nanoseconds) * 1e-9;
+    return result;
+}
+
+void bind_server(nb::module_& module) {
+    nb::class_<fabric::Server>(module, "Server",
+                               "The server of one host: an open store, its pipeline and its workers' shared memory.")
+        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
+             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
+        .def_prop_ro("initialised", &fabric::Server::initialised)
+        .def("files_of", &fabric::Server::files_of, "rank"_a,
+             "Descriptors of control, window and arena memory for one worker; they stay the server's.")
+        .def(
+            "set_segments",
+            [](fabric::Server& self, std::uint32_t block,
+               const std::vector<std::tuple<std::uint64_t, std::uint32_t>>& segments) {
+                std::vector<pipeline::Segment> converted;
+                for (const auto& [end, group] : segments) converted.push_back({end, group});
+                self.set_segments(block, std::move(converted));
+            },
+            "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
+        .def(
+            "worker_lost",
+            [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
+            "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
+        .def("failure",
+             [](const fabric::Server& self) -> std::optional<std::string> {
+                 const auto failure = self.failure();
+                 return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
+             })
+        .def("stats", &server_stats);
+}
+
+void bind_endpoint(nb::module_& module) {
+    nb::class_<fabric::Endpoint>(module, "Endpoint", "A worker's end of the shared-memory fabric.")
+        .def(
+            "__init__",
+            [](fabric::Endpoint* self, const std::array<int, 3>& files, std::uint32_t rank, int liveness,
+               bool shared_window) {
+                const auto mode = shared_window ? fabric::MapMode::shared : fabric::MapMode::private_copy;
+                new (self) fabric::Endpoint({files[0], files[1], files[2], liveness}, rank, mode);
+            },
+            "files"_a, "rank"_a, "liveness"_a = -1, "shared_window"_a = false)
+        .def_prop_ro(
+            "window", [](const fabric::Endpoint& self) { return as_bytes(self, self.window(), self.window_bytes()); },
+            "The parameters' memory, as bytes; wait(pull(block)) gives the block's offset in it.")
+        .def_prop_ro("arena_bytes", &fabric::Endpoint::arena_bytes)
+        .def(
+            "register",
+            [](fabric::Endpoint& self, std::uint64_t bytes) {
+                return as_bytes(self, self.arena() + self.register_buffer(bytes), bytes);
+            },
+            "nbytes"_a, "Takes the next page-aligned bytes of the gradient arena, from its front.")
+        .def("begin", &begin, "groups"_a,
+             "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
+        .def("pull", &fabric::Endpoint::pull, "block"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Sends a block's gradient; the handle is done when the buffer may be used again.")
+        .def("commit", &fabric::Endpoint::commit, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
+             "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for.")
+        .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,
+             nb::call_guard<nb::gil_scoped_release>(), "Writes a block's first values, fp32 in the arena.")
+        .def("finish_initialise", &fabric::Endpoint::finish_initialise, nb::call_guard<nb::gil_scoped_release>())
+        .def("done", &fabric::Endpoint::done, "handle"_a)
+        .def("wait", &wait, "handle"_a, "Blocks until a request is done; raises the server's error if it failed.")
+        .def("stats", &endpoint_stats);
+}
+
+}  // namespace
+
+void bind_fabric(nb::module_& module) {
+    bind_server(module);
+    bind_endpoint(module);
+}
+
+}  // namespace luwu::bindings

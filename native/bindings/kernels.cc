@@ -1,0 +1,175 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "kernels/adamw.h"
+#include "kernels/convert.h"
+#include "kernels/crc32c.h"
+#include "kernels/sum.h"
+#include "store/error.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+template <class Element>
+using Vector = nb::ndarray<Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using AnyBuffer = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+
+void require_length(const std::string& name, std::size_t found, std::size_t expected) {
+    if (found == expected) return;
+    throw Error(ErrorKind::invalid, name + " has " + std::to_string(found) + " elements; expected " +
+                                        std::to_string(expected) + ", as many as the other buffers");
+}
+
+kernels::Dtype parse_dtype(const std::string& name) {
+    if (name == "float32") return kernels::Dtype::float32;
+    if (name == "bfloat16") return kernels::Dtype::bfloat16;
+    throw Error(ErrorKind::invalid, "dtype is '" + name + "'; expected float32 or bfloat16");
+}
+
+/// The gradients of all workers, all of one length and dtype.
+class GradientList {
+  public:
+    GradientList(std::vector<AnyVector> arrays, const std::string& dtype, float scale)
+        : arrays_(std::move(arrays)), dtype_(parse_dtype(dtype)), scale_(scale) {
+        if (arrays_.empty()) throw Error(ErrorKind::invalid, "the list of gradients is empty; expected at least one");
+        const bool is_float = dtype_ == kernels::Dtype::float32;
+        for (std::size_t worker = 0; worker < arrays_.size(); ++worker) {
+            const std::string name = "gradient " + std::to_string(worker);
+            require_length(name, arrays_[worker].size(), arrays_[0].size());
+            if (arrays_[worker].dtype() != (is_float ? nb::dtype<float>() : nb::dtype<std::uint16_t>())) {
+                throw Error(ErrorKind::invalid, name + " has another element type than the dtype '" + dtype +
+                                                    "' says; expected " + (is_float ? "float32" : "uint16") +
+                                                    " elements");
+            }
+        }
+    }
+
+    [[nodiscard]] std::size_t elements() const { return arrays_[0].size(); }
+
+    /// Calls work(gradients), with gradients that begin at element `first`.
+    template <class Work>
+    auto with_gradients_from(std::size_t first, const Work& work) const {
+        std::vector<const void*> buffers;
+        buffers.reserve(arrays_.size());
+        for (const AnyVector& array : arrays_) {
+            buffers.push_back(static_cast<const std::byte*>(array.data()) + first * kernels::size_of(dtype_));
+        }
+        return work(kernels::Gradients{buffers.data(), buffers.size(), dtype_, scale_});
+    }
+
+  private:
+    std::vector<AnyVector> arrays_;
+    kernels::Dtype dtype_;
+    float scale_;
+};
+
+/// Calls work(first, count) on `threads` threads, this one among them, for equal parts of [0, elements).
+template <class Work>
+void split(std::size_t elements, std::size_t threads, const Work& work) {
+    constexpr std::size_t kStep = 4096;  // no two threads write one page of a plane, or one cache line of the copy
+    const std::size_t part = ((elements + threads - 1) / threads + kStep - 1) / kStep * kStep;
+    std::vector<std::jthread> others;
+    for (std::size_t first = part; first < elements; first += part) {
+        others.emplace_back([&work, first, count = std::min(part, elements - first)] { work(first, count); });
+    }
+    work(0, std::min(part, elements));
+}
+
+bool adamw_update(const Vector<float>& master, const Vector<float>& m, const Vector<float>& v,
+                  const std::optional<Vector<std::uint16_t>>& low, std::vector<AnyVector> gradients,
+                  const std::string& dtype, float scale, double learning_rate, double beta1, double beta2,
+                  double epsilon, double weight_decay, std::uint64_t t, std::size_t threads) {
+    const GradientList list(std::move(gradients), dtype, scale);
+    require_length("master", master.size(), list.elements());
+    require_length("m", m.size(), list.elements());
+    require_length("v", v.size(), list.elements());
+    if (low) require_length("low", low->size(), list.elements());
+    if (t == 0) throw Error(ErrorKind::invalid, "t is 0; expected the number of the step, counted from 1");
+    if (threads == 0) throw Error(ErrorKind::invalid, "threads is 0; expected at least 1");
+    const kernels::AdamWStep step = kernels::make_adamw_step(learning_rate, beta1, beta2, epsilon, weight_decay, t);
+
+    float* const planes[] = {master.data(), m.data(), v.data()};
+    std::uint16_t* const copy = low ? low->data() : nullptr;
+    std::atomic<bool> finite = true;
+    const nb::gil_scoped_release release;
+    split(list.elements(), threads, [&](std::size_t first, std::size_t count) {
+        list.with_gradients_from(first, [&](const kernels::Gradients& from) {
+            if (!kernels::adamw_update(planes[0] + first, planes[1] + first, planes[2] + first,
+                                       copy != nullptr ? copy + first : nullptr, from, count, step)) {
+                finite = false;
+            }
+        });
+    });
+    return finite;
+}
+
+template <class Element>
+nb::ndarray<nb::numpy, Element, nb::ndim<1>> own(std::unique_ptr<Element[]> elements, std::size_t count) {
+    Element* const data = elements.release();
+    const nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<Element*>(pointer); });
+    return nb::ndarray<nb::numpy, Element, nb::ndim<1>>(data, {count}, owner);
+}
+
+auto sum_gradients(std::vector<AnyVector> gradients, const std::string& dtype, float scale) {
+    const GradientList list(std::move(gradients), dtype, scale);
+    auto sum = std::make_unique_for_overwrite<float[]>(list.elements());
+    {
+        const nb::gil_scoped_release release;
+        list.with_gradients_from(
+            0, [&](const kernels::Gradients& all) { kernels::sum_gradients(sum.get(), all, list.elements()); });
+    }
+    return own(std::move(sum), list.elements());
+}
+
+auto float_to_bfloat16(const Vector<const float>& source) {
+    auto target = std::make_unique_for_overwrite<std::uint16_t[]>(source.size());
+    {
+        const nb::gil_scoped_release release;
+        kernels::float_to_bfloat16(source.data(), target.get(), source.size());
+    }
+    return own(std::move(target), source.size());
+}
+
+std::uint32_t crc32c(const AnyBuffer& buffer, std::uint32_t crc) {
+    const nb::gil_scoped_release release;
+    return kernels::crc32c(crc, buffer.data(), buffer.nbytes());
+}
+
+}  // namespace
+
+void bind_kernels(nb::module_& module) {
+    module.def("adamw_update", &adamw_update, "master"_a.noconvert(), "m"_a.noconvert(), "v"_a.noconvert(),
+               "low"_a.noconvert().none(), "gradients"_a.noconvert(), "dtype"_a, "scale"_a, "learning_rate"_a,
+               "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a, "t"_a, "threads"_a = 1,
+               "Does step `t` (counted from 1) of AdamW in place on float32 master, m and v, and writes master's\n"
+               "bfloat16 copy to `low` (uint16 elements) unless it is None. The gradients (float32, or bfloat16 as\n"
+               "uint16, as `dtype` says) are summed in order and multiplied by `scale`. False: a gradient is not\n"
+               "finite, and all contents are unspecified. luwu.errors.ConfigError: lengths or types do not match.");
+    module.def("sum_gradients", &sum_gradients, "gradients"_a.noconvert(), "dtype"_a, "scale"_a = 1.0F,
+               "The float32 sum, in order, of the gradients (as for adamw_update), multiplied by `scale`.");
+    module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
+               "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
+    module.def("crc32c", &crc32c, "buffer"_a.noconvert(), "crc"_a = 0,
+               "Extends `crc` (0 at the start) over the bytes of a contiguous buffer.");
+    module.def("instruction_set", &kernels::instruction_set,
+               "The instruction set of the kernels here: 'avx512', 'avx2', 'sse2' or 'neon'.");
+}
+
+}  // namespace luwu::bindings

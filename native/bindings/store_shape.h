@@ -1,0 +1,23 @@
+// How the bindings take a store's shape from Python.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/layout.h"
+#include "store/records.h"
+
+namespace luwu::bindings {
+
+struct BlockSpec {
+    std::string name;
+    std::uint64_t elements = 0;
+    bool trainable = true;
+    bool held = false;
+};
+
+[[nodiscard]] store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                                           std::uint64_t chunk_elements);
+[[nodiscard]] store::Uuid make_uuid(const std::string& bytes);
+
+}  // namespace luwu::bindings

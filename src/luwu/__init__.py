@@ -1,0 +1,38 @@
+"""LuWu: the model lives in the network. Stateless workers; parameters and optimizer states in an out-of-core store."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from luwu.fabric.session import Session, open
+    from luwu.optim.adamw import AdamW
+    from luwu.worker.parallelize import full_state_dict, parallelize
+
+__all__ = ["AdamW", "Session", "full_state_dict", "open", "parallelize"]
+
+# Resolved at first use, so that a server or `luwu --help` does not wait for torch.
+_PLACES = {
+    "AdamW": "luwu.optim.adamw",
+    "Session": "luwu.fabric.session",
+    "full_state_dict": "luwu.worker.parallelize",
+    "open": "luwu.fabric.session",
+    "parallelize": "luwu.worker.parallelize",
+}
+
+try:
+    __version__ = version("luwu")
+except PackageNotFoundError:  # used from its sources without being installed
+    __version__ = "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'luwu' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

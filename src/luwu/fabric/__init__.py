@@ -1,0 +1,1 @@
+"""Sessions and endpoints over the native data plane."""

@@ -1,0 +1,79 @@
+"""Control messages between a worker and the server of its host: JSON over a Unix socket, with open files beside it.
+
+One message is its length in bytes (4, little-endian), then UTF-8 JSON. An answer is ``{"error": CLASS, "message": TEXT}``
+for an error of `luwu.errors`, else whatever the request asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from contextlib import contextmanager
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import luwu.errors as errors
+
+PROTOCOL_VERSION = 1
+SOCKET_NAME = "luwu.sock"
+_LENGTH = struct.Struct("<I")
+_LONGEST_BYTES = 1 << 30
+_MOST_FILES = 8
+
+Message = dict[str, Any]
+
+
+def send(connection: socket.socket, message: Message, files: list[int] | None = None) -> None:
+    """Send one message, and duplicates of open files with it. Raises OSError."""
+    payload = json.dumps(message).encode()
+    header = _LENGTH.pack(len(payload))
+    if files:
+        socket.send_fds(connection, [header], files)
+        connection.sendall(payload)
+    else:
+        connection.sendall(header + payload)
+
+
+def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
+    """Receive one message and the files that came with it (the caller closes them); None at the end. Raises OSError."""
+    header, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FILES)
+    while header and len(header) < _LENGTH.size:
+        header += connection.recv(_LENGTH.size - len(header)) or b"\0" * _LENGTH.size
+    if not header:
+        return None
+    (length,) = _LENGTH.unpack(header[: _LENGTH.size])
+    if length > _LONGEST_BYTES:
+        raise OSError(f"a control message claims {length} bytes; at most {_LONGEST_BYTES} are allowed")
+    payload = bytearray()
+    while len(payload) < length:
+        part = connection.recv(min(1 << 20, length - len(payload)))
+        if not part:
+            return None
+        payload += part
+    return json.loads(payload), files
+
+
+def error_message(error: errors.LuwuError) -> Message:
+    """The answer that carries an error to the other side."""
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def raise_if_error(answer: Message) -> Message:
+    """Return an answer, or raise the error of `luwu.errors` that it carries."""
+    if "error" in answer:
+        kind = getattr(errors, str(answer["error"]), errors.ServerError)
+        raise kind(answer["message"])
+    return answer
+
+
+@contextmanager
+def short_address(path: Path) -> Iterator[str]:
+    """An address for the socket at ``path`` that fits the 108 bytes a Unix socket's address may have."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""The server process: membership, manifest check, and the store folder. Never imports torch."""

@@ -1,0 +1,160 @@
+"""The folders of a store: its manifest file, and opening the native server over them."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from luwu import _native
+from luwu.errors import (
+    ManifestMismatchError,
+    StoreCorruptError,
+    StoreFormatError,
+    StorePermissionError,
+    StoreSpaceError,
+)
+from luwu.store.manifest import ROOT_NAME, Manifest, first_difference
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """What the manifest file says: which store this is, over how many folders, and of which model."""
+
+    uuid: str
+    stripes: int
+    manifest: Manifest
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that this user can write to; raises StorePermissionError or StoreSpaceError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".luwu-probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = f"cannot write in {folder}: {error.strerror}"
+        if error.errno in (28, 122):
+            raise StoreSpaceError(f"{reason}; free some space or name another folder") from error
+        raise StorePermissionError(
+            f"{reason}; give this user write permission there or name another folder with --store or --run"
+        ) from error
+
+
+def read_identity(folder: Path) -> StoreIdentity | None:
+    """Read a store's manifest file, or None where there is none.
+
+    Raises:
+        StoreCorruptError, StoreFormatError: the file is damaged or of a newer format.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        raw = json.loads(path.read_text())
+        version = int(raw["format"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(f"{path}: expected JSON with a format number, found {error!r}; restore the file") from error
+    if version > MANIFEST_FORMAT:
+        raise StoreFormatError(
+            f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the newer LuWu that wrote it"
+        )
+    try:
+        return StoreIdentity(str(raw["uuid"]), int(raw["stripes"]), Manifest.from_json(json.dumps(raw["manifest"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorruptError(f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file") from error
+
+
+def write_identity(folder: Path, identity: StoreIdentity) -> None:
+    """Write the manifest file so that a crash leaves either all of it or nothing."""
+    document = {
+        "format": MANIFEST_FORMAT,
+        "uuid": identity.uuid,
+        "stripes": identity.stripes,
+        "manifest": json.loads(identity.manifest.to_json()),
+    }
+    path = folder / MANIFEST_NAME
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        json.dump(document, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def block_specs(manifest: Manifest) -> list[_native.BlockSpec]:
+    """The manifest's blocks as the native core wants them. The root unit's blocks are held through the whole step."""
+    return [
+        _native.BlockSpec(block.name, block.elements, block.trainable, block.name.startswith(ROOT_NAME))
+        for block in manifest.blocks
+    ]
+
+
+def open_server(
+    folders: list[Path], manifest: Manifest, memory_bytes: int, workers: int, optimizer_threads: int
+) -> tuple[_native.Server, Manifest]:
+    """Open the store in these folders for this manifest, or create it, and start its server.
+
+    Returns:
+        The native server, and the manifest as the store has it (its own chunk size).
+
+    Raises:
+        ManifestMismatchError: the store was made for another model.
+        LuwuError: what the native core refuses, see `luwu.errors`.
+    """
+    for folder in folders:
+        make_folder(folder)
+    identity = read_identity(folders[0])
+    if identity is not None:
+        difference = first_difference(manifest, identity.manifest)
+        if difference is not None:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} was made for another model: {difference}; "
+                "use the model it was made for, or another folder (nothing was changed)"
+            )
+        if identity.stripes != len(folders):
+            raise StoreCorruptError(
+                f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
+                "name the same folders in the same order as when it was made"
+            )
+    create = identity is None
+    identity = identity or StoreIdentity(uuid.uuid4().hex, len(folders), manifest)
+    server = _native.Server(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        create,
+        block_specs(identity.manifest),
+        identity.manifest.dtype,
+        identity.manifest.chunk_elements,
+        memory_bytes,
+        workers,
+        optimizer_threads,
+    )
+    if create:
+        write_identity(folders[0], identity)
+    return server, identity.manifest
+
+
+def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
+    """Open a committed store for reading, also while a server has it open.
+
+    Raises:
+        StoreFormatError: there is no store in the first folder. Others: see `luwu.errors`.
+    """
+    identity = read_identity(folders[0])
+    if identity is None:
+        raise StoreFormatError(f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there")
+    reader = _native.StoreReader(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        block_specs(identity.manifest),
+        identity.manifest.dtype,
+        identity.manifest.chunk_elements,
+    )
+    return reader, identity.manifest

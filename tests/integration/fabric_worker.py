@@ -1,0 +1,67 @@
+"""A worker without torch: drives a session's endpoint with numpy, for tests of the server and the fabric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from luwu.fabric.session import Session
+from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+
+GROUP = (1e-2, 0.9, 0.999, 1e-8, 0.1)
+
+
+def small_manifest(blocks: int = 4, elements: int = 5000, dtype: str = "float32") -> Manifest:
+    """A root of 64 elements and some blocks of one parameter each, in chunks of 2048 elements."""
+    shapes = [(ROOT_NAME, 64)] + [(f"h.{index}", elements) for index in range(blocks)]
+    return Manifest(
+        dtype,
+        2048,
+        tuple(
+            BlockManifest(name, True, (ParameterManifest(f"{name}.weight", (size,), 0, size),), size) for name, size in shapes
+        ),
+    )
+
+
+class NumpyWorker:
+    """One float32 worker of `small_manifest`: its gradients are a pure function of (rank, step, block)."""
+
+    def __init__(self, session: Session, manifest: Manifest) -> None:
+        self.session = session
+        self.manifest = manifest
+        self.fresh = session.attach(manifest)
+        self.endpoint = session.endpoint
+        self.arena = self.endpoint.register(self.endpoint.arena_bytes).view(np.float32)
+        if self.fresh:
+            self.initialise()
+
+    def initialise(self) -> None:
+        """Write the first values, as rank 0 does."""
+        for number, block in enumerate(self.manifest.blocks):
+            self.arena[: block.elements] = np.sin(np.arange(block.elements, dtype=np.float32) + number)
+            self.endpoint.wait(self.endpoint.initialise(number, 0))
+        self.endpoint.wait(self.endpoint.finish_initialise())
+        self.session.initialised()
+
+    def read(self, number: int) -> np.ndarray:
+        """Pull a block and copy it out."""
+        offset = self.endpoint.wait(self.endpoint.pull(number))
+        elements = self.manifest.blocks[number].elements
+        values = self.endpoint.window[offset : offset + 4 * elements].view(np.float32).copy()
+        self.endpoint.release(number)
+        return values
+
+    def step(self, spoil: bool = False, groups: Sequence[tuple[float, float, float, float, float]] = (GROUP,)) -> bool:
+        """Run one step; whether it was committed."""
+        self.endpoint.begin(list(groups))
+        for number in reversed(range(len(self.manifest.blocks))):
+            values = self.read(number)
+            gradient = self.arena[: values.size]
+            gradient[:] = np.cos(values * 3 + self.session.step + self.session.rank)
+            if spoil:
+                gradient[0] = np.nan
+            self.endpoint.wait(self.endpoint.push(number, 0))
+        committed = self.endpoint.wait(self.endpoint.commit()) == 1
+        self.session.count_step(committed)
+        return committed

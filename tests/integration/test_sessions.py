@@ -1,0 +1,230 @@
+"""Sessions over a real server: joining, resuming, sharing, and being refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.synchronize
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import luwu
+from luwu.errors import (
+    ConfigError,
+    LuwuError,
+    ManifestMismatchError,
+    MemoryBudgetError,
+    ServerError,
+    StoreLockedError,
+    StorePermissionError,
+    WorkerLostError,
+)
+from luwu.fabric.session import join
+from luwu.server.folders import open_reader
+from luwu.server.server import LocalServer
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+
+MEMORY = 64 << 20
+
+
+def contents(store: Path) -> list[np.ndarray]:
+    """Every plane of every block of a committed store."""
+    reader, manifest = open_reader([store])
+    planes = []
+    for number in range(len(manifest.blocks)):
+        parameters, states = reader.read_block(number)
+        planes += [parameters, *states]
+    return planes
+
+
+def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return len(left) == len(right) and all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_resume_continues_where_the_last_session_ended(tmp_path: Path) -> None:
+    manifest = small_manifest()
+    with luwu.open(tmp_path / "once", memory=MEMORY) as session:
+        worker = NumpyWorker(session, manifest)
+        assert all(worker.step() for _ in range(6))
+    for _ in range(3):
+        with luwu.open(tmp_path / "often", memory=MEMORY) as session:
+            worker = NumpyWorker(session, manifest)
+            assert worker.step() and worker.step()
+    assert session.step == 6
+    assert equal(contents(tmp_path / "once/store"), contents(tmp_path / "often/store"))
+
+
+def test_a_store_striped_over_folders_holds_the_same(tmp_path: Path) -> None:
+    manifest = small_manifest()
+    for name, stores in (("one", ["a"]), ("three", ["b", "c", "d"])):
+        folders = [tmp_path / store for store in stores]
+        with luwu.open(tmp_path / name, stores=folders, memory=MEMORY) as session:
+            worker = NumpyWorker(session, manifest)
+            worker.step()
+            blocks = [worker.read(number) for number in range(len(manifest.blocks))]
+        if name == "one":
+            expected = blocks
+    assert equal(expected, blocks)
+    assert all((tmp_path / folder / "chunks.luwu").stat().st_size > 4096 for folder in "bcd")
+    with pytest.raises(LuwuError, match="striped over 3 folders"):
+        with luwu.open(tmp_path / "three", stores=[tmp_path / "b"], memory=MEMORY) as session:
+            session.attach(manifest)
+
+
+def test_a_rolled_back_step_leaves_no_trace(tmp_path: Path) -> None:
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        before = worker.read(1)
+        assert not worker.step(spoil=True)
+        assert np.array_equal(worker.read(1), before)
+        assert (session.step, session.attempts, session.rolled_back) == (1, 2, 1)
+        assert worker.step()
+        assert not np.array_equal(worker.read(1), before)
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        NumpyWorker(session, small_manifest())
+        assert (session.step, session.attempts, session.rolled_back) == (2, 3, 1)
+
+
+def test_another_model_is_refused_by_its_first_differing_parameter(tmp_path: Path) -> None:
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        NumpyWorker(session, small_manifest()).step()
+    kept = contents(tmp_path / "store")
+    with pytest.raises(ManifestMismatchError, match=r"h\.0\.weight.*5000.*nothing was changed") as caught:
+        with luwu.open(tmp_path, memory=MEMORY) as session:
+            session.attach(small_manifest(elements=6000))
+    assert "6000" in str(caught.value)
+    assert equal(kept, contents(tmp_path / "store"))
+
+
+def test_a_budget_below_the_minimum_names_the_minimum_and_that_works(tmp_path: Path) -> None:
+    with pytest.raises(MemoryBudgetError, match="needs at least") as caught:
+        with luwu.open(tmp_path, memory="4KiB") as session:
+            session.attach(small_manifest(blocks=30))
+    assert not (tmp_path / "store/chunks.luwu").exists()
+    minimum = str(caught.value).split("at least ")[1].split(" MiB")[0]
+    with luwu.open(tmp_path, memory=f"{float(minimum) + 0.1}MiB") as session:
+        assert NumpyWorker(session, small_manifest(blocks=30)).step()
+
+
+def test_one_run_folder_has_one_server(tmp_path: Path) -> None:
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        NumpyWorker(session, small_manifest())
+        with pytest.raises(StoreLockedError, match=str(os.getpid())):
+            luwu.open(tmp_path, memory=MEMORY)
+        with pytest.raises(StoreLockedError, match=str(os.getpid())):  # another run over the same store
+            with luwu.open(tmp_path / "other", stores=[tmp_path / "store"], memory=MEMORY) as other:
+                other.attach(small_manifest())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_without_write_permission(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    process = multiprocessing.get_context("fork").Process(target=_open_as_nobody, args=(locked,))
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+        if parent.name.startswith("pytest-of"):
+            break
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _open_as_nobody(folder: Path) -> None:
+    os.setuid(65534)
+    with pytest.raises(StorePermissionError, match=str(folder)):
+        luwu.open(folder / "run")
+
+
+def test_ranks_and_numbers_of_workers_must_fit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rank"):
+        luwu.open(tmp_path, rank=2, workers=2)
+    with LocalServer(tmp_path, None, MEMORY, 2) as server:
+        with pytest.raises(ConfigError, match="started for 2 workers"):
+            join(server.socket_path, 0, 3)
+        session = join(server.socket_path, 0, 2)
+        with pytest.raises(ConfigError, match="joined already"):
+            join(server.socket_path, 0, 2)
+        session.close()
+
+
+def _work(socket_path: Path, rank: int, workers: int, steps: int, then: str) -> None:
+    try:
+        session = join(socket_path, rank, workers)
+        worker = NumpyWorker(session, small_manifest())
+        for _ in range(steps):
+            worker.step()
+        if then == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if then == "go on":
+            worker.step()
+        session.close()
+    except WorkerLostError:
+        os._exit(42)
+    except ServerError:
+        os._exit(43)
+
+
+def _start(target: object, *args: object) -> multiprocessing.process.BaseProcess:
+    process = multiprocessing.get_context("spawn").Process(target=target, args=args)  # type: ignore[arg-type]
+    process.start()
+    return process
+
+
+def test_workers_in_processes_of_their_own(tmp_path: Path) -> None:
+    results = []
+    for attempt in ("first", "second"):
+        with LocalServer(tmp_path / attempt, None, MEMORY, 3) as server:
+            processes = [_start(_work, server.socket_path, rank, 3, 5, "leave") for rank in range(3)]
+            for process in processes:
+                process.join()
+            assert [process.exitcode for process in processes] == [0, 0, 0]
+            assert server.step == 5 and server.error() is None and server.workers_lost() == []
+        results.append(contents(tmp_path / attempt / "store"))
+    assert equal(*results)
+    assert list(Path("/dev/shm").glob("luwu*")) == []
+
+
+def test_a_worker_that_dies_stops_the_run_at_the_last_commit(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, None, MEMORY, 2) as server:
+        survivor = _start(_work, server.socket_path, 0, 2, 3, "go on")
+        victim = _start(_work, server.socket_path, 1, 2, 3, "die")
+        survivor.join()
+        victim.join()
+        assert (survivor.exitcode, victim.exitcode) == (42, -signal.SIGKILL)
+        assert server.step == 3
+        assert "worker 1" in server.workers_lost()[0] and "step 3" in server.workers_lost()[0]
+    with LocalServer(tmp_path, None, MEMORY, 1) as server:  # and another number of workers goes on
+        _start(_work, server.socket_path, 0, 1, 1, "leave").join()
+        assert server.step == 4
+
+
+def _serve(run_dir: Path, ready: multiprocessing.synchronize.Event) -> None:
+    with LocalServer(run_dir, None, MEMORY, 1):
+        ready.set()
+        signal.pause()
+
+
+def test_a_server_that_is_killed_is_noticed_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Event()
+    server = spawn.Process(target=_serve, args=(tmp_path, ready))
+    server.start()
+    assert ready.wait(60)
+    with join(tmp_path / "luwu.sock", 0, 1) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        server.kill()
+        server.join()
+        with pytest.raises(ServerError, match="resume"):
+            for _ in range(100):
+                worker.step()
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        NumpyWorker(session, small_manifest())
+        assert session.step >= 1
