@@ -12,6 +12,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
+#include "fabric/aggregator.h"
 #include "fabric/endpoint.h"
 #include "fabric/server.h"
 
@@ -133,6 +134,14 @@ void bind_server(nb::module_& module) {
         .def("stats", &server_stats);
 }
 
+void bind_aggregator(nb::module_& module) {
+    nb::class_<fabric::Aggregator>(module, "Aggregator",
+                                   "The fabric alone: every worker pushes one fp32 block and pulls the mean of all.")
+        .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t>(), "elements"_a, "workers"_a, "threads"_a)
+        .def("files_of", &fabric::Aggregator::files_of, "rank"_a,
+             "Descriptors of control, window and arena memory for one worker; they stay the aggregator's.");
+}
+
 void bind_endpoint(nb::module_& module) {
     nb::class_<fabric::Endpoint>(module, "Endpoint", "A worker's end of the shared-memory fabric.")
         .def(
@@ -173,6 +182,7 @@ void bind_endpoint(nb::module_& module) {
 
 void bind_fabric(nb::module_& module) {
     bind_server(module);
+    bind_aggregator(module);
     bind_endpoint(module);
 }
 

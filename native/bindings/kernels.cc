@@ -9,13 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "kernels/adamw.h"
 #include "kernels/convert.h"
 #include "kernels/crc32c.h"
+#include "kernels/split.h"
 #include "kernels/sum.h"
 #include "store/error.h"
 
@@ -80,18 +80,6 @@ class GradientList {
     float scale_;
 };
 
-/// Calls work(first, count) on `threads` threads, this one among them, for equal parts of [0, elements).
-template <class Work>
-void split(std::size_t elements, std::size_t threads, const Work& work) {
-    constexpr std::size_t kStep = 4096;  // no two threads write one page of a plane, or one cache line of the copy
-    const std::size_t part = ((elements + threads - 1) / threads + kStep - 1) / kStep * kStep;
-    std::vector<std::jthread> others;
-    for (std::size_t first = part; first < elements; first += part) {
-        others.emplace_back([&work, first, count = std::min(part, elements - first)] { work(first, count); });
-    }
-    work(0, std::min(part, elements));
-}
-
 bool adamw_update(const Vector<float>& master, const Vector<float>& m, const Vector<float>& v,
                   const std::optional<Vector<std::uint16_t>>& low, std::vector<AnyVector> gradients,
                   const std::string& dtype, float scale, double learning_rate, double beta1, double beta2,
@@ -109,7 +97,7 @@ bool adamw_update(const Vector<float>& master, const Vector<float>& m, const Vec
     std::uint16_t* const copy = low ? low->data() : nullptr;
     std::atomic<bool> finite = true;
     const nb::gil_scoped_release release;
-    split(list.elements(), threads, [&](std::size_t first, std::size_t count) {
+    kernels::split(list.elements(), threads, [&](std::size_t first, std::size_t count) {
         list.with_gradients_from(first, [&](const kernels::Gradients& from) {
             if (!kernels::adamw_update(planes[0] + first, planes[1] + first, planes[2] + first,
                                        copy != nullptr ? copy + first : nullptr, from, count, step)) {

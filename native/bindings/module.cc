@@ -54,6 +54,7 @@ void bind_errors(nb::module_&) {
 }  // namespace luwu::bindings
 
 NB_MODULE(_native, module) {
+    nanobind::set_leak_warnings(false);  // objects alive at the end of the interpreter are not worth a line to its user
     module.doc() = "LuWu's native core: kernels, store, pipeline and the shared-memory fabric.";
     luwu::bindings::bind_errors(module);
     luwu::bindings::bind_kernels(module);

@@ -92,7 +92,10 @@ void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups) {
     }
     std::copy(groups.begin(), groups.end(), area_.groups.begin());
     area_.group_count = static_cast<std::uint32_t>(groups.size());
-    post(Stream::parameters, Operation::begin, 0, 0);
+    // Waited for, because pushes travel on the other stream and must not overtake it.
+    const Handle handle = post(Stream::parameters, Operation::begin, 0, 0);
+    while (!wait(handle, kLivenessCheck)) {
+    }
 }
 
 Handle Endpoint::pull(std::uint32_t block) { return post(Stream::parameters, Operation::pull, block, 0); }
@@ -105,7 +108,9 @@ void Endpoint::release(std::uint32_t block) {
             throw Error(ErrorKind::order, "block " + std::to_string(block) + " was released but is not held");
         }
         // Keeps the worker's resident memory to what it uses, though all workers share the server's pages.
-        if (--held.count == 0) window_.forget(held.offset, block_bytes_table(control_)[block]);
+        if (--held.count == 0 && control_.keep_mapped == 0) {
+            window_.forget(held.offset, block_bytes_table(control_)[block]);
+        }
     }
     post(Stream::parameters, Operation::release, block, 0);
 }

@@ -39,7 +39,7 @@ class Endpoint {
 
     // Takes the next page-aligned buffer of the arena and returns its offset. Throws Error(invalid) when it is full.
     std::uint64_t register_buffer(std::uint64_t bytes);
-    void begin(const std::vector<pipeline::GroupSettings>& groups);
+    void begin(const std::vector<pipeline::GroupSettings>& groups);  // returns when the server knows them
     Handle pull(std::uint32_t block);
     void release(std::uint32_t block);  // after the pull was waited for
     Handle push(std::uint32_t block, std::uint64_t arena_offset);

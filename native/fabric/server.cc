@@ -1,23 +1,27 @@
 #include "fabric/server.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <cstring>
-#include <new>
 #include <utility>
 
 namespace luwu::fabric {
 
 namespace {
 
-constexpr std::chrono::milliseconds kIdleWait{1000};  // only bounds a lost wake-up; requests ring the doorbell
-
 // The first values travel as fp32 through the arena, whatever the parameters' dtype. Pages that nobody writes cost nothing.
 std::uint64_t arena_file_bytes(const store::Layout& layout, const pipeline::ResidencyPlan& plan) {
     std::uint64_t largest = 0;
     for (const store::BlockShape& block : layout.shape().blocks) largest = std::max(largest, block.elements);
     return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage));
+}
+
+std::vector<std::uint64_t> window_bytes_of_blocks(const store::Layout& layout) {
+    std::vector<std::uint64_t> bytes;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) bytes.push_back(layout.window_bytes(block));
+    return bytes;
+}
+
+pipeline::Reply reply_to(Request& request) {
+    return [&request](pipeline::Outcome outcome) { Streams::reply(request, outcome.ok, outcome.value); };
 }
 
 }  // namespace
@@ -28,18 +32,10 @@ Server::Server(ServerConfig config)
       plan_(pipeline::plan_residency(layout_, config_.memory_bytes, config_.workers, config_.held)),
       store_(config_.folders, layout_, config_.uuid, config_.mode),
       initialised_(store_.initialised()),
-      control_file_("luwu-control", control_bytes(config_.workers, layout_.block_count())),
       window_file_("luwu-window", plan_.window_bytes),
-      control_memory_(control_file_.descriptor(), MapMode::shared),
       window_(window_file_.descriptor(), MapMode::shared),
-      control_(new (control_memory_.data()) ControlArea) {
-    control_->workers = config_.workers;
-    control_->blocks = layout_.block_count();
-    for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
-        block_bytes_table(*control_)[block] = layout_.window_bytes(block);
-    }
+      streams_(config_.workers, window_bytes_of_blocks(layout_)) {
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
-        new (&worker_area(*control_, rank)) WorkerArea;
         arena_files_.emplace_back("luwu-arena", arena_file_bytes(layout_, plan_));
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
@@ -48,25 +44,18 @@ Server::Server(ServerConfig config)
     settings.window = window_.data();
     settings.workers = config_.workers;
     settings.optimizer_threads = config_.optimizer_threads;
-    settings.on_failure = [this](const Error& error) { announce_failure(error); };
+    settings.on_failure = [this](const Error& error) { streams_.announce_failure(error); };
     pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(settings));
-    for (const Stream stream : {Stream::parameters, Stream::gradients}) {
-        streams_.emplace_back([this, stream] { serve(stream); });
-    }
+    streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });
 }
 
 Server::~Server() {
-    stopping_ = true;
-    for (auto& doorbell : control_->doorbells) {
-        doorbell.fetch_add(1, std::memory_order_release);
-        futex_wake(doorbell);
-    }
-    for (std::thread& thread : streams_) thread.join();
-    pipeline_.reset();
+    streams_.stop();
+    pipeline_.reset();  // its last failure notice still goes to the streams' memory
 }
 
 std::array<int, 3> Server::files_of(std::uint32_t rank) const {
-    return {control_file_.descriptor(), window_file_.descriptor(), arena_files_.at(rank).descriptor()};
+    return {streams_.descriptor(), window_file_.descriptor(), arena_files_.at(rank).descriptor()};
 }
 
 void Server::set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments) {
@@ -83,37 +72,6 @@ void Server::set_segments(std::uint32_t block, std::vector<pipeline::Segment> se
     pipeline_->set_segments(block, std::move(segments));
 }
 
-void Server::serve(Stream stream) {
-    pthread_setname_np(pthread_self(), stream == Stream::parameters ? "luwu-2-push" : "luwu-3-pull");
-    const auto index = static_cast<std::size_t>(stream);
-    std::vector<std::uint64_t> next(config_.workers, 1);
-    while (!stopping_) {
-        const std::uint32_t seen = control_->doorbells[index].load(std::memory_order_acquire);
-        bool idle = true;
-        for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
-            Ring& ring = worker_area(*control_, rank).rings[index];
-            Request* request = &ring.requests[next[rank] % kRingRequests];
-            while (request->state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RequestState::posted) &&
-                   request->sequence == next[rank]) {
-                handle(rank, *request);
-                idle = false;
-                request = &ring.requests[++next[rank] % kRingRequests];
-            }
-        }
-        if (idle) futex_wait(control_->doorbells[index], seen, kIdleWait);
-    }
-}
-
-pipeline::Reply Server::reply_to(Request& request) {
-    return [&request](pipeline::Outcome outcome) {
-        request.result = outcome.value;
-        request.done_ns = monotonic_ns();
-        request.state.store(static_cast<std::uint32_t>(outcome.ok ? RequestState::done : RequestState::failed),
-                            std::memory_order_release);
-        futex_wake(request.state);
-    };
-}
-
 void Server::handle(std::uint32_t rank, Request& request) {
     if (request.block >= layout_.block_count()) {
         fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " named block " +
@@ -124,7 +82,7 @@ void Server::handle(std::uint32_t rank, Request& request) {
     const pipeline::Reply reply = reply_to(request);
     switch (request.operation) {
         case Operation::begin: {
-            const WorkerArea& area = worker_area(*control_, rank);
+            const WorkerArea& area = worker_area(streams_.control(), rank);
             const auto count = std::min(area.group_count, kMaximumGroups);
             pipeline_->begin(rank, {area.groups.begin(), area.groups.begin() + count});
             return reply({});
@@ -176,14 +134,6 @@ void Server::handle_initialise(std::uint32_t rank, Request& request) {
         fail(error);
         reply_to(request)({false, 0});
     }
-}
-
-void Server::announce_failure(const Error& error) {
-    const std::string text = error.what();
-    const std::size_t length = std::min(text.size(), control_->failure_text.size() - 1);
-    std::memcpy(control_->failure_text.data(), text.data(), length);
-    control_->failure_text[length] = '\0';
-    control_->failed.store(1 + static_cast<std::uint32_t>(error.kind()), std::memory_order_release);
 }
 
 }  // namespace luwu::fabric

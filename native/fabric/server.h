@@ -5,11 +5,9 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "fabric/control.h"
-#include "fabric/shared_memory.h"
+#include "fabric/streams.h"
 #include "pipeline/pipeline.h"
 #include "store/chunk_store.h"
 
@@ -45,28 +43,21 @@ class Server {
     [[nodiscard]] bool direct_io() const { return store_.direct(); }
 
   private:
-    void serve(Stream stream);
     void handle(std::uint32_t rank, Request& request);
     void handle_push(std::uint32_t rank, Request& request);
     void handle_initialise(std::uint32_t rank, Request& request);
-    [[nodiscard]] pipeline::Reply reply_to(Request& request);
-    void announce_failure(const Error& error);
 
     ServerConfig config_;
     store::Layout layout_;
     pipeline::ResidencyPlan plan_;
     store::ChunkStore store_;
     std::atomic<bool> initialised_;
-    MemoryFile control_file_;
     MemoryFile window_file_;
     std::vector<MemoryFile> arena_files_;
-    Mapping control_memory_;
     Mapping window_;
     std::vector<Mapping> arenas_;
-    ControlArea* control_ = nullptr;
-    std::atomic<bool> stopping_{false};
     std::unique_ptr<pipeline::Pipeline> pipeline_;
-    std::vector<std::thread> streams_;
+    Streams streams_;  // last: its threads end before the pipeline does
 };
 
 }  // namespace luwu::fabric

@@ -1,0 +1,71 @@
+"""The disk's own limit, measured with fio: the same request size and the same mix of reads and writes, O_DIRECT."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from common import BenchmarkError, require_tool
+
+SETTINGS = (("rw", 4, 1), ("rw", 16, 1), ("rw", 4, 2), ("randrw", 8, 1))  # pattern, queue depth, processes
+READ_BYTES = 3 << 20  # what luwu reads at once: master, m, v of a chunk of 256Ki elements
+WRITE_BYTES = 7 << 19  # and writes: the same and the bf16 parameters
+
+
+class DiskLimit:
+    """Bytes per second, reads and writes together, that the disk under `folder` gives.
+
+    `read_share` is the part of the bytes that is read (0 to 1), `file_bytes` the size of the file worked on. Requests
+    have the sizes of luwu's. The best of a few settings of fio is found first and then used.
+    """
+
+    def __init__(self, folder: Path, *, read_share: float, file_bytes: int, seconds: float = 2.0) -> None:
+        self._fio = require_tool("fio")
+        self._scratch = tempfile.TemporaryDirectory(dir=folder, prefix="fio-")
+        self._target = Path(self._scratch.name) / "data"
+        reads, writes = read_share / READ_BYTES, (1 - read_share) / WRITE_BYTES
+        self._reads_percent = round(100 * reads / (reads + writes))
+        self._seconds = seconds
+        _fill(self._target, file_bytes)
+        self.setting = max(SETTINGS, key=lambda setting: self._measure(*setting))
+
+    def __enter__(self) -> DiskLimit:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scratch.cleanup()
+
+    def sample(self) -> float:
+        """One measurement in bytes per second."""
+        return self._measure(*self.setting)
+
+    def _measure(self, pattern: str, depth: int, processes: int) -> float:
+        command = [
+            self._fio, "--name=limit", f"--filename={self._target}", f"--size={self._target.stat().st_size}",
+            f"--rw={pattern}", f"--rwmixread={self._reads_percent}", f"--bs={READ_BYTES},{WRITE_BYTES}",
+            f"--iodepth={depth}", f"--numjobs={processes}", "--group_reporting", "--direct=1", "--ioengine=io_uring",
+            "--time_based", f"--runtime={self._seconds}", "--fallocate=none", "--norandommap", "--randrepeat=0",
+            "--output-format=json",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * self._seconds)
+        if done.returncode:
+            raise BenchmarkError(f"fio failed: {done.stderr.strip()[-500:]}")
+        job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
+        moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
+        return moved / (max(job["read"]["runtime"], job["write"]["runtime"]) / 1000)
+
+
+def _fill(path: Path, size: int) -> None:
+    """Writes real data: a hole would be read without the disk."""
+    block = bytes(range(256)) * 4096
+    with open(path, "wb") as file:
+        for start in range(0, size, len(block)):
+            file.write(block[: size - start])
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,53 @@
+"""luwu's side of a comparison: a server process and the workers that joined it, as `luwu train` has them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common import BenchmarkError
+from processes import Side
+
+# Server and workers share the cores: an OpenMP thread that spins while it waits takes them from the server.
+WORKER_ENVIRONMENT = {"GOMP_SPINCOUNT": "0"}
+
+
+class LuwuSide(Side):
+    """Workers run `program` (ours/train.py unless told otherwise) with `settings` and "run", a new run folder.
+
+    "folder" of the settings says where run folders go; "memory" is the server's budget (1GiB unless given).
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], *, ranks: int = 1, program: str = "ours/train.py",
+        server: str = "ours/server.py", threads: int | None = None,
+    ) -> None:  # fmt: skip
+        if importlib.util.find_spec("luwu") is None:
+            raise BenchmarkError(f"luwu is not installed in {sys.prefix}: run pip install -e .")
+        self._run = tempfile.TemporaryDirectory(dir=settings["folder"], prefix="luwu-")
+        wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
+        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, env=WORKER_ENVIRONMENT)
+
+    @property
+    def worker_bytes(self) -> int:
+        """Peak memory of the largest worker."""
+        return max(self.memory.each_bytes[: self.ranks])
+
+    @property
+    def server_bytes(self) -> int:
+        """Peak memory of the server."""
+        return self.memory.each_bytes[-1]
+
+    @property
+    def store_bytes(self) -> int:
+        """What the run folder takes on the disk."""
+        return sum(path.stat().st_blocks * 512 for path in Path(self._run.name).rglob("*") if path.is_file())
+
+    def close(self) -> None:
+        """Ends the processes and removes the run folder."""
+        super().close()
+        self._run.cleanup()

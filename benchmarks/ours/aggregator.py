@@ -1,0 +1,32 @@
+"""The server of fabric_local: sums one float32 block, no store and no optimizer. Settings: elements, workers, run.
+
+Workers in other processes open its shared memory through /proc, told by a file in the run folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from child import serve, settings, take_stdout
+
+from luwu import _native
+
+
+def main() -> None:
+    """Serves until told to stop."""
+    replies = take_stdout()
+    wanted = settings()
+    threads = len(os.sched_getaffinity(0))
+    aggregator = _native.Aggregator(wanted["elements"], wanted["workers"], threads)
+    files = [list(aggregator.files_of(rank)) for rank in range(wanted["workers"])]
+    announcement = Path(wanted["run"]) / "aggregator.json"
+    draft = announcement.with_suffix(".draft")
+    draft.write_text(json.dumps({"pid": os.getpid(), "files": files}))
+    draft.rename(announcement)
+    serve(replies, dict)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""luwu's side of the training benchmarks. Settings: run, shape, rows, steps, warm_up, dtype, checkpoint, meta."""
+
+from __future__ import annotations
+
+from child import serve, settings, take_stdout
+from worker import Trainer, join_server
+
+
+def main() -> None:
+    """Measures on request until told to stop."""
+    replies = take_stdout()
+    wanted = settings()
+    with join_server(wanted) as session:
+        trainer = Trainer(wanted, session)
+        if wanted.get("warm_up", 2):
+            trainer.timed(wanted.get("warm_up", 2))
+        serve(replies, lambda: trainer.timed(wanted["steps"]), lambda: dict(session.endpoint.stats()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What luwu's measured workers share: joining the server, the parallelized model, a timed step."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from model import ADAMW, LossModel, batches, build, gpt
+
+import luwu
+from luwu.fabric.messages import SOCKET_NAME
+from luwu.fabric.session import Session, join
+
+
+def join_server(settings: dict[str, Any]) -> Session:
+    """Joins the run's server as the rank that the environment names, waiting until it listens."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    socket = Path(settings["run"]) / SOCKET_NAME
+    return join(socket, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def make_model(settings: dict[str, Any], session: Session) -> LossModel:
+    """The model of `settings` (shape, dtype, checkpoint, meta), its parameters in the store.
+
+    "meta" builds it on the meta device, so that it never lies whole in a worker; without it its first values are the
+    bits that every other side starts from.
+    """
+    if settings.get("meta"):
+        with torch.device("meta"):
+            model = LossModel(settings["shape"])
+    else:
+        model = build(settings["shape"])
+    dtype = getattr(torch, settings.get("dtype", "float32"))
+    return luwu.parallelize(
+        model, session, blocks=[gpt.Block], dtype=dtype, checkpoint=settings.get("checkpoint", True)
+    )
+
+
+class Trainer:
+    """Trains on this rank's rows of every batch; steps continue at the session's step."""
+
+    def __init__(self, settings: dict[str, Any], session: Session) -> None:
+        self._session = session
+        self.model = make_model(settings, session)
+        self._optimizer = luwu.AdamW(self.model, **ADAMW)
+        self._rows, self._seq = settings["rows"], settings["shape"]["seq"]
+        self._batches = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
+
+    def step(self) -> dict[str, float]:
+        """One optimizer step: seconds of its parts and this rank's loss."""
+        ids, targets = next(self._batches)
+        started = time.perf_counter()
+        loss = self.model(ids, targets)
+        forward = time.perf_counter()
+        loss.backward()
+        backward = time.perf_counter()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        ended = time.perf_counter()
+        return {
+            "forward": forward - started,
+            "backward": backward - forward,
+            "update": ended - backward,
+            "seconds": ended - started,
+            "loss": float(loss.detach()),
+        }
+
+    def timed(self, steps: int) -> dict[str, Any]:
+        """Runs `steps` steps: this rank's tokens per second, mean seconds of the parts, losses."""
+        done = [self.step() for _ in range(steps)]
+        means = {
+            part: sum(step[part] for step in done) / steps for part in ("forward", "backward", "update", "seconds")
+        }
+        rate = self._rows * self._seq / means["seconds"]
+        return {**means, "tokens_per_second": rate, "losses": [step["loss"] for step in done]}

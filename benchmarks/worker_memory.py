@@ -1,0 +1,65 @@
+"""A worker's peak memory against the depth of the model: luwu and FSDP2, two workers each.
+
+Memory is peak PSS over the start and the steps: a page that processes share counts in parts, so the parts add up to
+what is used. luwu's server keeps a fixed budget and is shown beside its workers.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from common import arguments, require_peers, result, run, table
+from luwu_side import LuwuSide
+from processes import Side
+
+NAME = "worker_memory"
+BAR = "a worker's peak memory grows less than 3 % from the second model to the deepest (12 to 48 blocks)"
+RANKS = 2
+NAMES = ("blocks", "luwu worker MB", "luwu server MB", "luwu all MB", "fsdp2 worker MB", "fsdp2 all MB")
+
+
+def visit(side: Side) -> None:
+    """Start, warm-up and a step under the memory watch."""
+    side.wait_ready()
+    side.stop()
+
+
+def measure_depth(layers: int, folder: str, only_peer: bool) -> list[float]:
+    """One row of the table."""
+    settings = {
+        "shape": {"layers": layers, "hidden": 512, "heads": 8, "seq": 256}, "rows": 2, "steps": 1, "warm_up": 2,
+        "checkpoint": True, "folder": folder, "memory": "256MiB", "meta": True,
+    }  # fmt: skip
+    with Side("fsdp2", "peers/fsdp2_train.py", settings, ranks=RANKS, python=require_peers()) as fsdp2:
+        visit(fsdp2)
+    peer = [max(fsdp2.memory.each_bytes) / 1e6, fsdp2.peak_bytes / 1e6]
+    if only_peer:
+        return [layers, 0.0, 0.0, 0.0, *peer]
+    with LuwuSide(settings, ranks=RANKS) as luwu:
+        visit(luwu)
+    return [layers, luwu.worker_bytes / 1e6, luwu.server_bytes / 1e6, luwu.peak_bytes / 1e6, *peer]
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    depths = (2, 4, 8) if options.quick else (6, 12, 24, 48)
+
+    def measure() -> dict[str, Any]:
+        require_peers()
+        rows = [measure_depth(layers, str(options.folder), options.only_peer) for layers in depths]
+        table(NAMES, rows)
+        shallow, deep = rows[1], rows[-1]
+        growth = None if options.only_peer else deep[1] / shallow[1] - 1
+        details = {"measured": [dict(zip(NAMES, row, strict=True)) for row in rows]}
+        return result(
+            NAME, ours=growth, peer=deep[4] / shallow[4] - 1, bar=BAR, ok=growth is not None and growth < 0.03,
+            unit=f"growth from {shallow[0]} to {deep[0]} blocks", details=details,
+        )  # fmt: skip
+
+    return run(NAME, BAR, "growth", measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

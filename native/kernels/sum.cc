@@ -1,0 +1,45 @@
+#include "kernels/sum.h"
+
+#include <cstdint>
+
+#include "kernels/gather.h"
+#include "kernels/versions.h"
+
+namespace luwu::kernels {
+
+namespace {
+
+template <class Element>
+struct Sum {
+    float* out;
+    const Gradients& gradients;
+    std::size_t elements;
+
+    LUWU_INLINE void operator()() const {
+        std::size_t start = 0;
+        for (; start + kGroupElements <= elements; start += kGroupElements) sum_group(start, kGroupElements);
+        sum_group(start, elements - start);
+    }
+
+    LUWU_INLINE void sum_group(std::size_t start, std::size_t count) const {
+        float* const sum = out + start;
+        gather<Element>(sum, gradients, start, count);
+        for (std::size_t i = 0; i < count; ++i) sum[i] *= gradients.scale;
+    }
+};
+
+}  // namespace
+
+void versions::sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements) {
+    if (gradients.dtype == Dtype::float32) {
+        run_on(set, Sum<float>{out, gradients, elements});
+    } else {
+        run_on(set, Sum<std::uint16_t>{out, gradients, elements});
+    }
+}
+
+void sum_gradients(float* out, const Gradients& gradients, std::size_t elements) {
+    versions::sum_gradients(best_instruction_set(), out, gradients, elements);
+}
+
+}  // namespace luwu::kernels

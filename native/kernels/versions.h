@@ -1,0 +1,28 @@
+// The kernels with the instruction set given rather than chosen, so that tests can compare versions. `set` must be
+// available. Internal to the kernels and their tests; everything else is documented at the public functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/adamw.h"
+#include "kernels/gradients.h"
+#include "kernels/instruction_set.h"
+
+namespace luwu::kernels::versions {
+
+void float_to_bfloat16(InstructionSet set, const float* source, std::uint16_t* target, std::size_t count);
+
+void bfloat16_to_float(InstructionSet set, const std::uint16_t* source, float* target, std::size_t count);
+
+void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
+
+[[nodiscard]] bool adamw_update(InstructionSet set, float* master, float* m, float* v, std::uint16_t* low,
+                                const Gradients& gradients, std::size_t elements, const AdamWStep& step);
+
+/// The checksum by table, and by the processor's instruction (where has_crc32c_instruction()).
+[[nodiscard]] std::uint32_t crc32c_by_table(std::uint32_t crc, const void* data, std::size_t bytes);
+[[nodiscard]] std::uint32_t crc32c_by_instruction(std::uint32_t crc, const void* data, std::size_t bytes);
+[[nodiscard]] bool has_crc32c_instruction();
+
+}  // namespace luwu::kernels::versions

@@ -1,0 +1,200 @@
+#include <doctest/doctest.h>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "fabric/aggregator.h"
+#include "fabric/endpoint.h"
+#include "fabric/server.h"
+#include "kernels/convert.h"
+#include "support.h"
+
+using namespace luwu;
+using fabric::Endpoint;
+using luwu::test::Scratch;
+
+namespace {
+
+constexpr auto kLow = kernels::Dtype::bfloat16;
+const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
+
+fabric::ServerConfig make_config(const std::string& folder, std::uint32_t workers, std::uint64_t memory_bytes) {
+    fabric::ServerConfig config;
+    config.folders = {folder};
+    config.uuid = test::kUuid;
+    config.mode = store::OpenMode::create;
+    config.shape = test::small_shape(kLow);
+    config.held.assign(config.shape.blocks.size(), false);
+    config.held[0] = true;
+    config.memory_bytes = memory_bytes;
+    config.workers = workers;
+    config.optimizer_threads = 2;
+    return config;
+}
+
+std::unique_ptr<Endpoint> join(const fabric::Server& server, std::uint32_t rank, int liveness = -1) {
+    const auto files = server.files_of(rank);
+    return std::make_unique<Endpoint>(fabric::EndpointFiles{files[0], files[1], files[2], liveness}, rank,
+                                      fabric::MapMode::private_copy);
+}
+
+std::int64_t finish(Endpoint& endpoint, fabric::Handle handle) {
+    while (true) {
+        if (const auto result = endpoint.wait(handle, std::chrono::milliseconds(1000))) return *result;
+    }
+}
+
+void initialise(Endpoint& endpoint) {
+    const auto shape = test::small_shape(kLow);
+    for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
+        auto* values = reinterpret_cast<float*>(endpoint.arena());
+        for (std::uint64_t i = 0; i < shape.blocks[block].elements; ++i) values[i] = test::first_value(block, i);
+        finish(endpoint, endpoint.initialise(block, 0));
+    }
+    finish(endpoint, endpoint.finish_initialise());
+}
+
+// The same step as Rig's, through the rings, with a private in-place write to every pulled block.
+void run_step(Endpoint& endpoint, std::uint32_t rank, std::uint64_t step) {
+    const auto shape = test::small_shape(kLow);
+    endpoint.begin(kGroups);
+    const auto pull = [&](std::uint32_t block) {
+        const auto offset = finish(endpoint, endpoint.pull(block));
+        reinterpret_cast<std::uint16_t*>(endpoint.window() + offset)[5] = 0x7fc0;  // stays in this worker
+    };
+    const auto blocks = static_cast<std::uint32_t>(shape.blocks.size());
+    for (std::uint32_t block = 0; block < blocks; ++block) {
+        pull(block);
+        endpoint.release(block);
+    }
+    for (std::uint32_t block = blocks; block-- > 0;) {
+        pull(block);
+        if (shape.blocks[block].trainable) {
+            auto* gradient = reinterpret_cast<std::uint16_t*>(endpoint.arena());
+            std::vector<float> values(shape.blocks[block].elements);
+            for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = test::gradient_value(rank, step, block, i);
+            kernels::float_to_bfloat16(values.data(), gradient, values.size());
+            finish(endpoint, endpoint.push(block, 0));
+        }
+        endpoint.release(block);
+    }
+    CHECK(finish(endpoint, endpoint.commit(false)) == 1);
+}
+
+}  // namespace
+
+TEST_CASE("workers train through shared memory, bit for bit, and cannot hurt each other's parameters") {
+    for (const std::uint32_t workers : {1U, 3U}) {
+        for (const std::uint64_t memory : {test::Rig::minimum_bytes(kLow, workers), std::uint64_t{1} << 28}) {
+            const Scratch scratch;
+            const std::string folder = scratch.folder();
+            {
+                fabric::Server server(make_config(folder, workers, memory));
+                std::vector<std::unique_ptr<Endpoint>> endpoints;
+                for (std::uint32_t rank = 0; rank < workers; ++rank) endpoints.push_back(join(server, rank));
+                initialise(*endpoints[0]);
+                std::vector<std::thread> threads;
+                for (std::uint32_t rank = 0; rank < workers; ++rank) {
+                    threads.emplace_back([&, rank] {
+                        for (std::uint64_t step = 1; step <= 4; ++step) run_step(*endpoints[rank], rank, step);
+                    });
+                }
+                for (std::thread& thread : threads) thread.join();
+                CHECK(endpoints[0]->stats().bytes_pulled > 0);
+            }
+            CHECK(test::equal(test::stored_contents({folder}, kLow), test::expected_contents(kLow, workers, 4)));
+        }
+    }
+}
+
+TEST_CASE("a worker that waits is told when the server fails or closes") {
+    const Scratch scratch;
+    auto server = std::make_unique<fabric::Server>(make_config(scratch.folder(), 2, 1U << 28));
+    auto first = join(*server, 0);
+    auto second = join(*server, 1);
+    initialise(*first);
+    first->begin(kGroups);
+    const auto handle = first->commit(false);  // the second worker never commits
+    CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
+    SUBCASE("a lost worker") {
+        server->fail(Error(ErrorKind::worker_lost, "worker 1 is lost"));
+        try {
+            finish(*first, handle);
+            FAIL("expected an error");
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::worker_lost);
+            CHECK(std::string(error.what()) == "worker 1 is lost");
+        }
+    }
+    SUBCASE("a closed server") {
+        server.reset();
+        CHECK_THROWS_AS((void)finish(*first, handle), Error);
+    }
+    SUBCASE("requests that make no sense") {
+        finish(*second, second->pull(0));
+        CHECK_THROWS_AS(second->release(1), Error);
+        CHECK_THROWS_AS((void)finish(*second, second->pull(99)), Error);
+    }
+}
+
+TEST_CASE("a server process that is gone is noticed through the socket") {
+    const Scratch scratch;
+    const fabric::Server server(make_config(scratch.folder(), 2, 1U << 28));
+    std::array<int, 2> sockets{};
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
+    auto endpoint = join(server, 0, sockets[0]);
+    const auto handle = endpoint->commit(false);
+    close(sockets[1]);
+    CHECK_THROWS_AS((void)finish(*endpoint, handle), Error);
+    close(sockets[0]);
+}
+
+TEST_CASE("a full ring waits for the server instead of overwriting") {
+    const Scratch scratch;
+    fabric::Server server(make_config(scratch.folder(), 1, 1U << 28));
+    auto endpoint = join(server, 0);
+    initialise(*endpoint);
+    for (int i = 0; i < 2000; ++i) {
+        finish(*endpoint, endpoint->pull(static_cast<std::uint32_t>(i % 7)));
+        endpoint->release(static_cast<std::uint32_t>(i % 7));
+    }
+    CHECK(endpoint->stats().bytes_pulled > 0);
+    CHECK_THROWS_AS((void)endpoint->register_buffer(endpoint->arena_bytes() + 1), Error);
+    CHECK(endpoint->register_buffer(10) == 0);
+    CHECK(endpoint->register_buffer(10) == store::kPage);
+}
+
+TEST_CASE("an aggregator gives every worker the mean, round after round") {
+    constexpr std::uint32_t kWorkers = 4;
+    constexpr std::uint64_t kElements = 100'003;
+    const fabric::Aggregator aggregator(kElements, kWorkers, 2);
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
+        threads.emplace_back([&, rank] {
+            const auto files = aggregator.files_of(rank);
+            Endpoint endpoint({files[0], files[1], files[2], -1}, rank, fabric::MapMode::private_copy);
+            auto* gradient = reinterpret_cast<float*>(endpoint.arena());
+            for (int round = 0; round < 20; ++round) {
+                for (std::uint64_t i = 0; i < kElements; ++i) {
+                    gradient[i] = static_cast<float>(rank) + static_cast<float>((i + static_cast<std::uint64_t>(round)) % 64);
+                }
+                const auto pushed = endpoint.push(0, 0);
+                const auto offset = finish(endpoint, endpoint.pull(0));
+                const auto* mean = reinterpret_cast<const float*>(endpoint.window() + offset);
+                for (std::uint64_t i = 0; i < kElements; ++i) {
+                    wrong += mean[i] != 1.5F + static_cast<float>((i + static_cast<std::uint64_t>(round)) % 64);
+                }
+                endpoint.release(0);
+                finish(endpoint, pushed);
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(wrong == 0);
+    CHECK_THROWS_AS(fabric::Aggregator(0, 1, 1), Error);
+}

@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "support.h"
+
+using namespace luwu;
+using luwu::test::kUuid;
+using luwu::test::Scratch;
+using store::ChunkStore;
+using store::OpenMode;
+
+namespace {
+
+const store::Layout kLayout(test::small_shape(kernels::Dtype::float32), 1);
+
+ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions = "") {
+    try {
+        call();
+    } catch (const Error& error) {
+        CAPTURE(error.what());
+        CHECK(std::string(error.what()).find(mentions) != std::string::npos);
+        return error.kind();
+    }
+    FAIL("expected an error");
+    return ErrorKind::io;
+}
+
+void commit_step(ChunkStore& store, std::uint64_t step) {
+    store::CommitRecord record;
+    record.step = step;
+    record.counts.assign(kLayout.block_count(), step);
+    store.commit(record);
+}
+
+void overwrite(const std::string& path, std::uint64_t offset, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file << bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a store remembers its last commit") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+        CHECK_FALSE(store.initialised());
+        for (std::uint64_t step = 0; step < 5; ++step) commit_step(store, step);
+    }
+    const ChunkStore store(folders, kLayout, kUuid, OpenMode::open);
+    CHECK(store.initialised());
+    CHECK(store.committed().step == 4);
+    CHECK(store.committed().counts[3] == 4);
+}
+
+TEST_CASE("a torn commit record leaves the one before; two leave none") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+        for (std::uint64_t step = 0; step < 3; ++step) commit_step(store, step);  // sequences 1, 2, 3
+    }
+    const std::string path = folders[0] + "/commit.luwu";
+    overwrite(path, store::commit_slot_bytes(kLayout.block_count()) + 70, "torn");  // slot 1: sequence 3
+    CHECK(ChunkStore(folders, kLayout, kUuid, OpenMode::open).committed().step == 1);
+    overwrite(path, 70, "torn");
+    CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); }, "commit.luwu at offset 0") ==
+          ErrorKind::corrupt);
+}
+
+TEST_CASE("creation that ended early is done again, a committed store is never overwritten") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    { const ChunkStore store(folders, kLayout, kUuid, OpenMode::create); }
+    std::filesystem::remove(folders[0] + "/chunks.luwu");
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+        commit_step(store, 0);
+    }
+    CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "manifest") == ErrorKind::corrupt);
+    std::filesystem::remove(folders[0] + "/commit.luwu");
+    CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "nothing was changed") ==
+          ErrorKind::corrupt);
+    CHECK(std::filesystem::exists(folders[0] + "/chunks.luwu"));
+}
+
+TEST_CASE("one store is open once, and a reader may look on") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+    commit_step(store, 0);
+    CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); }, std::to_string(getpid())) ==
+          ErrorKind::locked);
+    CHECK(ChunkStore(folders, kLayout, kUuid, OpenMode::read_only).committed().step == 0);
+}
+
+TEST_CASE("files that are not what they should be are named with their offset") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+        commit_step(store, 0);
+    }
+    const std::string path = folders[0] + "/chunks.luwu";
+    const auto reopen = [&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); };
+    SUBCASE("truncated") {
+        std::filesystem::resize_file(path, kLayout.file_bytes(0) / 2);
+        CHECK(kind_of(reopen, "truncated at offset " + std::to_string(kLayout.file_bytes(0) / 2)) == ErrorKind::corrupt);
+    }
+    SUBCASE("a damaged header") {
+        overwrite(path, 20, "x");
+        CHECK(kind_of(reopen, "chunks.luwu at offset 0") == ErrorKind::corrupt);
+    }
+    SUBCASE("a newer data format") {
+        overwrite(path, 8, "\x09");
+        CHECK(kind_of(reopen, "chunks.luwu at offset 0 has store format 9") == ErrorKind::format);
+    }
+    SUBCASE("a newer commit format") {
+        overwrite(folders[0] + "/commit.luwu", store::commit_slot_bytes(kLayout.block_count()) + 8, "\x07");
+        CHECK(kind_of(reopen, "has store format 7") == ErrorKind::format);
+    }
+    SUBCASE("another store's file") {
+        CHECK(kind_of([&] { ChunkStore(folders, kLayout, {9}, OpenMode::open); }, "another store") == ErrorKind::corrupt);
+    }
+    SUBCASE("a missing file") {
+        std::filesystem::remove(path);
+        CHECK(kind_of(reopen, "is missing") == ErrorKind::corrupt);
+    }
+}
+
+TEST_CASE("a store that does not fit is refused before anything is kept") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    store::StoreShape huge = test::small_shape(kernels::Dtype::float32);
+    huge.chunk_elements = 1U << 20;
+    huge.blocks = {{"huge", std::uint64_t{1} << 44, true}};
+    huge.chunk_elements = std::uint64_t{1} << 40;
+    const store::Layout layout(huge, 1);
+    CHECK(kind_of([&] { ChunkStore(folders, layout, kUuid, OpenMode::create); }, "free some space") == ErrorKind::no_space);
+    CHECK_FALSE(std::filesystem::exists(folders[0] + "/chunks.luwu"));
+    CHECK_FALSE(std::filesystem::exists(folders[0] + "/commit.luwu"));
+}
+
+TEST_CASE("requests of both engines move two parts, and say what failed") {
+    const Scratch scratch;
+    const std::string path = scratch.folder() + "/file";
+    for (const auto& make : {store::make_io_engine, store::make_thread_io_engine}) {
+        std::filesystem::remove(path);
+        const store::File file = store::open_file(path, true, false);
+        const auto engine = make(2);
+        const store::AlignedBuffer out(3 * store::kPage);
+        const store::AlignedBuffer in(3 * store::kPage);
+        std::iota(reinterpret_cast<std::uint32_t*>(out.data()), reinterpret_cast<std::uint32_t*>(out.data()) + 3072, 7U);
+        const auto run = [&](store::IoRequest request) {
+            request.file = file.descriptor();
+            engine->submit(request);
+            std::vector<store::IoRequest*> completed;
+            while (completed.empty()) engine->wait(completed);
+            return request.error;
+        };
+        store::IoRequest write;
+        write.operation = store::IoRequest::Operation::write;
+        write.add_part(out.data(), store::kPage);
+        write.add_part(out.data() + store::kPage, 2 * store::kPage);
+        CHECK(run(write) == 0);
+        store::IoRequest read;
+        read.add_part(in.data(), 2 * store::kPage);
+        read.add_part(in.data() + 2 * store::kPage, store::kPage);
+        CHECK(run(read) == 0);
+        CHECK(std::memcmp(in.data(), out.data(), 3 * store::kPage) == 0);
+        store::IoRequest beyond;
+        beyond.offset = 2 * store::kPage;
+        beyond.add_part(in.data(), 2 * store::kPage);
+        CHECK(run(beyond) == EIO);  // the file ends in the middle
+        engine->wake();
+        std::vector<store::IoRequest*> none;
+        engine->wait(none);
+        CHECK(none.empty());
+    }
+}
