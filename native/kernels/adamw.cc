@@ -95,6 +95,7 @@ struct Update {
         prefetch_group(m + start);
         prefetch_group(v + start);
         std::uint16_t* const low_group = writes_low ? low + start : nullptr;
+        if constexpr (writes_low) prefetch_group(low_group);
         if constexpr (gathers) {
             alignas(64) float sum[kGroupElements];
             gather<Element>(sum, gradients, start, count);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import uuid
@@ -35,16 +36,19 @@ def make_folder(folder: Path) -> None:
     """Make a folder that this user can write to; raises StorePermissionError or StoreSpaceError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".luwu-probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
     except OSError as error:
-        reason = f"cannot write in {folder}: {error.strerror}"
-        if error.errno in (28, 122):
-            raise StoreSpaceError(f"{reason}; free some space or name another folder") from error
-        raise StorePermissionError(
-            f"{reason}; give this user write permission there or name another folder with --store or --run"
-        ) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreSpaceError(f"cannot make {folder}: {error.strerror}; free some space or name another folder") from error
+        raise _no_permission(folder, error.strerror) from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise _no_permission(folder, "permission denied")
+
+
+def _no_permission(folder: Path, reason: str | None) -> StorePermissionError:
+    return StorePermissionError(
+        f"cannot write in {folder}: {reason}; give this user write permission there or name another folder with --store "
+        "or --run"
+    )
 
 
 def read_identity(folder: Path) -> StoreIdentity | None:

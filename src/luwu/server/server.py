@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +239,7 @@ class LocalServer:
 
 
 def _lock_run(run_dir: Path) -> Any:
-    path = run_dir / "luwu.lock"
-    file = path.open("a+")
+    file = (run_dir / "luwu.lock").open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -249,9 +249,10 @@ def _lock_run(run_dir: Path) -> Any:
         raise StoreLockedError(
             f"the run folder {run_dir} is in use by process {owner}; stop that process or use another folder"
         ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
+    # Who holds it is for the message above only: on a full disk the run goes on without it.
+    with suppress(OSError):
+        os.truncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
     return file
 
 

@@ -1,0 +1,155 @@
+"""Stores that are damaged, newer, too large or somebody else's: a typed error names the thing, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import luwu
+from luwu.errors import LuwuError, StoreCorruptError, StoreFormatError, StoreSpaceError
+from luwu.fabric.session import Session
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+
+MEMORY = 64 << 20
+COMMIT_SLOT_BYTES = 4096
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder whose store is at step 2."""
+    with luwu.open(tmp_path, memory=MEMORY) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        worker.step()
+    return tmp_path
+
+
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def train_on(run: Path, **settings: object) -> Session:
+    """Open the run again and take one step."""
+    with luwu.open(run, memory=MEMORY, **settings) as session:  # type: ignore[arg-type]
+        NumpyWorker(session, small_manifest()).step()
+    return session
+
+
+def test_a_bit_flipped_in_a_chunk_names_file_and_offset(run: Path) -> None:
+    chunks = run / "store/chunks.luwu"
+    data = bytearray(chunks.read_bytes())
+    offset = 4096 + 10  # page 0, then places 0 and 1 of the root's only chunk, whose parameters come first
+    for place in (0, 1):
+        data[offset + place * 4 * 4096] ^= 4
+    chunks.write_bytes(data)
+    with pytest.raises(StoreCorruptError, match=r"chunks\.luwu at offset \d+ \(block '<root>', chunk 0, plane 0\)"):
+        train_on(run)
+
+
+def test_a_truncated_store(run: Path) -> None:
+    chunks = run / "store/chunks.luwu"
+    size = chunks.stat().st_size
+    with chunks.open("r+b") as file:
+        file.truncate(size - 4096)
+    with pytest.raises(StoreCorruptError, match=rf"chunks\.luwu is truncated at offset {size - 4096}: expected {size}"):
+        train_on(run)
+
+
+def test_a_newer_format_is_not_guessed_at(run: Path) -> None:
+    overwrite(run / "store/chunks.luwu", 8, (7).to_bytes(4, "little"))
+    with pytest.raises(StoreFormatError, match=r"chunks\.luwu at offset 0 has store format 7.*newer LuWu"):
+        train_on(run)
+
+
+def test_a_newer_manifest_is_not_guessed_at(run: Path) -> None:
+    path = run / "store/manifest.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"format": 9}))
+    with pytest.raises(StoreFormatError, match="manifest format 9"):
+        train_on(run)
+    path.write_text("{")
+    with pytest.raises(StoreCorruptError, match=r"manifest\.json"):
+        train_on(run)
+    path.unlink()
+    with pytest.raises(StoreCorruptError, match="manifest is missing.*nothing was changed"):
+        train_on(run)
+    path.write_text(json.dumps(document))
+    assert train_on(run).step == 3
+
+
+def test_a_torn_commit_record_falls_back_and_a_second_one_is_an_error(run: Path) -> None:
+    commits = run / "store/commit.luwu"
+    overwrite(commits, COMMIT_SLOT_BYTES + 24, b"\xff")  # sequence 3, step 2
+    with luwu.open(run, memory=MEMORY) as session:
+        session.attach(small_manifest())
+        assert session.step == 1
+    overwrite(commits, 24, b"\xff")
+    with pytest.raises(StoreCorruptError, match=r"commit\.luwu at offset 0: neither"):
+        train_on(run)
+
+
+def test_a_missing_stripe(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with luwu.open(tmp_path / "run", stores=folders, memory=MEMORY) as session:
+        NumpyWorker(session, small_manifest()).step()
+    with pytest.raises(StoreCorruptError, match="in the order"):
+        train_on(tmp_path / "run", stores=folders[::-1] if (folders[1] / "manifest.json").exists() else _swapped(folders))
+    shutil.rmtree(folders[1])
+    with pytest.raises(StoreCorruptError, match=r"b/chunks\.luwu is missing"):
+        train_on(tmp_path / "run", stores=folders)
+
+
+def _swapped(folders: list[Path]) -> list[Path]:
+    """The folders in the wrong order, with the manifest where it is looked for."""
+    for name in ("manifest.json", "commit.luwu"):
+        shutil.copy(folders[0] / name, folders[1] / name)
+    return folders[::-1]
+
+
+def test_a_creation_that_was_cut_short_is_done_again(run: Path) -> None:
+    fresh = run / "fresh"
+    with luwu.open(fresh, memory=MEMORY) as session:
+        assert session.attach(small_manifest())  # created, never initialised
+    assert train_on(fresh).step == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB, made for the test; skipped where this user may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False)
+    if mount.returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_before_the_run(small_disk: Path) -> None:
+    with pytest.raises(StoreSpaceError, match=r"needs .* GiB .* free some space") as caught:
+        with luwu.open(small_disk, memory="1GiB") as session:
+            session.attach(small_manifest(blocks=4, elements=2_000_000))
+    assert "nothing was kept" in str(caught.value)
+    assert not list((small_disk / "store").glob("*.luwu"))
+
+
+def test_a_disk_that_fills_up_during_the_run_does_not_matter(small_disk: Path) -> None:
+    """All space is reserved at creation: somebody else filling the disk stops nothing."""
+    with luwu.open(small_disk, memory=MEMORY) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        with (small_disk / "filler").open("wb") as filler:
+            with pytest.raises(OSError, match="No space left"):
+                while True:
+                    filler.write(bytes(1 << 20))
+        assert worker.step() and worker.step()
+    with pytest.raises(LuwuError):  # a second store has no room
+        train_on(small_disk / "another")
+    assert train_on(small_disk).step == 4

@@ -1,0 +1,183 @@
+"""`luwu train` as a user runs it: real processes, real signals. Every run must end as the undisturbed one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+STEPS = 40
+MODEL = """
+[model]
+layers = 2
+hidden = 32
+heads = 2
+seq = 32
+dropout = 0.1
+[data]
+validation_windows = 8
+[run]
+steps = 40
+batch = 6
+memory = "64MiB"
+[sample]
+length = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A text and the settings of a small run."""
+    folder = tmp_path_factory.mktemp("train")
+    (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
+    (folder / "settings.toml").write_text(f"{MODEL}\n[optimizer]\nlr = 1e-2\n")
+    return folder
+
+
+def start(folder, run, *flags):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "luwu.cli",
+            "train",
+            "--config",
+            "settings.toml",
+            "--data",
+            "text",
+            "--run",
+            run,
+            *flags,
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    output, error = process.communicate(timeout=100)
+    return process.returncode, output, error
+
+
+def wait_for_steps(folder, run, count):
+    deadline = time.monotonic() + 60
+    path = folder / run / "metrics.jsonl"
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().count("\n") >= count:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"{run} made no {count} steps")
+
+
+def losses(folder, run):
+    rows = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["attempt"], row["loss"], row["lr"]) for row in rows]
+
+
+def workers_of(process):
+    children = f"/proc/{process.pid}/task/{process.pid}/children"
+    return [int(child) for child in Path(children).read_text().split()]
+
+
+def validation(output):
+    return [line for line in output.splitlines() if line.startswith("validation loss")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder):
+    """Losses and validation line of a run that nobody touched."""
+    code, output, error = finish(start(folder, "undisturbed"))
+    assert code == 0, error
+    return losses(folder, "undisturbed"), validation(output)
+
+
+def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
+    rows, lines = undisturbed
+    assert [row[0] for row in rows] == list(range(1, STEPS + 1))
+    assert rows[-1][2] < rows[0][2] - 1
+    assert len(lines) == 1
+    for name in ("loss.png", "throughput.png", "metrics.jsonl", "config.toml", "worker-0.log"):
+        assert (folder / "undisturbed" / name).stat().st_size >= 0
+    assert not (folder / "undisturbed" / "luwu.sock").exists()
+
+
+def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):
+    code, output, _ = finish(start(folder, "undisturbed"))
+    assert code == 0
+    assert "this run is complete: 40 of 40 steps" in output
+    assert validation(output) == undisturbed[1]
+    assert losses(folder, "undisturbed") == undisturbed[0]
+
+
+def test_ctrl_c_stops_at_a_commit_and_the_same_command_goes_on(folder, undisturbed):
+    process = start(folder, "interrupted")
+    wait_for_steps(folder, "interrupted", 5)
+    process.send_signal(signal.SIGINT)
+    code, output, _ = finish(process)
+    assert code == 130
+    assert f"stopped after step {len(losses(folder, 'interrupted'))} of 40" in output
+    code, output, _ = finish(start(folder, "interrupted"))
+    assert code == 0
+    assert "resuming after step" in output
+    assert (losses(folder, "interrupted"), validation(output)) == undisturbed
+
+
+def test_a_second_ctrl_c_stops_at_once(folder, undisturbed):
+    process = start(folder, "impatient")
+    wait_for_steps(folder, "impatient", 5)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
+    code, output, _ = finish(start(folder, "impatient"))
+    assert code == 0
+    assert (losses(folder, "impatient"), validation(output)) == undisturbed
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_dies_ends_the_run_at_the_last_commit(folder, undisturbed, rank):
+    run = f"killed-{rank}"
+    process = start(folder, run)
+    wait_for_steps(folder, run, 5)
+    os.kill(workers_of(process)[rank], signal.SIGKILL)
+    code, _, error = finish(process)
+    assert code == 1
+    assert f"worker {rank}" in error and "killed by SIGKILL" in error and f"worker-{rank}.log" in error
+    code, output, _ = finish(start(folder, run))
+    assert code == 0
+    assert (losses(folder, run), validation(output)) == undisturbed
+
+
+def test_workers_do_not_outlive_a_launcher_that_is_killed(folder, undisturbed):
+    process = start(folder, "orphaned")
+    wait_for_steps(folder, "orphaned", 5)
+    workers = workers_of(process)
+    assert len(workers) == 2
+    process.kill()
+    finish(process)
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, output, _ = finish(start(folder, "orphaned"))
+    assert code == 0
+    assert (losses(folder, "orphaned"), validation(output)) == undisturbed
+
+
+def test_one_run_folder_has_one_user(folder):
+    process = start(folder, "shared", "--steps", "100000")
+    wait_for_steps(folder, "shared", 1)
+    code, _, error = finish(start(folder, "shared"))
+    assert code == 1
+    assert str(process.pid) in error
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0] == 130
