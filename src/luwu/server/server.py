@@ -107,8 +107,9 @@ class LocalServer:
                 return
             self._closing = True
         self._listener.shutdown(socket.SHUT_RDWR)
-        for connection in list(self._connections):
-            connection.shutdown(socket.SHUT_RD)
+        with self._lock:
+            for connection in self._connections:
+                connection.shutdown(socket.SHUT_RD)
         self._ready.set()
         for thread in self._threads:
             thread.join()
@@ -159,9 +160,9 @@ class LocalServer:
             with self._lock:
                 self._connections.discard(connection)
                 self._joined.discard(-1 if rank is None else rank)
+                connection.close()
             if rank is not None and not left and not self._closing:
-                self._lose(rank, connection)
-            connection.close()
+                self._lose(rank)
 
     def _join(self, message: Message) -> int:
         if message["protocol"] != PROTOCOL_VERSION:
@@ -228,7 +229,7 @@ class LocalServer:
         stats = core.stats()
         return {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
 
-    def _lose(self, rank: int, connection: socket.socket) -> None:
+    def _lose(self, rank: int) -> None:
         message = (
             f"worker {rank} ended without leaving; the run stands at step {self.step}: run again to resume from there"
         )

@@ -1,0 +1,81 @@
+"""Every error that LuWu raises on purpose; each message names the thing, expected, found, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "LuwuError",
+    "ManifestMismatchError",
+    "MemoryBudgetError",
+    "NonFiniteError",
+    "ServerError",
+    "StepOrderError",
+    "StoreCorruptError",
+    "StoreError",
+    "StoreFormatError",
+    "StoreLockedError",
+    "StorePermissionError",
+    "StoreSpaceError",
+    "WorkerLostError",
+]
+
+
+class LuwuError(Exception):
+    """Base of all errors below: catch it to catch anything LuWu reports."""
+
+
+class ConfigError(LuwuError, ValueError):
+    """When a setting or an argument cannot work, alone or with the others; nothing has been written."""
+
+
+class ManifestMismatchError(LuwuError):
+    """When a store was made for another model; the message names the first parameter that differs."""
+
+
+class StoreCorruptError(LuwuError):
+    """When a store's file is truncated or its checksum is wrong; the message names the file and the offset."""
+
+
+class StoreError(LuwuError):
+    """When the operating system refuses to read, write or sync a store's file; the last committed step is kept."""
+
+
+class StoreLockedError(LuwuError):
+    """When another process has the store open."""
+
+
+class StoreFormatError(LuwuError):
+    """When a file is not a store, or has a format version that this version of LuWu cannot read."""
+
+
+class StoreSpaceError(LuwuError):
+    """When the disk has too little room, at creation or during a run; the last committed step is kept."""
+
+
+class StorePermissionError(LuwuError):
+    """When a store's folder or file cannot be read or written by this user."""
+
+
+class MemoryBudgetError(LuwuError):
+    """When the memory budget is below what the model needs; the message says the minimum."""
+
+
+class ServerError(LuwuError):
+    """When the server stopped; every waiting worker gets it, with the server's own message."""
+
+
+class WorkerLostError(LuwuError):
+    """When a worker of the run died; the run ends at the last committed step."""
+
+
+class NonFiniteError(LuwuError):
+    """When too many steps in a row had gradients that were not finite and were rolled back."""
+
+
+class DataError(LuwuError):
+    """When training data cannot be read, is empty, or is too short for one sequence."""
+
+
+class StepOrderError(LuwuError):
+    """When forward, backward and ``optim.step()`` are called in an order that one step cannot be made of."""

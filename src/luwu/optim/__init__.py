@@ -1,0 +1,1 @@
+"""Optimizers: what the server applies, with the face of torch."""

@@ -1,0 +1,1 @@
+"""The store: its manifest on this side, its chunks in the native core."""

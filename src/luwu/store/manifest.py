@@ -1,0 +1,124 @@
+"""The manifest: which parameters a store holds, and where each lies in its block."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from luwu.errors import StoreFormatError
+
+DEFAULT_CHUNK_ELEMENTS = 262_144
+"""Elements of a chunk: 1 MiB of float32, large enough for a disk and small enough to start work early."""
+
+
+ROOT_NAME = "<root>"
+"""Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
+
+
+@dataclass(frozen=True)
+class ParameterManifest:
+    """One parameter: its first name in the model, shape, and first element within its block."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    numel: int
+
+
+@dataclass(frozen=True)
+class BlockManifest:
+    """One block: ``elements`` counts the padding that follows each parameter."""
+
+    name: str
+    trainable: bool
+    parameters: tuple[ParameterManifest, ...]
+    elements: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A job's parameters: ``dtype`` is ``float32`` or ``bfloat16``, blocks are numbered as listed."""
+
+    dtype: str
+    chunk_elements: int
+    blocks: tuple[BlockManifest, ...]
+
+    def to_json(self) -> str:
+        """Write as JSON text, the same bytes for equal manifests."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read what `to_json` wrote.
+
+        Raises:
+            StoreFormatError: the text is not a manifest.
+        """
+        try:
+            raw = json.loads(text)
+            blocks = tuple(_block_from(block) for block in raw["blocks"])
+            return cls(str(raw["dtype"]), int(raw["chunk_elements"]), blocks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreFormatError(
+                f"manifest: expected JSON with dtype, chunk_elements and blocks, found {error!r}; "
+                "the store is damaged or is no store: restore it, or choose another folder"
+            ) from error
+
+
+def first_difference(expected: Manifest, found: Manifest) -> str | None:
+    """Name the first thing in which the store's manifest ``found`` is not what the model ``expected``.
+
+    ``chunk_elements`` is not compared: it is the store's own business, not the model's.
+    """
+    if expected.dtype != found.dtype:
+        return f"dtype: expected {expected.dtype}, found {found.dtype}"
+    parameter = _first_parameter_difference(expected, found)
+    if parameter is not None:
+        return parameter
+    for index, (mine, theirs) in enumerate(zip(expected.blocks, found.blocks, strict=False)):
+        if (mine.name, mine.trainable, mine.elements) != (theirs.name, theirs.trainable, theirs.elements):
+            return f"block {index}: expected {_describe_block(mine)}, found {_describe_block(theirs)}"
+    if len(expected.blocks) != len(found.blocks):
+        return f"number of blocks: expected {len(expected.blocks)}, found {len(found.blocks)}"
+    return None
+
+
+def _first_parameter_difference(expected: Manifest, found: Manifest) -> str | None:
+    mine, theirs = _described_parameters(expected), _described_parameters(found)
+    for name in [*mine, *(name for name in theirs if name not in mine)]:
+        left, right = mine.get(name, "no such parameter"), theirs.get(name, "no such parameter")
+        if left != right:
+            return f"parameter {name}: expected {left}, found {right}"
+    return None
+
+
+def _described_parameters(manifest: Manifest) -> dict[str, str]:
+    return {
+        parameter.name: _describe_parameter(block, parameter)
+        for block in manifest.blocks
+        for parameter in block.parameters
+    }
+
+
+def _describe_parameter(block: BlockManifest, parameter: ParameterManifest) -> str:
+    kind = "trainable" if block.trainable else "frozen"
+    shape = list(parameter.shape)
+    return f"shape {shape} ({kind}, element {parameter.offset} of block {block.name})"
+
+
+def _describe_block(block: BlockManifest) -> str:
+    return f"{block.name} ({'trainable' if block.trainable else 'frozen'}, {block.elements} elements)"
+
+
+def _block_from(raw: dict[str, Any]) -> BlockManifest:
+    parameters = tuple(
+        ParameterManifest(
+            name=str(entry["name"]),
+            shape=tuple(int(size) for size in entry["shape"]),
+            offset=int(entry["offset"]),
+            numel=int(entry["numel"]),
+        )
+        for entry in raw["parameters"]
+    )
+    return BlockManifest(str(raw["name"]), bool(raw["trainable"]), parameters, int(raw["elements"]))

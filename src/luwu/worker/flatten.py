@@ -1,0 +1,149 @@
+"""Which parameter lies where: units, their blocks, and the place of each parameter in its block.
+
+A unit is one wrapped module, or the root: all parameters inside no wrapped module. A unit's trainable parameters form
+one block and its frozen ones another. A parameter with several names (tied) is stored once, and in the root
+when the names lie in different units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from luwu.errors import ConfigError
+from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+
+ALIGNMENT_ELEMENTS = 32
+"""Each parameter starts at a multiple of this: 128 bytes of float32, 64 of bfloat16."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """A parameter's place: ``offset`` is its first element in the block, ``places`` every (module, name) holding it."""
+
+    name: str
+    parameter: nn.Parameter
+    places: list[tuple[nn.Module, str]]
+    offset: int = 0
+    version: int = 0  # of the parameter, by torch's count of writes in place, when it was last looked at
+
+    @property
+    def numel(self) -> int:
+        """Elements without padding."""
+        return self.parameter.numel()
+
+    def replace(self, parameter: nn.Parameter) -> None:
+        """Put another Parameter object in every place that held the old one, keeping its attributes."""
+        parameter.__dict__.update(self.parameter.__dict__)
+        for module, name in self.places:
+            setattr(module, name, parameter)
+        self.parameter = parameter
+
+
+@dataclass(eq=False)
+class Block:
+    """Flat parameters: the unit of push and pull. ``elements`` includes padding."""
+
+    index: int
+    name: str
+    trainable: bool
+    slots: list[Slot]
+    elements: int
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of elements (start, end) that are padding."""
+        ends = [slot.offset for slot in self.slots[1:]] + [self.elements]
+        for slot, end in zip(self.slots, ends, strict=True):
+            if slot.offset + slot.numel < end:
+                yield slot.offset + slot.numel, end
+
+    def manifest(self) -> BlockManifest:
+        """Describe this block for the store."""
+        parameters = tuple(
+            ParameterManifest(slot.name, tuple(slot.parameter.shape), slot.offset, slot.numel) for slot in self.slots
+        )
+        return BlockManifest(self.name, self.trainable, parameters, self.elements)
+
+
+@dataclass(eq=False)
+class Unit:
+    """A wrapped module, or the root (``index`` 0), with its blocks: trainable first, either may be missing."""
+
+    index: int
+    name: str
+    module: nn.Module
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def trainable(self) -> Block | None:
+        """The block that is pushed, if the unit has one."""
+        return next((block for block in self.blocks if block.trainable), None)
+
+
+def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit]:
+    """Lay out ``model`` with one unit for the root (always first) and one for each of ``modules`` (name, module).
+
+    Raises:
+        ConfigError: a parameter is not floating point.
+    """
+    units = [Unit(0, ROOT_NAME, model)]
+    units += [Unit(index, name, module) for index, (name, module) in enumerate(modules, start=1)]
+    slots: dict[int, Slot] = {}
+    owners: dict[int, set[int]] = {}
+    unit_of_module = {id(unit.module): unit.index for unit in units[1:]}
+    for module, prefix, owner in _walk(model, "", 0, unit_of_module):
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            slot = slots.setdefault(id(parameter), Slot(prefix + name, parameter, []))
+            owners.setdefault(id(parameter), set()).add(owner)
+            if not any(holder is module and key == name for holder, key in slot.places):
+                slot.places.append((module, name))
+    for slot in slots.values():
+        if not slot.parameter.is_floating_point():
+            raise ConfigError(
+                f"parameter {slot.name}: expected a floating-point dtype, found {slot.parameter.dtype}; "
+                "register it as a buffer, or convert it"
+            )
+    of_unit: list[list[Slot]] = [[] for _ in units]
+    for key, slot in slots.items():
+        indices = owners[key]
+        of_unit[next(iter(indices)) if len(indices) == 1 else 0].append(slot)
+    _number_blocks(units, of_unit)
+    return units
+
+
+def manifest_of(units: list[Unit], dtype: torch.dtype, chunk_elements: int) -> Manifest:
+    """Describe the layout for the store."""
+    blocks = tuple(block.manifest() for unit in units for block in unit.blocks)
+    return Manifest(str(dtype).removeprefix("torch."), chunk_elements, blocks)
+
+
+def _walk(
+    module: nn.Module, prefix: str, owner: int, unit_of_module: dict[int, int]
+) -> Iterator[tuple[nn.Module, str, int]]:
+    """Every path to every module, so that a module reached by two paths is seen under both owners."""
+    if owner == 0:
+        owner = unit_of_module.get(id(module), 0)
+    yield module, prefix, owner
+    for name, child in module.named_children():
+        yield from _walk(child, f"{prefix}{name}.", owner, unit_of_module)
+
+
+def _number_blocks(units: list[Unit], of_unit: list[list[Slot]]) -> None:
+    index = 0
+    for unit, slots in zip(units, of_unit, strict=True):
+        for trainable in (True, False):
+            members = [slot for slot in slots if slot.parameter.requires_grad == trainable]
+            if not any(slot.numel for slot in members):
+                continue
+            elements = 0
+            for slot in members:
+                slot.offset = elements
+                elements += -(-slot.numel // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
+            name = unit.name if trainable else f"{unit.name} (frozen)"
+            unit.blocks.append(Block(index, name, trainable, members, elements))
+            index += 1

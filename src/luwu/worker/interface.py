@@ -1,0 +1,99 @@
+"""What the worker needs of a session and its endpoint; anything with these methods will do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from luwu.store.manifest import Manifest
+
+HyperParameters = tuple[float, float, float, float, float]
+"""lr, beta1, beta2, eps, weight_decay of one optimizer group."""
+
+
+class Endpoint(Protocol):
+    """The worker's end of the fabric. Handles are waited for; every wait may raise the server's error."""
+
+    @property
+    def window(self) -> memoryview:
+        """The mapped window, bytes; pulled blocks lie in it at the offset that `wait` returned."""
+        ...
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena that gradients are pushed from."""
+        ...
+
+    def register(self, nbytes: int) -> memoryview:
+        """Take the next ``nbytes`` of the arena."""
+        ...
+
+    def begin(self, groups: Sequence[HyperParameters]) -> None:
+        """Start an attempt at a step with these hyper-parameters, before its first pull."""
+        ...
+
+    def pull(self, block: int) -> int:
+        """Ask for a block; `wait` gives its byte offset in the window."""
+        ...
+
+    def release(self, block: int) -> None:
+        """Give a pulled block back; its place in the window is then meaningless."""
+        ...
+
+    def push(self, block: int, arena_offset: int) -> int:
+        """Hand over a block's gradient; once waited for, the buffer may be reused."""
+        ...
+
+    def initialise(self, block: int, arena_offset: int) -> int:
+        """Hand over a block's first values, float32."""
+        ...
+
+    def finish_initialise(self) -> int:
+        """Commit step 0, after every block's `initialise`."""
+        ...
+
+    def commit(self, skip: bool = False) -> int:
+        """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
+        ...
+
+    def wait(self, handle: int) -> int:
+        """Block until the request is done and return its result."""
+        ...
+
+
+class Session(Protocol):
+    """A worker's connection to a server."""
+
+    @property
+    def rank(self) -> int:
+        """This worker, from 0."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many workers the run has."""
+        ...
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The worker's end of the fabric, there once `attach` has returned."""
+        ...
+
+    def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
+        """Open or create the store for this manifest; True: it is fresh and rank 0 must initialise it.
+
+        ``shared_window``: map the window so that a device can copy from it.
+        """
+        ...
+
+    def initialised(self) -> None:
+        """Tell the server, on rank 0, that the first values are committed."""
+        ...
+
+    def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block, before the first step: ascending (end_element, group)."""
+        ...
+
+    def count_step(self, committed: bool) -> None:
+        """Count an attempt that has ended."""
+        ...

@@ -1,0 +1,35 @@
+"""A pass: the order in which units are pulled, as the last complete pass had it."""
+
+from __future__ import annotations
+
+
+class Pass:
+    """Foretells the next pull from the order of the last complete pass; wrong after a change, never harmful."""
+
+    def __init__(self) -> None:
+        self._order: list[int] = []
+        self._seen: list[int] = []
+        self._cursor = 0
+
+    def start(self) -> None:
+        """Begin again at the first pull."""
+        self._seen = []
+        self._cursor = 0
+
+    def note(self, unit: int) -> int | None:
+        """Record a pull, and return the unit expected next, if any."""
+        self._seen.append(unit)
+        try:
+            self._cursor = self._order.index(unit, self._cursor) + 1
+        except ValueError:
+            self._cursor = len(self._order)
+        return self.upcoming()
+
+    def upcoming(self) -> int | None:
+        """Return the unit expected next, if any."""
+        return self._order[self._cursor] if self._cursor < len(self._order) else None
+
+    def finish(self) -> None:
+        """Take what was recorded as the order to expect from now on."""
+        self._order = self._seen
+        self.start()

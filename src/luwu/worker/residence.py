@@ -1,0 +1,167 @@
+"""Which units have their values: binds a module's parameters to pulled blocks, and pulls ahead along a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from luwu.worker.flatten import Block, Slot, Unit
+from luwu.worker.passes import Pass
+from luwu.worker.window import Window
+
+
+def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return what a parameter holds while its block is not pulled: NaN of its shape, in one element's memory."""
+    with torch.inference_mode(False):
+        single = torch.full((), float("nan"), dtype=dtype, device=device)
+        return single.expand(shape)
+
+
+class Residence:
+    """Acquires and releases units; a unit acquired twice is pulled once."""
+
+    def __init__(self, units: list[Unit], window: Window, dtype: torch.dtype, device: torch.device) -> None:
+        self._units = units
+        self._window = window
+        self._absent: dict[int, list[Tensor]] = {
+            block.index: [absent(slot.parameter.shape, dtype, device) for slot in block.slots]
+            for unit in units
+            for block in unit.blocks
+        }
+        self._present: set[int] = set()
+        self._kept: set[int] = set()
+        self._ahead: int | None = None
+        self._pass: Pass | None = None
+        for unit in units:
+            self._unbind(unit)
+
+    def acquire(self, unit: Unit) -> None:
+        """Pull the unit's blocks and point its parameters at them, then ask for the next unit of the pass."""
+        if unit.index in self._present and unit.index not in self._kept:
+            return
+        self._kept.discard(unit.index)
+        for index in tuple(self._kept):  # kept in vain: whoever waits for a block holds no others but the root's
+            self.release(self._units[index])
+        if self._ahead is not None and self._ahead != unit.index:
+            self._drop_ahead()
+        self._ahead = None
+        if unit.index not in self._present:
+            for block in unit.blocks:
+                self._window.request(block)
+            for block in unit.blocks:
+                _bind(block.slots, self._window.take(block).views)
+            self._present.add(unit.index)
+        if self._pass is not None:
+            self._ask_ahead(self._pass.note(unit.index))
+
+    def release_after_forward(self, unit: Unit) -> None:
+        """Release the unit, unless the pass needs the same unit next."""
+        if self._pass is not None and self._pass.upcoming() == unit.index:
+            self._kept.add(unit.index)
+        else:
+            self.release(unit)
+
+    def release(self, unit: Unit) -> None:
+        """Take the values away from the unit's parameters and give its blocks back."""
+        if unit.index not in self._present:
+            return
+        self._present.discard(unit.index)
+        self._kept.discard(unit.index)
+        self._unbind(unit)
+        for block in unit.blocks:
+            self._window.release(block)
+
+    def release_all(self) -> None:
+        """Release every unit, and what was asked for ahead."""
+        self._drop_ahead()
+        for unit in self._units:
+            self.release(unit)
+        for unit in self._units:  # a pull that was interrupted half-way
+            for block in unit.blocks:
+                self._window.release(block)
+
+    def has(self, unit: Unit) -> bool:
+        """Whether the unit's parameters have their values."""
+        return unit.index in self._present
+
+    def is_kept(self, unit: Unit) -> bool:
+        """Whether the unit was kept after a forward because the pass needs it next."""
+        return unit.index in self._kept
+
+    def flat(self, block: Block) -> Tensor:
+        """Return a block of an acquired unit, shape [elements]."""
+        return self._window.flat(block)
+
+    def owner_of(self, unit: Unit, tensor: Tensor) -> Block | None:
+        """Return which of the unit's blocks the tensor's memory belongs to, if any."""
+        return self._window.owner_of(tensor, unit.blocks)
+
+    def copied_out(self, unit: Unit, values: Any) -> Any:
+        """Clone the tensors within ``values`` (nested containers) that share memory with the unit's blocks."""
+
+        def copy(tensor: Tensor) -> Tensor:
+            return tensor.clone() if self._window.owner_of(tensor, unit.blocks) is not None else tensor
+
+        return tree_map_only(Tensor, copy, values)
+
+    def start_pass(self, order: Pass) -> None:
+        """Pull ahead along this pass from here on."""
+        order.start()
+        self._pass = order
+
+    def finish_pass(self) -> None:
+        """The pass is complete: expect the same order next time."""
+        if self._pass is not None:
+            self._pass.finish()
+        self._pass = None
+        self._drop_ahead()
+
+    def drop_pass(self) -> None:
+        """The pass was cut short: forget what was recorded of it."""
+        self._pass = None
+        self._drop_ahead()
+
+    @contextmanager
+    def inner_pass(self, order: Pass) -> Iterator[None]:
+        """Follow another pass for a while, then leave units as they were found."""
+        outer, before = self._pass, set(self._present)
+        kept = set(self._kept)
+        self.start_pass(order)
+        try:
+            yield
+            order.finish()
+        finally:
+            self._pass = outer
+            self._drop_ahead()
+            for unit in self._units:
+                if unit.index not in before:
+                    self.release(unit)
+            self._kept = kept & self._present
+
+    def _ask_ahead(self, index: int | None) -> None:
+        if index is None or index in self._present:
+            return
+        self._ahead = index
+        for block in self._units[index].blocks:
+            self._window.request(block)
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            unit, self._ahead = self._units[self._ahead], None
+            for block in unit.blocks:
+                if unit.index not in self._present:
+                    self._window.release(block)
+
+    def _unbind(self, unit: Unit) -> None:
+        for block in unit.blocks:
+            _bind(block.slots, self._absent[block.index])
+
+
+def _bind(slots: list[Slot], values: list[Tensor]) -> None:
+    for slot, value in zip(slots, values, strict=True):
+        slot.parameter.data = value

@@ -1,0 +1,89 @@
+"""What one step may be made of, and what to tell a user whose calls do not make one."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Literal
+
+from luwu.errors import ConfigError, StepOrderError
+from luwu.worker.flatten import Slot, Unit
+
+FINISH_FIRST = "call optim.step(), or optim.zero_grad() to drop the gradients, first"
+
+
+class Phase(Enum):
+    """How far an attempt at a step has come."""
+
+    IDLE = auto()
+    FORWARD = auto()
+    BACKWARD = auto()
+    DONE = auto()  # backward is over, the step is not
+
+
+def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str:
+    """Say why a unit's forward with gradients is refused."""
+    if how == "recomputed":
+        return (
+            f"unit {unit.name}: its forward runs again inside backward; switch the model's own activation "
+            "checkpointing off: parallelize(checkpoint=True) does it"
+        )
+    if how == "alone":
+        return (
+            f"unit {unit.name}: called with gradients on its own, expected a call from the forward of the model "
+            "given to parallelize; call the model, or use torch.no_grad()"
+        )
+    return (
+        f"unit {unit.name}: called a second time in one forward, expected once; leave it out of `blocks`, then its "
+        "parameters lie in the root, which may be used any number of times"
+    )
+
+
+def why_late(unit: Unit, what: str) -> str:
+    """Say why work or a gradient of a unit is refused after its backward has ended."""
+    return (
+        f"unit {unit.name}: expected all of its backward at a stretch, found {what} after it had ended; "
+        "leave the unit out of `blocks`"
+    )
+
+
+def why_no_backward(phase: Phase) -> str:
+    """Say why a backward is refused in this phase."""
+    if phase is Phase.DONE:
+        return (
+            "a second backward before optim.step(): expected one a step; add the losses up and call backward once, "
+            f"or {FINISH_FIRST}"
+        )
+    if phase is Phase.BACKWARD:
+        return (
+            "a second backward while the first has not ended: use no reentrant checkpointing inside the model, and "
+            "after an exception in backward run the forward again"
+        )
+    if phase is Phase.IDLE:
+        return "backward after optim.step(): the values of its forward are gone; run the forward again"
+    return "backward inside the model's forward: expected it after"
+
+
+def check_parameter(slot: Slot, trainable: bool) -> None:
+    """See, before a forward, that nobody but the optimizer has changed a parameter.
+
+    Raises:
+        ConfigError: ``requires_grad`` is not ``trainable`` any more, or values were written.
+        StepOrderError: it has a gradient.
+    """
+    name, parameter = slot.name, slot.parameter
+    if parameter.requires_grad != trainable:
+        raise ConfigError(
+            f"parameter {name}: expected requires_grad={trainable} as when parallelize was called, found "
+            f"{parameter.requires_grad}; set it before parallelize"
+        )
+    if parameter.grad is not None:
+        raise StepOrderError(
+            f"parameter {name}: expected no gradient before the forward, found one set from outside; gradients belong "
+            "to the server: set .grad to None"
+        )
+    if parameter._version != slot.version:
+        slot.version = parameter._version
+        raise ConfigError(
+            f"parameter {name}: expected only the optimizer to change it, found it written in place; such writes are "
+            "lost, because parameters belong to the store: set values before parallelize"
+        )

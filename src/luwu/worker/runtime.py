@@ -1,0 +1,301 @@
+"""One attempt at a step after the other: what may happen when, and what it makes happen.
+
+An attempt starts at the root's forward, goes on in backward, and ends with ``optim.step()``. One that is cut short, by
+an exception or by another forward, is rolled back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor
+
+from luwu.errors import ConfigError, StepOrderError
+from luwu.worker.autograd import at_end_of_backward, backward_id
+from luwu.worker.flatten import Unit
+from luwu.worker.gradients import Gradients
+from luwu.worker.interface import HyperParameters, Session
+from luwu.worker.passes import Pass
+from luwu.worker.residence import Residence
+from luwu.worker.rules import FINISH_FIRST, Phase, check_parameter, why_late, why_no_backward, why_no_call
+from luwu.worker.uncopyable import Uncopyable
+
+RUNTIME_ATTRIBUTE = "_luwu_runtime"
+"""Where a parallelized model, and each of its trainable parameters, keep what drives them."""
+
+
+class Runtime(Uncopyable):
+    """Drives the units of one model through attempts; ``attempt`` numbers them."""
+
+    def __init__(
+        self, units: list[Unit], session: Session, residence: Residence, gradients: Gradients, *, checkpoint: bool
+    ) -> None:
+        self.units = units
+        self.residence = residence
+        self.checkpoint = checkpoint
+        self.attempt = 0
+        self._session = session
+        self._endpoint = session.endpoint
+        self._gradients = gradients
+        self._phase = Phase.IDLE
+        self._in_root = False
+        self._in_evaluation = False
+        self._called: set[int] = set()
+        self._finished: set[int] = set()
+        self._active: Unit | None = None
+        self._backward_id = -1
+        self._gradients_seen = False
+        self._passes = Pass(), Pass()  # training, evaluation
+        self._hyper_parameters: Callable[[], list[HyperParameters]] | None = None
+        self._begun_with: list[HyperParameters] = []
+        self._segments: dict[int, list[tuple[int, int]]] = {}
+        self._groups_fixed = False
+        for unit in units:
+            for block in unit.blocks:
+                for slot in block.slots:
+                    slot.version = slot.parameter._version
+            if unit.trainable is not None:
+                for index, slot in enumerate(unit.trainable.slots):
+                    setattr(slot.parameter, RUNTIME_ATTRIBUTE, self)
+                    hook = partial(_hand_over_gradient, weakref.ref(self), unit.index, index)
+                    slot.parameter.register_post_accumulate_grad_hook(hook)
+
+    def bind_optimizer(
+        self, hyper_parameters: Callable[[], list[HyperParameters]], segments: dict[int, list[tuple[int, int]]]
+    ) -> None:
+        """Take hyper-parameters from here at the start of each attempt; ``segments``: (end_element, group) by block.
+
+        Raises:
+            ConfigError: the model has been trained with another optimizer already.
+        """
+        if self._groups_fixed:
+            raise ConfigError("optimizer: expected one for the model's life, found a second after the first step began")
+        self._hyper_parameters = hyper_parameters
+        self._segments = segments
+
+    @property
+    def groups_fixed(self) -> bool:
+        """Whether the first step has begun, after which parameter groups stay as they are."""
+        return self._groups_fixed
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Around the root's forward with gradients: starts an attempt.
+
+        Raises:
+            StepOrderError: the last attempt's backward is done but its step is not, or there is no optimizer.
+        """
+        if backward_id() != -1 or self._in_root:
+            where = "its own forward" if self._in_root else "backward"
+            raise StepOrderError(f"forward of the model with gradients inside {where}: expected one forward a step")
+        if self._phase is Phase.DONE:
+            raise StepOrderError(f"forward after backward: expected optim.step() in between; {FINISH_FIRST}")
+        if self._phase is not Phase.IDLE:
+            self.roll_back()
+        self._begin()
+        self._in_root = True
+        try:
+            self.residence.acquire(self.units[0])
+            yield
+        finally:
+            self._in_root = False
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Around the root's forward without gradients: only pulls."""
+        if self._in_evaluation:
+            yield
+            return
+        self._check_readable()
+        self._in_evaluation = True
+        try:
+            with self.residence.inner_pass(self._passes[1]):
+                self.residence.acquire(self.units[0])
+                yield
+        finally:
+            self._in_evaluation = False
+
+    @contextmanager
+    def reading(self, unit: Unit) -> Iterator[None]:
+        """Around any use of a unit's values without gradients."""
+        if self.residence.has(unit) and not self.residence.is_kept(unit):
+            yield
+            return
+        if not self._in_root and not self._in_evaluation:
+            self._check_readable()
+            with self.residence.inner_pass(Pass()):
+                self.residence.acquire(unit)
+                yield
+            return
+        with self.present(unit):
+            yield
+
+    @contextmanager
+    def present(self, unit: Unit) -> Iterator[None]:
+        """Acquire a unit for its forward, and release it after."""
+        self.residence.acquire(unit)
+        try:
+            yield
+        finally:
+            self.residence.release_after_forward(unit)
+
+    def start_call(self, unit: Unit) -> int:
+        """Register a unit's forward with gradients; returns the attempt it belongs to.
+
+        Raises:
+            StepOrderError: the unit runs outside the model's forward, or twice in one.
+        """
+        if backward_id() != -1:
+            raise StepOrderError(why_no_call(unit, "recomputed"))
+        if not self._in_root:
+            raise StepOrderError(why_no_call(unit, "alone"))
+        if unit.index in self._called:
+            raise StepOrderError(why_no_call(unit, "again"))
+        self._called.add(unit.index)
+        return self.attempt
+
+    def enter_backward(self, attempt: int | None = None) -> None:
+        """Note that a backward through the model is running, of the forward of ``attempt`` if that is known.
+
+        Raises:
+            StepOrderError: it is not the one backward of the current attempt.
+        """
+        task = backward_id()
+        if attempt is not None and attempt != self.attempt:
+            raise StepOrderError(
+                "backward of an earlier forward: it was given up when a newer forward began; run forward, backward and "
+                "optim.step() in turn, and forwards that need no gradients under torch.no_grad()"
+            )
+        if self._phase is Phase.BACKWARD and task == self._backward_id:
+            return
+        if self._phase is not Phase.FORWARD or self._in_root or task == -1:
+            raise StepOrderError(why_no_backward(self._phase))
+        self._phase = Phase.BACKWARD
+        self._backward_id = task
+        at_end_of_backward(self._finish_backward)
+
+    def enter_unit(self, unit: Unit, attempt: int) -> None:
+        """Before any work of a unit in backward: its values are pulled; the unit that ran before has ended."""
+        self.enter_backward(attempt)
+        if unit.index in self._finished:
+            raise StepOrderError(why_late(unit, "work"))
+        if self._active is not unit:
+            if self._active is not None:
+                self.finish_unit(self._active)
+            self._active = unit
+        self.residence.acquire(unit)
+
+    def finish_unit(self, unit: Unit) -> None:
+        """A unit's work in this backward is over: push its gradients, release it."""
+        if unit.index in self._finished:
+            return
+        if unit.trainable is not None:
+            self._gradients.push(unit.trainable)
+        self._finished.add(unit.index)
+        if self._active is unit:
+            self._active = None
+        self.residence.release(unit)
+
+    def finished(self, unit: Unit, attempt: int) -> bool:
+        """Whether the unit's work in the backward of this attempt is over."""
+        return attempt == self.attempt and self._phase is Phase.BACKWARD and unit.index in self._finished
+
+    def commit(self) -> bool:
+        """End the attempt; True if the server committed it, False if it rolled it back.
+
+        Raises:
+            StepOrderError: there was no forward or no backward, or hyper-parameters changed since the forward.
+        """
+        if self._phase is not Phase.DONE:
+            missing = "forward" if self._phase is Phase.IDLE else "backward that ran to its end"
+            raise StepOrderError(f"optim.step(): expected a {missing} before it, found none since the last step")
+        if not self._gradients_seen:
+            raise StepOrderError("optim.step(): expected gradients, found none for any parameter; use loss.backward()")
+        if self._current_hyper_parameters() != self._begun_with:
+            raise StepOrderError(
+                "optim.step(): hyper-parameters changed after the forward began; updates start during backward, so "
+                "change them (scheduler.step() too) between optim.step() and the next forward"
+            )
+        return self._end_attempt(skip=False)
+
+    def drop_gradients(self) -> None:
+        """Roll back an attempt whose backward has run; one that is before its backward goes on."""
+        if self._phase is Phase.DONE or (self._phase is Phase.BACKWARD and backward_id() == -1):
+            self.roll_back()
+
+    def roll_back(self) -> None:
+        """Give the current attempt up; parameters stay as the last committed step left them."""
+        self.residence.drop_pass()
+        self.residence.release_all()
+        self._gradients.clear()
+        self._end_attempt(skip=True)
+
+    def _end_attempt(self, *, skip: bool) -> bool:
+        committed = self._endpoint.wait(self._endpoint.commit(skip)) == 1
+        self._phase = Phase.IDLE
+        self._session.count_step(committed)
+        return committed
+
+    def _begin(self) -> None:
+        hyper_parameters = self._current_hyper_parameters()
+        self._check_parameters()
+        if not self._groups_fixed and len(hyper_parameters) > 1:
+            for block, segments in self._segments.items():
+                self._session.set_segments(block, segments)
+        self._groups_fixed = True
+        self._endpoint.begin(hyper_parameters)
+        self._begun_with = hyper_parameters
+        self._phase = Phase.FORWARD
+        self.attempt += 1
+        self._called.clear()
+        self._finished.clear()
+        self._active = None
+        self._gradients_seen = False
+        self.residence.start_pass(self._passes[0])
+
+    def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
+        """Take the gradient of a trainable parameter of the unit, by its slot."""
+        block = unit.trainable
+        assert block is not None
+        self.enter_backward()
+        if unit.index in self._finished:
+            raise StepOrderError(why_late(unit, f"a gradient of {block.slots[index].name}"))
+        self._gradients_seen = True
+        self._gradients.write(block, index, gradient)
+
+    def _finish_backward(self) -> None:
+        for unit in [*reversed(self.units[1:]), self.units[0]]:
+            self.finish_unit(unit)
+        self.residence.finish_pass()
+        self._phase = Phase.DONE
+
+    def _current_hyper_parameters(self) -> list[HyperParameters]:
+        if self._hyper_parameters is None:
+            raise StepOrderError(
+                "forward with gradients before there is an optimizer: make luwu.AdamW(model, ...) first, or run the "
+                "forward under torch.no_grad()"
+            )
+        return self._hyper_parameters()
+
+    def _check_parameters(self) -> None:
+        for unit in self.units:
+            for block in unit.blocks:
+                for slot in block.slots:
+                    check_parameter(slot, block.trainable)
+
+    def _check_readable(self) -> None:
+        if self._phase is Phase.BACKWARD and backward_id() == -1:
+            self.roll_back()
+        if self._phase in (Phase.BACKWARD, Phase.DONE):
+            raise StepOrderError(f"use of the model between backward and optim.step(): {FINISH_FIRST}")
+
+
+def _hand_over_gradient(runtime: weakref.ref[Runtime], unit: int, index: int, parameter: Tensor) -> None:
+    """Take a gradient away from its parameter. Torch keeps this hook out of the collector's sight: a weak reference."""
+    gradient, parameter.grad = parameter.grad, None
+    owner = runtime()
+    if owner is not None and gradient is not None:
+        owner.take_gradient(owner.units[unit], index, gradient)

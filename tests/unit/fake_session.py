@@ -1,0 +1,252 @@
+"""A session and endpoint in memory, stricter than the real ones: misuse fails at once, stale use reads NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from luwu.store.manifest import BlockManifest, Manifest
+
+PAGE = 4096
+
+
+@dataclass
+class StoredBlock:
+    """What the store has of a block; ``optimizers`` is one torch.optim.AdamW for each segment."""
+
+    manifest: BlockManifest
+    master: Tensor
+    segments: list[tuple[int, int]]
+    optimizers: list[torch.optim.AdamW] = field(default_factory=list)
+
+    def update(self, gradient: Tensor, groups: list[tuple[float, float, float, float, float]]) -> None:
+        if not self.optimizers:
+            start = 0
+            for end, _ in self.segments:
+                self.optimizers.append(torch.optim.AdamW([nn.Parameter(self.master[start:end])], foreach=False))
+                start = end
+        start = 0
+        for (end, group), optimizer in zip(self.segments, self.optimizers, strict=True):
+            lr, beta1, beta2, eps, weight_decay = groups[group]
+            settings = optimizer.param_groups[0]
+            settings.update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=weight_decay)
+            settings["params"][0].grad = gradient[start:end].float()
+            optimizer.step()
+            start = end
+
+
+class FakeStore:
+    """Outlives sessions, as a store does."""
+
+    def __init__(self) -> None:
+        self.manifest: Manifest | None = None
+        self.blocks: list[StoredBlock] = []
+        self.initialised = False
+
+    @property
+    def dtype(self) -> torch.dtype:
+        assert self.manifest is not None
+        return getattr(torch, self.manifest.dtype)
+
+
+class FakeEndpoint:
+    """The worker's end; ``log`` lists (what, block) in the order asked for."""
+
+    def __init__(self, store: FakeStore, window_bytes: int, arena_bytes: int) -> None:
+        self.store = store
+        self.log: list[tuple[str, int]] = []
+        self.groups_begun: list[tuple[float, float, float, float, float]] | None = None
+        self.peak_held_bytes = 0
+        self.arena_bytes = arena_bytes
+        self._memory = bytearray(b"\xff" * window_bytes)
+        self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self._arena_memory = bytearray(b"\xff" * arena_bytes)
+        self._arena = torch.frombuffer(self._arena_memory, dtype=torch.uint8)
+        self._registered = 0
+        self._requests: dict[int, tuple[str, int, int]] = {}
+        self._next_handle = 1
+        self._next_offset = 0
+        self._held: dict[int, tuple[int, bool]] = {}  # block -> offset, waited for
+        self._collected: dict[int, Tensor] = {}
+        self._pushed: set[int] = set()
+
+    @property
+    def window(self) -> memoryview:
+        return memoryview(self._memory)
+
+    @property
+    def held(self) -> set[int]:
+        return set(self._held)
+
+    def register(self, nbytes: int) -> memoryview:
+        start, self._registered = self._registered, self._registered + nbytes
+        assert self._registered <= self.arena_bytes, "arena overrun"
+        return memoryview(self._arena_memory)[start : start + nbytes]
+
+    def begin(self, groups) -> None:
+        assert self.store.initialised
+        assert self.groups_begun is None, "begin within an attempt"
+        self.groups_begun = list(groups)
+        self.log.append(("begin", -1))
+
+    def pull(self, block: int) -> int:
+        assert block not in self._held, f"block {block} is held already"
+        assert block not in self._pushed, f"block {block} pulled after its push"
+        offset = self._allocate(self._block_bytes(block))
+        self._held[block] = (offset, False)
+        self.peak_held_bytes = max(self.peak_held_bytes, sum(map(self._block_bytes, self._held)))
+        return self._post("pull", block, offset)
+
+    def release(self, block: int) -> None:
+        offset, waited = self._held.pop(block)
+        assert waited, f"block {block} released before its pull was waited for"
+        self._bytes[offset : offset + self._block_bytes(block)] = 255
+        self.log.append(("release", block))
+
+    def push(self, block: int, arena_offset: int) -> int:
+        assert self.groups_begun is not None, "push outside an attempt"
+        assert self.store.blocks[block].manifest.trainable, "push of a frozen block"
+        assert block not in self._pushed, f"block {block} pushed twice"
+        self._pushed.add(block)
+        return self._post("push", block, arena_offset)
+
+    def initialise(self, block: int, arena_offset: int) -> int:
+        assert not self.store.initialised
+        return self._post("initialise", block, arena_offset)
+
+    def finish_initialise(self) -> int:
+        return self._post("finish", -1, 0)
+
+    def commit(self, skip: bool = False) -> int:
+        assert self.groups_begun is not None, "commit outside an attempt"
+        assert not self._held, f"commit while holding {self._held}"
+        return self._post("skip" if skip else "commit", -1, 0)
+
+    def done(self, handle: int) -> bool:
+        return handle not in self._requests
+
+    def wait(self, handle: int) -> int:
+        what, block, offset = self._requests.pop(handle, ("", -1, 0))
+        if what == "pull":
+            stored = self.store.blocks[block]
+            self._bytes[offset : offset + self._block_bytes(block)] = stored.master.to(self.store.dtype).view(
+                torch.uint8
+            )
+            self._held[block] = (offset, True)
+            return offset
+        if what == "push":  # read as late as the contract allows, so that reuse before it shows
+            self._collected[block] = self._read(block, offset, self.store.dtype)
+        elif what == "initialise":
+            self.store.blocks[block].master.copy_(self._read(block, offset, torch.float32))
+        elif what == "finish":
+            self.store.initialised = True
+        elif what in ("commit", "skip"):
+            return self._end_attempt(what == "skip")
+        return 0
+
+    def _end_attempt(self, skip: bool) -> int:
+        for handle in [handle for handle, request in self._requests.items() if request[0] == "push"]:
+            self.wait(handle)
+        trainable = {index for index, block in enumerate(self.store.blocks) if block.manifest.trainable}
+        assert skip or self._pushed == trainable, f"pushed {self._pushed} of {trainable}"
+        good = not skip and all(bool(torch.isfinite(gradient).all()) for gradient in self._collected.values())
+        if good:
+            assert self.groups_begun is not None
+            for block, gradient in self._collected.items():
+                self.store.blocks[block].update(gradient, self.groups_begun)
+        self._collected.clear()
+        self._pushed.clear()
+        self.groups_begun = None
+        return int(good)
+
+    def _read(self, block: int, offset: int, dtype: torch.dtype) -> Tensor:
+        manifest = self.store.blocks[block].manifest
+        values = self._arena[offset : offset + manifest.elements * dtype.itemsize].view(dtype).clone()
+        padding = torch.ones(manifest.elements, dtype=torch.bool)
+        for parameter in manifest.parameters:
+            padding[parameter.offset : parameter.offset + parameter.numel] = False
+        assert bool((values[padding] == 0).all()), f"padding of block {manifest.name} is not zero"
+        return values
+
+    def _post(self, what: str, block: int, offset: int) -> int:
+        handle, self._next_handle = self._next_handle, self._next_handle + 1
+        self._requests[handle] = (what, block, offset)
+        self.log.append((what, block))
+        return handle
+
+    def _block_bytes(self, block: int) -> int:
+        return self.store.blocks[block].manifest.elements * self.store.dtype.itemsize
+
+    def _allocate(self, nbytes: int) -> int:
+        taken = [(offset, offset + self._block_bytes(block)) for block, (offset, _) in self._held.items()]
+        step = -(-nbytes // PAGE) * PAGE
+        for start in (self._next_offset, 0):  # a place other than last time, to catch stale views
+            while start + nbytes <= len(self._memory):
+                if all(start + nbytes <= low or high <= start for low, high in taken):
+                    self._next_offset = start + step
+                    return start
+                start += PAGE
+        raise AssertionError(f"window is full: held {self._held}, asked for {nbytes} bytes")
+
+
+class FakeSession:
+    """One worker of one, over a store in memory."""
+
+    rank = 0
+    workers = 1
+
+    def __init__(self, store: FakeStore | None = None, *, window_bytes: int = 1 << 22, rank: int = 0) -> None:
+        self.store = store or FakeStore()
+        self.rank = rank
+        self.step = 0
+        self.attempts = 0
+        self.rolled_back = 0
+        self.segments: dict[int, list[tuple[int, int]]] = {}
+        self._window_bytes = window_bytes
+        self._endpoint: FakeEndpoint | None = None
+
+    @property
+    def endpoint(self) -> FakeEndpoint:
+        assert self._endpoint is not None
+        return self._endpoint
+
+    def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
+        assert Manifest.from_json(manifest.to_json()) == manifest
+        fresh = self.store.manifest is None
+        if fresh:
+            self.store.manifest = manifest
+            self.store.blocks = [
+                StoredBlock(block, torch.full((block.elements,), float("nan")), [(block.elements, 0)])
+                for block in manifest.blocks
+            ]
+        assert self.store.manifest == manifest
+        self._endpoint = FakeEndpoint(self.store, self._window_bytes, self._arena_bytes(manifest))
+        return fresh
+
+    def initialised(self) -> None:
+        assert self.store.initialised
+        assert not any(bool(torch.isnan(block.master).any()) for block in self.store.blocks)
+
+    def set_segments(self, block: int, segments) -> None:
+        assert self.endpoint.groups_begun is None
+        assert segments[-1][0] == self.store.blocks[block].manifest.elements
+        assert [end for end, _ in segments] == sorted({end for end, _ in segments})
+        self.segments[block] = list(segments)
+        self.store.blocks[block].segments = list(segments)
+
+    def count_step(self, committed: bool) -> None:
+        self.attempts += 1
+        self.step += committed
+        self.rolled_back += not committed
+
+    def _arena_bytes(self, manifest: Manifest) -> int:
+        """As the server has it: the held blocks' gradients, two of the largest other's, and room for first values."""
+        size = torch.empty((), dtype=getattr(torch, manifest.dtype)).element_size()
+        pages = [-(-block.elements * size // PAGE) * PAGE for block in manifest.blocks]
+        trainable = [(block, nbytes) for block, nbytes in zip(manifest.blocks, pages, strict=True) if block.trainable]
+        held = sum(nbytes for block, nbytes in trainable if block.name.startswith("<root>"))
+        others = max((nbytes for block, nbytes in trainable if not block.name.startswith("<root>")), default=0)
+        largest = max(-(-block.elements * 4 // PAGE) * PAGE for block in manifest.blocks)
+        return max(held + 2 * others, largest)

@@ -1,0 +1,197 @@
+"""luwu.AdamW: torch's settings, groups, schedulers, and steps that the server rolled back."""
+
+import copy
+
+import pytest
+import torch
+from tests.unit.fake_session import FakeSession
+from tests.unit.worker_models import Tiny, assert_same_state, loss_of, plain_adamw, tokens, train
+from torch import Tensor, nn
+
+from luwu.errors import ConfigError, NonFiniteError, StepOrderError
+from luwu.optim.adamw import AdamW
+from luwu.worker.parallelize import full_state_dict, parallelize
+
+
+def parallel(model: nn.Module | None = None, **options) -> tuple[nn.Module, FakeSession]:
+    torch.manual_seed(0)
+    session = FakeSession()
+    return parallelize(model or Tiny(), session, **options), session
+
+
+def decay_groups(model: nn.Module) -> list[dict]:
+    parameters = list(model.parameters())
+    return [
+        {"params": [parameter for parameter in parameters if parameter.dim() > 1], "weight_decay": 0.3},
+        {"params": [parameter for parameter in parameters if parameter.dim() <= 1], "weight_decay": 0.0, "lr": 3e-3},
+    ]
+
+
+def test_defaults_are_those_of_torch():
+    model, _ = parallel()
+    ours, torchs = AdamW(model).defaults, torch.optim.AdamW([torch.zeros(1)]).defaults
+    assert ours == {name: torchs[name] for name in ours}
+    assert isinstance(AdamW(model), torch.optim.Optimizer)
+
+
+def test_groups_with_their_own_settings():
+    torch.manual_seed(0)
+    model = Tiny(tied=True)
+    peer = copy.deepcopy(model)
+    model, _ = parallel(model)
+    losses = train(model, AdamW(decay_groups(model), lr=1e-2), range(4))
+    peers = train(peer, torch.optim.AdamW(decay_groups(peer), lr=1e-2, foreach=False), range(4))
+    assert losses == pytest.approx(peers, rel=1e-6)
+    assert_same_state(full_state_dict(model), peer.state_dict())
+
+
+def test_one_group_sends_no_segments():
+    model, session = parallel()
+    train(model, AdamW(list(model.parameters())), range(1))
+    assert session.segments == {}
+
+
+def test_segments_follow_the_parameters():
+    model, session = parallel()
+    train(model, AdamW(decay_groups(model)), range(1))
+    block = session.store.blocks[1].manifest  # norm.weight, norm.bias, up.weight, up.bias, down.weight, down.bias
+    starts = {parameter.name.removeprefix("h.0."): parameter.offset for parameter in block.parameters}
+    assert session.segments[1] == [
+        (starts["up.weight"], 1), (starts["up.bias"], 0), (starts["down.weight"], 1), (starts["down.bias"], 0),
+        (block.elements, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_schedulers(tensor_lr):
+    torch.manual_seed(0)
+    model = Tiny()
+    peer = copy.deepcopy(model)
+    model, session = parallel(model)
+    results = []
+    for each, optimizer in (
+        (model, AdamW(model, lr=torch.tensor(1e-2) if tensor_lr else 1e-2)),
+        (peer, plain_adamw(peer, lr=1e-2)),
+    ):
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=6)
+        losses = []
+        for step in range(5):
+            losses += train(each, optimizer, [step])
+            scheduler.step()
+        results.append(losses)
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
+    assert_same_state(full_state_dict(model), peer.state_dict(), 1e-5)
+    assert session.step == 5
+
+
+def test_settings_changed_between_forward_and_step_are_refused():
+    model, _ = parallel()
+    optimizer = AdamW(model, lr=1e-2)
+    loss_of(model, 0).backward()
+    optimizer.param_groups[0]["lr"] = 1e-3
+    with pytest.raises(StepOrderError, match="between optim"):
+        optimizer.step()
+    optimizer.zero_grad()
+    train(model, optimizer, range(1))
+
+
+def test_closure():
+    model, session = parallel()
+    optimizer = AdamW(model)
+
+    def closure() -> Tensor:
+        loss = loss_of(model, 0)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) > 0
+    assert session.step == 1
+
+
+def poisoned_loss(model: nn.Module, step: int) -> Tensor:
+    return loss_of(model, step) * (float("nan") if step in (2, 3) else 1.0)
+
+
+def test_steps_with_non_finite_gradients_are_rolled_back():
+    torch.manual_seed(0)
+    model = Tiny()
+    peer = copy.deepcopy(model)
+    model, session = parallel(model)
+    optimizer, committed = AdamW(model, lr=1e-2), []
+    for step in range(6):
+        train(model, optimizer, [step], poisoned_loss)
+        committed.append(optimizer.last_step_committed)
+    assert committed == [True, True, False, False, True, True]
+    assert (session.step, session.attempts, session.rolled_back) == (4, 6, 2)
+    train(peer, plain_adamw(peer, lr=1e-2), [0, 1, 4, 5])
+    assert_same_state(full_state_dict(model), peer.state_dict())
+
+
+def test_too_many_rolled_back_steps_in_a_row():
+    model, _ = parallel()
+    optimizer = AdamW(model, max_skipped=3)
+    bad = lambda model, step: loss_of(model, step) * float("inf")  # noqa: E731
+    train(model, optimizer, range(2), bad)
+    train(model, optimizer, range(1))  # starts the count anew
+    train(model, optimizer, range(2), bad)
+    with pytest.raises(NonFiniteError, match="3 steps in a row"):
+        train(model, optimizer, range(1), bad)
+    train(model, optimizer, range(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_grad_norm": 1.0}, "max_grad_norm: expected None, found 1.0"),
+        ({"lr": -1.0}, "lr of parameter group 0"),
+        ({"lr": float("nan")}, "lr of parameter group 0"),
+        ({"eps": -1e-8}, "eps of"),
+        ({"weight_decay": -0.1}, "weight_decay of"),
+        ({"betas": (0.9, 1.0)}, r"betas\[1\]"),
+        ({"max_skipped": 0}, "max_skipped"),
+    ],
+)
+def test_settings_that_cannot_work(settings, message):
+    model, _ = parallel()
+    with pytest.raises(ConfigError, match=message):
+        AdamW(model, **settings)
+
+
+def test_parameters_that_cannot_be_optimized():
+    model, _ = parallel()
+    other, _ = parallel()
+    with pytest.raises(ConfigError, match=r"embed\.weight.*found it in none"):
+        AdamW(model.h.parameters())
+    with pytest.raises(ConfigError, match="found 2 models"):
+        AdamW([*model.parameters(), *other.parameters()])
+    with pytest.raises(ConfigError, match=r"after luwu\.parallelize"):
+        AdamW(Tiny().parameters())
+    with pytest.raises(ConfigError, match="expected a parallelized one, found Tiny"):
+        AdamW(Tiny())
+    frozen, _ = parallel(Tiny().requires_grad_(False))
+    with pytest.raises(ConfigError, match="expected trainable parameters, found none"):
+        AdamW(frozen)
+
+
+def test_groups_and_optimizer_stay_once_training_began():
+    model, _ = parallel()
+    AdamW(model)
+    optimizer = AdamW(model)  # a better thought, before the first step
+    with pytest.raises(ConfigError, match="add_param_group"):
+        optimizer.add_param_group({"params": [torch.zeros(1)]})
+    train(model, optimizer, range(1))
+    with pytest.raises(ConfigError, match="second after the first step"):
+        AdamW(model)
+
+
+def test_state_dict_holds_settings_only():
+    model, _ = parallel()
+    optimizer = AdamW(model, lr=0.5)
+    train(model, optimizer, range(1))
+    saved = optimizer.state_dict()
+    assert saved["state"] == {}
+    saved["param_groups"][0]["lr"] = 0.25
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    with torch.no_grad():
+        model(tokens(0))
