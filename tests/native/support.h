@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -109,14 +111,13 @@ class Rig {
             if (pull(worker, block) < 0) return -1;
             if (block != 0) pipeline_->release(block);
         }
-        std::vector<std::vector<std::byte>> gradients(blocks);
         std::vector<std::future<std::int64_t>> pushes;
         for (std::uint32_t block = blocks; block-- > 0;) {
             if (block != 0 && pull(worker, block) < 0) return -1;
             if (layout_.shape().blocks[block].trainable) {
-                gradients[block] = make_gradient(worker, step, block, spoil && block == 2);
+                const std::byte* gradient = keep(make_gradient(worker, step, block, spoil && block == 2));
                 pushes.push_back(start([&](pipeline::Reply reply) {
-                    pipeline_->push(worker, block, gradients[block].data(), std::move(reply));
+                    pipeline_->push(worker, block, gradient, std::move(reply));
                 }));
             }
             pipeline_->release(block);
@@ -149,6 +150,12 @@ class Rig {
         return held;
     }
 
+    // As the server's mapping of an arena does: gradients outlive the pipeline, also when a step fails half-way.
+    const std::byte* keep(std::vector<std::byte> gradient) {
+        const std::lock_guard lock(mutex_);
+        return gradients_.emplace_back(std::move(gradient)).data();
+    }
+
     static std::future<std::int64_t> start(const std::function<void(pipeline::Reply)>& call) {
         auto promise = std::make_shared<std::promise<std::int64_t>>();
         auto result = promise->get_future();
@@ -162,6 +169,8 @@ class Rig {
     store::ChunkStore store_;
     store::AlignedBuffer window_;
     std::uint32_t workers_ = 1;
+    std::mutex mutex_;
+    std::deque<std::vector<std::byte>> gradients_;
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 

@@ -1,0 +1,43 @@
+# Every target does its own set-up; `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-sanitize lint format bench clean
+
+BIN := .venv/bin
+PYTHON_SOURCES := src tests benchmarks examples tools
+CXX_SOURCES = $(shell find native tests/native -name '*.cc' -o -name '*.h')
+
+help: ## List the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+setup: ## System packages where allowed, .venv with pinned packages, native build; quick when nothing changed
+	@tools/setup.sh
+
+train: setup ## Train a small language model on this machine's Python sources
+	@$(BIN)/luwu train
+
+test: setup ## Native unit tests, then the Python tests
+	@tools/native_tests.sh native
+	@$(BIN)/python -m pytest -q
+
+test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, and under ThreadSanitizer
+	@tools/native_tests.sh asan address,undefined
+	@tools/native_tests.sh tsan thread
+
+lint: setup ## ruff, mypy and clang-format, changing nothing
+	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))
+	@$(BIN)/ruff format --check $(wildcard $(PYTHON_SOURCES))
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: setup ## Rewrite the sources as ruff and clang-format want them
+	@$(BIN)/ruff check --fix $(wildcard $(PYTHON_SOURCES))
+	@$(BIN)/ruff format $(wildcard $(PYTHON_SOURCES))
+	@$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
+	@$(BIN)/python tools/bench.py
+
+clean: ## Remove everything that was built here, the environments too
+	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds the native unit tests in build/NAME, with the given sanitizers if any, and runs them.
+# The Python module is not built with sanitizers: that needs their run-time library preloaded into an interpreter that
+# they do not know, and torch beside it, which reports leaks and races of its own.
+# usage: tools/native_tests.sh NAME [SANITIZERS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+name=$1
+sanitizers=${2:-}
+folder=build/$name
+export PATH="$PWD/.venv/bin:$PATH"
+
+if [[ ! -e /usr/include/doctest/doctest.h ]]; then
+    echo "SKIPPED native tests ($name): doctest is not installed (apt-get install doctest-dev)" >&2
+    exit 0
+fi
+
+build_type=Release
+warnings_are_errors=ON
+if [[ -n $sanitizers ]]; then
+    build_type=RelWithDebInfo
+    warnings_are_errors=OFF # instrumented code makes compilers warn about what is not there
+fi
+cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=$build_type -DLUWU_BUILD_TESTS=ON \
+    -DLUWU_WERROR=$warnings_are_errors -DLUWU_SANITIZE="$sanitizers" >/dev/null
+cmake --build "$folder" -- --quiet
+
+# ThreadSanitizer maps its shadow at fixed addresses, which strong address randomisation may have taken.
+run=()
+if [[ $sanitizers == thread ]] && setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then
+    run=(setarch "$(uname -m)" --addr-no-randomize)
+fi
+ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
+    UBSAN_OPTIONS=print_stacktrace=1 \
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
+    "${run[@]}" ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)"

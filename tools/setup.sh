@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Prepares a checkout for development: system packages (where this user may install them), .venv with the pinned Python
+# packages, and LuWu itself, editable, with its native part built. Does only what is missing or has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/shared.sh
+
+readonly ENVIRONMENT=.venv
+
+missing_system_packages() {
+    command -v c++ >/dev/null || echo g++
+    [[ -e /usr/include/liburing.h ]] || echo liburing-dev
+    [[ -e /usr/include/doctest/doctest.h ]] || echo doctest-dev
+    find_python >/dev/null || printf '%s\n' python3-venv python3-dev
+}
+
+say_what_is_still_missing() {
+    [[ -e /usr/include/liburing.h ]] || say "without liburing-dev, a thread pool reads and writes the disk"
+    [[ -e /usr/include/doctest/doctest.h ]] || say "without doctest-dev, the native unit tests are skipped"
+    command -v c++ >/dev/null || fail "a C++20 compiler is needed: g++ 11, clang 14, or newer"
+}
+
+install_requirements() {
+    say "installing requirements/development.txt (takes minutes the first time)"
+    pip_install "$ENVIRONMENT" -r requirements/development.txt
+}
+
+# Without dependencies: they are all there, pinned, and pip must not move them.
+build_package() {
+    say "building LuWu"
+    PATH="$PWD/$ENVIRONMENT/bin:$PATH" pip_install "$ENVIRONMENT" --no-build-isolation --no-deps \
+        --config-settings=cmake.define.LUWU_WERROR=ON --editable .
+}
+
+# What the built package depends on; that liburing appeared or went is a reason to build again, too.
+build_input() {
+    hash_of pyproject.toml CMakeLists.txt cmake native requirements/development.txt
+    [[ ! -e /usr/include/liburing.h ]] || echo "liburing"
+}
+
+take_turn
+install_system_packages missing_system_packages
+say_what_is_still_missing
+make_environment "$ENVIRONMENT"
+once_for "$ENVIRONMENT" requirements "$(hash_of requirements/development.txt)" install_requirements
+once_for "$ENVIRONMENT" build "$(build_input)" build_package
