@@ -109,7 +109,8 @@ class LocalServer:
         self._listener.shutdown(socket.SHUT_RDWR)
         with self._lock:
             for connection in self._connections:
-                connection.shutdown(socket.SHUT_RD)
+                with suppress(OSError):  # its worker may have closed it already
+                    connection.shutdown(socket.SHUT_RD)
         self._ready.set()
         for thread in self._threads:
             thread.join()

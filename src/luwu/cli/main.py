@@ -1,0 +1,43 @@
+"""The `luwu` command. Errors that users can act on are one line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from typer.core import TyperGroup
+
+from luwu.cli.doctor import doctor
+from luwu.cli.train import train
+from luwu.errors import ConfigError, DataError, LuwuError, ManifestMismatchError, MemoryBudgetError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+BAD_INPUT = (ConfigError, DataError, ManifestMismatchError, MemoryBudgetError)
+
+
+class Commands(TyperGroup):
+    """Commands whose typed errors become a message on standard error and an exit code."""
+
+    def invoke(self, context: typer.Context) -> object:  # type: ignore[override]
+        """Run the chosen command."""
+        try:
+            return super().invoke(context)
+        except LuwuError as error:
+            sys.stderr.write(f"luwu: {error}\n")
+            raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train models whose parameters and optimizer state live in a store on disk.",
+)
+app.command()(train)
+app.command()(doctor)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,143 @@
+"""`luwu train`: train a language model on this machine, with server and workers started for you."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from luwu.config import default_text, describe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from luwu.config import Settings
+    from luwu.launch.folder import RunFolder
+    from luwu.launch.local import Outcome
+
+EXIT_STOPPED = 130
+"""Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
+
+
+def setting(group: str, name: str, flag: str = "") -> Any:
+    """A flag for one setting, explained in the setting's own words."""
+    meaning, default = describe(group, name), default_text(group, name)
+    text = f"{meaning} ({default})" if default else meaning
+    return typer.Option(flag or f"--{name}", help=text, rich_help_panel=group, show_default=False)
+
+
+def train(
+    config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
+    run: Annotated[Path | None, typer.Option(help="run folder: started if new, resumed if not")] = None,
+    data: Annotated[Path | None, setting("data", "path", "--data")] = None,
+    layers: Annotated[int | None, setting("model", "layers")] = None,
+    hidden: Annotated[int | None, setting("model", "hidden")] = None,
+    heads: Annotated[int | None, setting("model", "heads")] = None,
+    seq: Annotated[int | None, setting("model", "seq")] = None,
+    lr: Annotated[float | None, setting("optimizer", "lr")] = None,
+    steps: Annotated[int | None, setting("run", "steps")] = None,
+    batch: Annotated[int | None, setting("run", "batch")] = None,
+    workers: Annotated[int | None, setting("run", "workers")] = None,
+    store: Annotated[list[Path] | None, setting("run", "stores", "--store")] = None,
+    memory: Annotated[str | None, setting("run", "memory")] = None,
+    dtype: Annotated[str | None, setting("run", "dtype")] = None,
+    device: Annotated[str | None, setting("run", "device")] = None,
+    seed: Annotated[int | None, setting("run", "seed")] = None,
+    checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
+) -> None:
+    """Train a small language model on text, with the server and the workers on this machine.
+
+    Without arguments it learns Python from the standard library's source in a few minutes. The same command again
+    goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
+    """
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"path": data},
+        "model": {"layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
+        "optimizer": {"lr": lr},
+        "run": {
+            "steps": steps,
+            "batch": batch,
+            "workers": workers,
+            "stores": tuple(store) if store else None,
+            "memory": memory,
+            "dtype": dtype,
+            "device": device,
+            "seed": seed,
+            "checkpoint": checkpoint,
+        },
+    }
+    given = {
+        group: {name: value for name, value in values.items() if value is not None} for group, values in flags.items()
+    }
+    run_training(config, run, given)
+
+
+def run_training(config: Path | None, run: Path | None, flags: dict[str, dict[str, Any]]) -> None:
+    """Settle the settings, prepare the data, run, and tell how it ended."""
+    from rich.console import Console
+
+    from luwu.config import build_settings, check_resume, read_toml
+    from luwu.data.corpus import check_length, find_text
+    from luwu.launch.folder import RunFolder, default_folder
+    from luwu.launch.local import LocalRun
+    from luwu.observe.display import choose_display
+
+    chosen = (read_toml(config) if config else {}, flags)
+    folder = RunFolder(run or default_folder(build_settings(*chosen).data.path))
+    saved = folder.saved_settings()
+    settings = build_settings(saved or {}, *chosen)
+    if saved is not None:
+        check_resume(build_settings(saved), settings)
+    else:
+        check_length(find_text(settings.data.path), settings.model.seq, settings.data.validation_fraction)
+    console = Console()
+    with choose_display(console, settings.run.steps) as display:
+        display.say(f"run folder {folder.path}")
+        outcome = LocalRun(settings, folder, display).run()
+    draw_plots(folder, outcome)
+    tell(console, settings, folder, outcome)
+    if outcome.stopped:
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def draw_plots(folder: RunFolder, outcome: Outcome) -> None:
+    """Leave the loss curve and the throughput plot in the run folder."""
+    from luwu.observe.metrics import read_metrics
+    from luwu.observe.plots import draw_loss, draw_throughput
+
+    assert outcome.corpus is not None
+    rows = read_metrics(folder.metrics_path)
+    draw_loss(rows, folder.path / "loss.png", outcome.validation_loss, outcome.corpus.entropy)
+    draw_throughput(rows, folder.path / "throughput.png")
+
+
+def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome) -> None:
+    """Print how the run ended."""
+    from rich.text import Text
+
+    def say(*parts: str | tuple[str, str]) -> None:
+        console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
+
+    if outcome.stopped:
+        if outcome.step >= settings.run.steps:
+            say("stopped before the evaluation; every step is committed, the same command evaluates it")
+        else:
+            say(f"stopped after step {outcome.step} of {settings.run.steps}; the same command goes on from there")
+        return
+    assert outcome.validation_loss is not None and outcome.corpus is not None
+    say("")
+    say(
+        ("validation loss ", ""),
+        (f"{outcome.validation_loss:.3f}", "bold"),
+        f" nats per byte (single bytes without context: {outcome.corpus.entropy:.2f})",
+    )
+    say("sample:")
+    say((printable(outcome.prompt), "dim"), printable(outcome.sample))
+    say("")
+    say(f"loss.png, throughput.png and metrics.jsonl are in {folder.path}")
+
+
+def printable(text: str) -> str:
+    """The text without what would steer a terminal: a model writes any byte."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)

@@ -1,0 +1,292 @@
+"""Typed settings of a run: one source for the TOML file, the command line and the documentation.
+
+Each setting is declared once, with its meaning below it. A setting marked `FIXED` decides which numbers a run
+computes, so a run that is resumed must keep it; the others may change between two starts of the same run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from luwu.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FIXED = "fixed"
+"""Marks a setting that a resumed run must keep."""
+
+SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+
+
+def parse_size(value: object) -> int:
+    """Bytes in a size such as 8GiB, 512 MB or 1073741824; ConfigError for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if match is None or match[2].upper() not in SIZE_UNITS:
+        raise ConfigError(f"expected a size such as 8GiB, 512MiB or 2000000000, found {value!r}")
+    return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
+
+
+def absolute(value: str | Path) -> str:
+    """The absolute form of a path, so that a saved run means the same from any working directory."""
+    return str(Path(value).expanduser().absolute())
+
+
+def format_size(count: int) -> str:
+    """A count of bytes in the largest unit that is exact: 8GiB."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if count % SIZE_UNITS[unit.upper()] == 0:
+            return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
+    return str(count)
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+AbsolutePath = Annotated[str, BeforeValidator(absolute)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class Group(BaseModel):
+    """A group of settings: unknown names are refused, and the text below each field describes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelSettings(Group):
+    """The shape of the GPT."""
+
+    layers: Annotated[int, FIXED, Field(ge=1)] = 4
+    """transformer layers, each one block in the store"""
+    hidden: Annotated[int, FIXED, Field(ge=1)] = 128
+    """width of the residual stream; a multiple of heads"""
+    heads: Annotated[int, FIXED, Field(ge=1)] = 4
+    """attention heads"""
+    seq: Annotated[int, FIXED, Field(ge=2)] = 128
+    """sequence length in bytes"""
+    dropout: Annotated[Fraction, FIXED] = 0.0
+    """share of activations dropped while training"""
+
+    @model_validator(mode="after")
+    def heads_divide_hidden(self) -> ModelSettings:
+        """Every head gets the same number of channels."""
+        if self.hidden % self.heads:
+            nearest = max(1, round(self.hidden / self.heads)) * self.heads
+            raise ConfigError(
+                f"model.hidden: expected a multiple of model.heads ({self.heads}), found {self.hidden}; "
+                f"set hidden to {nearest} or choose heads that divide {self.hidden}"
+            )
+        return self
+
+
+class DataSettings(Group):
+    """What is learned and what is held back to measure it."""
+
+    path: Annotated[AbsolutePath | None, FIXED] = None
+    """text file or folder to learn from; without it, the Python standard library's source on this machine"""
+    validation_fraction: Annotated[float, FIXED, Field(gt=0.0, le=0.5)] = 0.05
+    """share of the text held back for validation"""
+    validation_windows: Annotated[int, Field(ge=1)] = 256
+    """sequences of held-back text that validation looks at"""
+
+
+class OptimizerSettings(Group):
+    """AdamW, its warmup and its cosine decay."""
+
+    lr: Annotated[float, Field(gt=0.0)] = 3e-3
+    """highest learning rate, reached after warmup"""
+    final_lr_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    """learning rate at the last step as a share of the highest"""
+    warmup_steps: Annotated[int, Field(ge=0)] = 50
+    """steps over which the learning rate grows from zero"""
+    beta1: Fraction = 0.9
+    """decay of the running mean of gradients"""
+    beta2: Fraction = 0.95
+    """decay of the running mean of squared gradients"""
+    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    """added to the root of the second moment"""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    """decoupled weight decay"""
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        progress = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))
+        cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.lr * (self.final_lr_fraction + (1.0 - self.final_lr_fraction) * cosine)
+
+
+class RunSettings(Group):
+    """How long, how wide and where."""
+
+    steps: Annotated[int, Field(ge=1)] = 1500
+    """optimizer steps of the whole run"""
+    batch: Annotated[int, FIXED, Field(ge=1)] = 16
+    """sequences a step, over all workers together"""
+    workers: Annotated[int, Field(ge=1)] = 2
+    """worker processes; another number trains on the same samples in the same order"""
+    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
+    """seed of the initial parameters, the order of the data and dropout"""
+    dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
+    """type that workers compute in; the optimizer keeps float32 masters either way"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where workers compute"""
+    checkpoint: bool = True
+    """recompute each block's activations in the backward pass instead of keeping them"""
+    memory: Size = 8 * 2**30
+    """memory budget of the server, for example 8GiB"""
+    stores: Annotated[tuple[AbsolutePath, ...], FIXED] = ()
+    """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
+
+
+class SampleSettings(Group):
+    """The text generated after training."""
+
+    length: Annotated[int, Field(ge=1)] = 400
+    """bytes to generate"""
+    temperature: Annotated[float, Field(gt=0.0)] = 0.7
+    """randomness: towards 0 the likeliest byte always wins, 1 samples what the model believes"""
+
+
+class Settings(Group):
+    """Every setting of a run."""
+
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    run: RunSettings = RunSettings()
+    sample: SampleSettings = SampleSettings()
+
+    @model_validator(mode="after")
+    def workers_have_work(self) -> Settings:
+        """A worker without a single sequence would only wait."""
+        if self.run.workers > self.run.batch:
+            raise ConfigError(
+                f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
+                f"found {self.run.workers}; use fewer workers or a larger batch"
+            )
+        return self
+
+
+def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Settings from the defaults and then each overlay ({group: {name: value}}), later ones winning.
+
+    Raises:
+        ConfigError: naming the setting, what was expected, what was found.
+    """
+    merged: dict[str, dict[str, Any]] = {}
+    for overlay in overlays:
+        for group, values in overlay.items():
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {values!r}")
+            merged.setdefault(group, {}).update(values)
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise _config_error(error) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a settings file; ConfigError if it cannot be read or is not TOML."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"settings file {path}: cannot be read: {error.strerror}; check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings file {path}: expected TOML, found a mistake: {error}") from None
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as a TOML file that says what each of them means."""
+    lines: list[str] = []
+    for group_name, group in settings:
+        lines.append(f"[{group_name}]")
+        for name, value in group:
+            lines.append(f"# {describe(group_name, name)}")
+            lines.append(f"# {name} = (not set)" if value is None else f"{name} = {_toml_value(value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def describe(group: str, name: str) -> str:
+    """The meaning of one setting, as declared above."""
+    return _fields(group)[name].description or ""
+
+
+def default_text(group: str, name: str) -> str:
+    """The default of one setting as a user would write it; empty if it has none."""
+    value = getattr(getattr(Settings(), group), name)
+    if value is None or value == ():
+        return ""
+    return format_size(value) if name == "memory" else str(value).lower()
+
+
+def check_resume(saved: Settings, wanted: Settings) -> None:
+    """Refuse to go on with a run under settings that would change what it computes.
+
+    Raises:
+        ConfigError: naming the first fixed setting that differs.
+    """
+    for group, name in _fixed_settings():
+        before, now = getattr(getattr(saved, group), name), getattr(getattr(wanted, group), name)
+        if before != now:
+            raise ConfigError(
+                f"{group}.{name}: the run was started with {before!r}, found {now!r}; "
+                "leave it as it was to go on, or start another run with --run"
+            )
+
+
+def _fixed_settings() -> Iterator[tuple[str, str]]:
+    for group in Settings.model_fields:
+        yield from ((group, name) for name, field in _fields(group).items() if FIXED in field.metadata)
+
+
+def _fields(group: str) -> Mapping[str, FieldInfo]:
+    """The settings of a group, or the groups where the name is none of theirs."""
+    field = Settings.model_fields.get(group)
+    annotation = field.annotation if field else Settings
+    assert isinstance(annotation, type) and issubclass(annotation, Group)
+    return annotation.model_fields
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _config_error(error: ValidationError) -> ConfigError:
+    """The first complaint in our own words."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):
+        text = str(inner)
+        return ConfigError(text if text.startswith(("model.", "run.")) else f"{place}: {text}")
+    if first["type"] == "extra_forbidden":
+        known = _fields(str(first["loc"][0]))
+        return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return ConfigError(f"{place}: expected {expected}, found {first['input']!r}; change it in the settings or its flag")

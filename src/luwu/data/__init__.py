@@ -1,0 +1,1 @@
+"""Text corpora and the order in which workers see them."""

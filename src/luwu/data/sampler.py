@@ -1,0 +1,92 @@
+"""Which sequences a step trains on: a pure function of the seed, the attempt and the settings.
+
+Nothing is kept between steps, so a resumed run goes on with the very samples the undisturbed run would have seen.
+An attempt is a step that was tried, committed or rolled back: a step that was rolled back is tried again on new data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from luwu.data.corpus import Bytes
+
+Batch = np.ndarray[Any, np.dtype[np.int64]]
+
+FEISTEL_ROUNDS = 4
+
+
+class Permutation:
+    """A keyed order of 0..size-1 that is computed place by place and never stored.
+
+    A four-round Feistel network (Luby and Rackoff, 1988) permutes the numbers of an even count of bits; a result
+    outside the range is sent through again until it falls inside (cycle walking: Black and Rogaway, 2002).
+    """
+
+    def __init__(self, size: int, key: bytes) -> None:
+        self.size = size
+        self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._keys = [key + bytes([round_]) for round_ in range(FEISTEL_ROUNDS)]
+
+    def __getitem__(self, place: int) -> int:
+        """The number at one place of the order."""
+        if not 0 <= place < self.size:
+            raise IndexError(f"place {place}: expected 0 to {self.size - 1}")
+        number = self._scramble(place)
+        while number >= self.size:
+            number = self._scramble(number)
+        return number
+
+    def _scramble(self, number: int) -> int:
+        mask = (1 << self._half_bits) - 1
+        left, right = number >> self._half_bits, number & mask
+        for key in self._keys:
+            digest = hashlib.blake2b(right.to_bytes(8, "little"), key=key, digest_size=8).digest()
+            left, right = right, left ^ (int.from_bytes(digest, "little") & mask)
+        return left << self._half_bits | right
+
+
+class Sampler:
+    """Cuts text into windows of `seq` bytes and deals them out: each window once an epoch, in an order of its own.
+
+    `text` is uint8; `batch` windows make one step over all workers.
+    """
+
+    def __init__(self, text: Bytes, seq: int, batch: int, seed: int) -> None:
+        self.text = text
+        self.seq = seq
+        self.batch = batch
+        self.seed = seed
+        self.windows = (len(text) - 1) // seq
+
+    def indices(self, attempt: int) -> list[int]:
+        """The windows of one attempt's whole batch, the same for any number of workers."""
+        first = attempt * self.batch
+        return [self._index(first + place) for place in range(self.batch)]
+
+    def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
+        """One worker's share of an attempt: inputs and targets, int64 [share, seq]."""
+        return cut(self.text, self.indices(attempt)[share(self.batch, rank, workers)], self.seq)
+
+    def _index(self, position: int) -> int:
+        epoch, place = divmod(position, self.windows)
+        return Permutation(self.windows, mixed(self.seed, epoch))[place]
+
+
+def share(count: int, rank: int, workers: int) -> slice:
+    """The part of `count` things that falls to one worker: consecutive, sizes differing by one at most."""
+    return slice(count * rank // workers, count * (rank + 1) // workers)
+
+
+def cut(text: Bytes, windows: list[int], seq: int) -> tuple[Batch, Batch]:
+    """The given windows of a text: inputs and the bytes that follow each, int64 [windows, seq]."""
+    both = np.stack([text[window * seq : window * seq + seq + 1] for window in windows]).astype(np.int64)
+    return both[:, :-1], both[:, 1:]
+
+
+def mixed(*numbers: int) -> bytes:
+    """Sixteen bytes that depend on every one of the numbers."""
+    joined = b"".join(number.to_bytes(8, "little") for number in numbers)
+    return hashlib.blake2b(joined, digest_size=16).digest()

@@ -1,0 +1,50 @@
+"""The run folder: everything a run leaves behind. The server locks it against a second launcher."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from luwu.config import Settings, read_toml, to_toml
+from luwu.data.corpus import Corpus, find_text, prepare
+
+DEFAULT_NAME = "python-stdlib"
+"""Name of the run that learns from the standard library."""
+
+
+class RunFolder:
+    """Paths in a run folder; making one touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.config_path = self.path / "config.toml"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.job_path = self.path / "job.json"
+
+    def saved_settings(self) -> dict[str, Any] | None:
+        """The tables of config.toml, None if no run was started here yet."""
+        return read_toml(self.config_path) if self.config_path.exists() else None
+
+    def save_settings(self, settings: Settings) -> None:
+        """Write config.toml, whole or not at all."""
+        partial = self.config_path.with_suffix(".partial")
+        partial.write_text(to_toml(settings), encoding="utf-8")
+        partial.replace(self.config_path)
+
+    def load_corpus(self, settings: Settings) -> Corpus:
+        """The corpus that the run was started with; for a new run, one made from the data. Raises DataError."""
+        existing = Corpus.load(self.path) if self.config_path.exists() else None
+        if existing is not None:
+            return existing
+        data = settings.data
+        return prepare(find_text(data.path), self.path, settings.model.seq, data.validation_fraction)
+
+    def log_path(self, rank: int) -> Path:
+        """Where a worker's output goes."""
+        return self.path / f"worker-{rank}.log"
+
+
+def default_folder(data_path: str | None) -> Path:
+    """Where a run goes that named no folder: runs/ and the name of its data."""
+    name = DEFAULT_NAME if data_path is None else Path(data_path).stem or "text"
+    return Path("runs", name)

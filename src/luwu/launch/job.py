@@ -1,0 +1,41 @@
+"""What the launcher tells its workers: a JSON file, and the words both sides use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from luwu.config import Settings
+
+EXIT_FAILED = 1
+"""A worker's exit status after an error of its own; its log says which."""
+
+EXIT_SERVER_LOST = 3
+"""A worker's exit status when the server or another worker went first: not the cause of anything."""
+
+ERROR_MARK = "luwu error "
+"""Starts the line in the log of a worker that ended with a typed error; JSON follows: {"type": ..., "message": ...}."""
+
+
+class Job(BaseModel):
+    """A run as one worker needs to know it. Times and paths are the launcher's."""
+
+    settings: Settings
+    folder: str
+    socket_path: str
+    launcher_pid: int
+
+    @property
+    def stop_path(self) -> Path:
+        """The file whose presence says that the attempt just finished was the last."""
+        return Path(self.folder, "stop")
+
+    def write(self, path: Path) -> None:
+        """Save the job for the workers."""
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> Job:
+        """The job that a launcher saved."""
+        return Job.model_validate_json(path.read_text(encoding="utf-8"))

@@ -1,0 +1,198 @@
+"""A whole run on this machine: an embedded server here, worker processes beside it.
+
+This process never imports torch: the workers bring their own, and it stays as small as the server is.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from luwu.config import Settings
+from luwu.data.corpus import Corpus
+from luwu.errors import ServerError
+from luwu.launch.folder import RunFolder
+from luwu.launch.interrupts import Interrupts
+from luwu.launch.job import Job
+from luwu.launch.processes import WorkerProcesses
+from luwu.observe.display import Display
+from luwu.observe.meter import Meter, StepReport
+from luwu.observe.metrics import MetricsLog
+from luwu.server.server import LocalServer
+
+LOOK_SECONDS = 0.1
+"""How often the launcher looks after its workers when they have nothing to say."""
+
+GRACE_SECONDS = 15.0
+"""How long the others may take to end by themselves after a worker failed."""
+
+Report = Mapping[str, Any]
+
+
+@dataclass
+class Outcome:
+    """How a run ended. `validation_loss` is in nats per byte; it and the sample are missing if the run was stopped."""
+
+    corpus: Corpus | None = None
+    step: int = 0
+    stopped: bool = False
+    validation_loss: float | None = None
+    prompt: str = ""
+    sample: str = ""
+
+
+class LocalRun:
+    """Runs a job once: start or resume, train, evaluate."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, display: Display) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._display = display
+        self._meter = Meter(settings.run.workers, settings.run.steps)
+        self._reports: queue.SimpleQueue[tuple[int, Report]] = queue.SimpleQueue()
+        self._results: dict[int, Report] = {}
+        self._training = True
+        self._outcome = Outcome()
+        self._handlers: dict[str, Callable[[int, Report], None]] = {
+            "start": self._on_start,
+            "step": self._on_step,
+            "stage": lambda rank, report: self._display.stage(report["text"], report["detail"]),
+            "stopped": self._on_stopped,
+            "result": self._on_result,
+        }
+
+    def run(self) -> Outcome:
+        """Train and evaluate, or stop at a commit when interrupted.
+
+        Raises:
+            LuwuError: what a worker or the server failed with; the run stands at its last commit.
+        """
+        run = self._settings.run
+        with (
+            Interrupts() as interrupts,
+            LocalServer(
+                self._folder.path,
+                list(run.stores),
+                run.memory,
+                run.workers,
+                on_report=lambda rank, report: self._reports.put((rank, report)),
+            ) as server,
+        ):
+            self._display.stage("reading the text")
+            self._outcome.corpus = self._folder.load_corpus(self._settings)
+            self._server = server
+            self._metrics = MetricsLog(self._folder.metrics_path)
+            try:
+                self._supervise(interrupts)
+            finally:
+                self._metrics.close()
+        return self._outcome
+
+    def _supervise(self, interrupts: Interrupts) -> None:
+        job = Job(
+            settings=self._settings,
+            folder=str(self._folder.path),
+            socket_path=str(self._server.socket_path),
+            launcher_pid=os.getpid(),
+        )
+        job.write(self._folder.job_path)
+        job.stop_path.unlink(missing_ok=True)
+        self._display.stage("starting workers")
+        workers = WorkerProcesses(self._folder, self._settings.run.workers)
+        asked = False
+        try:
+            while workers.running():
+                self._take_reports()
+                if workers.failed():
+                    break
+                if interrupts.count and not asked:
+                    asked = True
+                    self._ask_to_stop(workers)
+                if interrupts.count > 1 or (asked and not self._training):
+                    self._outcome.stopped = True
+                    return
+            if workers.failed():
+                if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
+                    self._outcome.stopped = True
+                    return
+                workers.wait(GRACE_SECONDS)
+                self._take_reports()
+                raise workers.error()
+            self._take_last_reports()
+        finally:
+            workers.kill()
+            job.stop_path.unlink(missing_ok=True)
+        self._conclude()
+
+    def _ask_to_stop(self, workers: WorkerProcesses) -> None:
+        self._display.stage("stopping at the next commit; press Ctrl-C again to stop at once")
+        workers.ask_to_stop()
+
+    def _take_reports(self) -> None:
+        """Handle what the workers said; waits a moment for the first word."""
+        timeout = LOOK_SECONDS
+        while True:
+            try:
+                rank, report = self._reports.get(timeout=timeout)
+            except queue.Empty:
+                return
+            timeout = 0.0
+            self._handlers[report["kind"]](rank, report)
+
+    def _take_last_reports(self) -> None:
+        """Handle what is still on its way from workers that have ended well."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while not self._outcome.stopped and len(self._results) < self._settings.run.workers:
+            if time.monotonic() > deadline:
+                raise ServerError("expected a result from every worker, but some ended without one; run again")
+            self._take_reports()
+
+    def _on_start(self, rank: int, report: Report) -> None:
+        if rank:
+            return
+        self._folder.save_settings(self._settings)
+        self._metrics.truncate(report["attempts"])
+        self._meter.rolled_back = report["rolled_back"]
+        self._outcome.step = report["step"]
+        steps, corpus = self._settings.run.steps, self._outcome.corpus
+        assert corpus is not None
+        self._display.say(
+            f"{report['parameters']:,} parameters, {self._settings.run.workers} workers, "
+            f"{corpus.train_bytes:,} bytes of {corpus.name}"
+        )
+        if report["step"] >= steps:
+            self._training = False
+            self._display.say(f"this run is complete: {report['step']} of {steps} steps; evaluating it again")
+        elif report["step"]:
+            self._display.say(f"resuming after step {report['step']} of {steps}")
+        self._display.stage("training" if report["step"] < steps else "evaluating")
+
+    def _on_step(self, rank: int, report: Report) -> None:
+        record = self._meter.add(rank, cast(StepReport, report))
+        if record is None:
+            return
+        self._metrics.append(record)
+        self._outcome.step = record.step
+        self._training = record.step < self._settings.run.steps
+        if not record.committed:
+            self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
+        self._display.step(self._meter, self._server.stats())
+
+    def _on_stopped(self, rank: int, report: Report) -> None:
+        self._outcome.stopped = True
+
+    def _on_result(self, rank: int, report: Report) -> None:
+        self._results[rank] = report
+
+    def _conclude(self) -> None:
+        self._display.stage("stopped" if self._outcome.stopped else "done")
+        if self._outcome.stopped:
+            return
+        results = [self._results[rank] for rank in sorted(self._results)]
+        sequences = sum(result["sequences"] for result in results)
+        self._outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
+        self._outcome.prompt, self._outcome.sample = results[0]["prompt"], results[0]["sample"]

@@ -1,0 +1,137 @@
+"""The worker processes of a run on this machine: started, watched, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import luwu.errors
+from luwu.errors import LuwuError, WorkerLostError
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
+
+LOG_LINES = 12
+"""Lines of a dead worker's log that the user is shown."""
+
+LOG_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a worker ended: an exit status, negative for a signal."""
+
+    rank: int
+    status: int
+
+    def in_words(self) -> str:
+        """Exit code or signal, as a user knows it."""
+        if self.status < 0:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        return f"ended with exit code {self.status}"
+
+
+class WorkerProcesses:
+    """N worker processes in sessions of their own, so that Ctrl-C reaches the launcher alone."""
+
+    def __init__(self, folder: RunFolder, workers: int) -> None:
+        self._folder = folder
+        self._order_of_death: list[Ended] = []
+        threads = max(1, len(os.sched_getaffinity(0)) // workers)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(workers):
+                environment = os.environ | {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(workers),
+                    "OMP_NUM_THREADS": str(threads),
+                }
+                with folder.log_path(rank).open("wb") as log:
+                    self._processes.append(
+                        subprocess.Popen(
+                            [sys.executable, "-m", "luwu.launch.worker", str(folder.job_path)],
+                            env=environment,
+                            stdin=subprocess.DEVNULL,
+                            stdout=log,
+                            stderr=subprocess.STDOUT,
+                            start_new_session=True,
+                        )
+                    )
+        except OSError:
+            self.kill()
+            raise
+
+    def running(self) -> bool:
+        """Whether any worker still runs."""
+        self._look()
+        return len(self._order_of_death) < len(self._processes)
+
+    def failed(self) -> bool:
+        """Whether any worker ended with anything but success."""
+        self._look()
+        return any(ended.status for ended in self._order_of_death)
+
+    def ask_to_stop(self) -> None:
+        """Ask rank 0 to have everybody stop at the end of the step; it tells the others."""
+        if self._processes[0].poll() is None:
+            self._processes[0].send_signal(signal.SIGTERM)
+
+    def wait(self, seconds: float) -> None:
+        """Give the workers time to end by themselves."""
+        deadline = time.monotonic() + seconds
+        while self.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """End whoever is left, at once."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def error(self) -> LuwuError:
+        """What went wrong, from the first worker that failed by itself: its own error, or how it died and its log."""
+        failures = [ended for ended in self._order_of_death if ended.status]
+        causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
+        first = (causes or failures)[0]
+        log = self._folder.log_path(first.rank)
+        text = read_tail(log)
+        typed = typed_error(text)
+        if typed is not None:
+            return typed
+        last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES:]) or "  (empty)"
+        return WorkerLostError(
+            f"worker {first.rank}: expected to finish the run, but it {first.in_words()}; "
+            f"the last lines of {log}:\n{last_lines}"
+        )
+
+    def _look(self) -> None:
+        known = {ended.rank for ended in self._order_of_death}
+        for rank, process in enumerate(self._processes):
+            if rank not in known and (status := process.poll()) is not None:
+                self._order_of_death.append(Ended(rank, status))
+
+
+def read_tail(log: Path) -> str:
+    """The end of a log file."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        return file.read().decode(errors="replace").rstrip()
+
+
+def typed_error(log: str) -> LuwuError | None:
+    """The typed error that a worker wrote into its log, if it did."""
+    for line in reversed(log.splitlines()):
+        if line.startswith(ERROR_MARK):
+            words = json.loads(line.removeprefix(ERROR_MARK))
+            kind = getattr(luwu.errors, words["type"], LuwuError)
+            if not (isinstance(kind, type) and issubclass(kind, LuwuError)):
+                kind = LuwuError
+            return kind(words["message"])
+    return None

@@ -1,0 +1,127 @@
+"""What a worker does: train to the last step, then measure and sample what was learned."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+import luwu
+from luwu.config import Settings
+from luwu.data.corpus import Corpus
+from luwu.data.sampler import Sampler, mixed
+from luwu.errors import ConfigError, DataError
+from luwu.fabric.session import Session, join
+from luwu.launch.evaluation import evaluate
+from luwu.launch.job import Job
+from luwu.launch.worker import StopRequest
+from luwu.models.gpt import GPT, Block, GPTConfig
+
+
+def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
+    """Join the launcher's server, train, evaluate, leave. Typed errors are the caller's to report."""
+    settings, folder = job.settings, Path(job.folder)
+    corpus = Corpus.load(folder)
+    if corpus is None:
+        raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
+    text, validation_text = corpus.map(folder)
+    device = choose_device(settings, rank)
+    session = join(job.socket_path, rank, workers)
+    with torch.device("meta"):
+        model = GPT(GPTConfig(**settings.model.model_dump()))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    luwu.parallelize(
+        model,
+        session,
+        blocks=[Block],
+        dtype=getattr(torch, settings.run.dtype),
+        device=device,
+        checkpoint=settings.run.checkpoint,
+        seed=settings.run.seed,
+    )
+    session.report(
+        {
+            "kind": "start",
+            "parameters": parameters,
+            "step": session.step,
+            "attempts": session.attempts,
+            "rolled_back": session.rolled_back,
+        }
+    )
+    sampler = Sampler(text, settings.model.seq, settings.run.batch, settings.run.seed)
+    trainer = Trainer(settings, model, session, sampler, device)
+    stopped = False
+    while not stopped and session.step < settings.run.steps:
+        stopped = trainer.run_step(stop, job.stop_path)
+    if stopped:
+        session.report({"kind": "stopped"})
+    else:
+        evaluate(settings, model, session, validation_text, device)
+    session.close()  # only here: a worker that fails must not look as if it had left
+
+
+def choose_device(settings: Settings, rank: int) -> torch.device:
+    """The CPU, or this worker's turn of the CUDA devices; ConfigError if there is none."""
+    if settings.run.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError("run.device: expected a CUDA device, found none that torch can use; use --device cpu")
+    return torch.device("cuda", rank % torch.cuda.device_count())
+
+
+class Trainer:
+    """Tries one step after another; everything a step depends on comes from the settings and the session's counts."""
+
+    def __init__(
+        self, settings: Settings, model: torch.nn.Module, session: Session, sampler: Sampler, device: torch.device
+    ) -> None:
+        self._settings = settings
+        self._model = model
+        self._session = session
+        self._sampler = sampler
+        self._device = device
+        adamw = settings.optimizer
+        self._optimizer = luwu.AdamW(
+            model,
+            lr=adamw.lr,
+            betas=(adamw.beta1, adamw.beta2),
+            eps=adamw.eps,
+            weight_decay=adamw.weight_decay,
+        )
+
+    def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
+        """Try a step and report it; whether it was the last because a stop was asked for.
+
+        Rank 0 alone is asked. It leaves the stop file before it votes for the commit, and no commit ends without its
+        vote, so after the commit every worker finds the file or none does.
+        """
+        session, run = self._session, self._settings.run
+        started = time.perf_counter()
+        attempt, before = session.attempts, session.step
+        lr = self._settings.optimizer.rate(before, run.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        inputs, targets = self._sampler.batch_of(attempt, session.rank, session.workers)
+        torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
+        loss = self._model(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
+        # The server divides by the number of workers; a worker with more sequences than another must weigh more.
+        (loss * (len(inputs) * session.workers / run.batch)).backward()
+        if session.rank == 0 and stop.asked:
+            stop_path.touch()
+        self._optimizer.step()
+        session.report(
+            {
+                "kind": "step",
+                "attempt": attempt,
+                "step": session.step,
+                "committed": session.step > before,
+                "loss": loss.item(),
+                "sequences": len(inputs),
+                "tokens": inputs.size,
+                "lr": lr,
+                "seconds": time.perf_counter() - started,
+                "endpoint": session.endpoint.stats(),
+            }
+        )
+        return stop_path.exists()

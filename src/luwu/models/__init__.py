@@ -1,0 +1,1 @@
+"""Models to train: what `luwu train` builds."""

@@ -1,0 +1,150 @@
+"""A small pre-norm GPT over bytes: the model that `luwu train` trains.
+
+Every module that owns parameters has `reset_parameters`, so a model built on the meta device can be initialised one
+block at a time, never whole. The scheme is GPT-2's (Radford et al., 2019): normal with deviation 0.02, projections
+into the residual stream divided by sqrt(2 * layers).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VOCABULARY = 256
+"""One token per byte value."""
+
+INITIAL_DEVIATION = 0.02
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The shape of a GPT. `seq` is the longest sequence in tokens; `hidden` must be a multiple of `heads`."""
+
+    layers: int
+    hidden: int
+    heads: int
+    seq: int
+    dropout: float = 0.0
+
+
+class Prediction(NamedTuple):
+    """A forward pass's `logits` [batch, tokens, 256] and, with targets, the mean `loss` in nats per byte."""
+
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+class Linear(nn.Linear):
+    """A bias-free linear layer that initialises itself with a given deviation."""
+
+    def __init__(self, inputs: int, outputs: int, deviation: float) -> None:
+        self.deviation = deviation
+        super().__init__(inputs, outputs, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight from a normal distribution."""
+        nn.init.normal_(self.weight, std=self.deviation)
+
+
+class Embedding(nn.Embedding):
+    """An embedding table that initialises itself with GPT-2's deviation."""
+
+    def reset_parameters(self) -> None:
+        """Draw the table from a normal distribution."""
+        nn.init.normal_(self.weight, std=INITIAL_DEVIATION)
+
+
+class Attention(nn.Module):
+    """Causal self-attention over [batch, tokens, hidden]."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.dropout = config.dropout
+        self.inputs = Linear(config.hidden, 3 * config.hidden, INITIAL_DEVIATION)
+        self.output = Linear(config.hidden, config.hidden, residual_deviation(config))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Mix every token with the tokens before it; the shape stays."""
+        batch, tokens, width = hidden.shape
+        query, key, value = (
+            part.view(batch, tokens, self.heads, -1).transpose(1, 2) for part in self.inputs(hidden).split(width, dim=2)
+        )
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        output: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return output
+
+
+class Block(nn.Module):
+    """One transformer layer: attention, then a GELU network of four times the width, each behind a layer norm."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config)
+        self.network_norm = nn.LayerNorm(config.hidden)
+        self.expand = Linear(config.hidden, 4 * config.hidden, INITIAL_DEVIATION)
+        self.contract = Linear(4 * config.hidden, config.hidden, residual_deviation(config))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Add this layer's two contributions to [batch, tokens, hidden]."""
+        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden)))
+        inner = functional.gelu(self.expand(self.network_norm(hidden)))
+        output: Tensor = hidden + self.dropout(self.contract(inner))
+        return output
+
+
+class GPT(nn.Module):
+    """Byte-level language model with learned positions; the output head is the token table, so it is stored once."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = Embedding(VOCABULARY, config.hidden)
+        self.positions = Embedding(config.seq, config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.hidden)
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
+        """Predict the next byte at every position.
+
+        `ids` and `targets` are int64 [batch, tokens] with tokens <= config.seq; targets are the ids one place on.
+        """
+        positions = torch.arange(ids.shape[1], device=ids.device)
+        hidden = self.dropout(self.tokens(ids) + self.positions(positions))
+        for block in self.blocks:
+            hidden = block(hidden)
+        logits = functional.linear(self.norm(hidden), self.tokens.weight)
+        if targets is None:
+            return Prediction(logits)
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        return Prediction(logits, loss)
+
+
+def residual_deviation(config: GPTConfig) -> float:
+    """Deviation of a layer's two residual projections, so that the stream's variance does not grow with depth."""
+    return INITIAL_DEVIATION / math.sqrt(2 * config.layers)
+
+
+@torch.no_grad()
+def generate(model: nn.Module, prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
+    """Append `count` sampled bytes to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
+
+    The model sees at most the last `seq` tokens. Draws come from a generator of their own on the CPU, so the same
+    model, prompt and seed give the same text on every worker.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ids = prompt
+    for _ in range(count):
+        logits = model(ids[-seq:].unsqueeze(0)).logits[0, -1].float().cpu()
+        drawn = torch.multinomial(torch.softmax(logits / temperature, dim=0), 1, generator=generator)
+        ids = torch.cat([ids, drawn.to(ids.device)])
+    return ids

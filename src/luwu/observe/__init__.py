@@ -1,0 +1,1 @@
+"""Progress, metrics and plots of a run; nothing here imports torch."""

@@ -1,0 +1,161 @@
+"""Show a run while it goes: a live panel on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from luwu.observe.meter import Meter
+
+PLAIN_SECONDS = 5.0
+"""A plain line is written at most this often."""
+
+Traffic = Mapping[str, int | float]
+
+
+class Display(Protocol):
+    """What the launcher tells the user."""
+
+    def __enter__(self) -> Display:
+        """Start showing."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Stop showing and leave the last state behind."""
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+
+    def stage(self, text: str, detail: str = "") -> None:
+        """What is going on now, and how far it is."""
+
+    def step(self, meter: Meter, server: Traffic) -> None:
+        """The state after a step; `server` holds the server's stats."""
+
+
+def choose_display(console: Console, steps: int) -> Display:
+    """A live panel if the console is a terminal, otherwise plain lines without control codes."""
+    return LiveDisplay(console, steps) if console.is_terminal else PlainDisplay(console)
+
+
+class PlainDisplay:
+    """Lines, the first and the last step and one every few seconds between them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown_at = 0.0
+        self._now = ""
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def say(self, text: str) -> None:
+        """Write a line."""
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def stage(self, text: str, detail: str = "") -> None:
+        """Write the stage once, however often it is told; details are for those who can redraw."""
+        if text != self._now:
+            self._now = text
+            self.say(text)
+
+    def step(self, meter: Meter, server: Traffic) -> None:
+        """Write the figures if the last line is old enough."""
+        last = meter.last
+        now = time.monotonic()
+        if last is None or (now - self._shown_at < PLAIN_SECONDS and last.step < meter.steps):
+            return
+        self._shown_at = now
+        self.say("  ".join(f"{name} {value}" for name, value in figures(meter, server)))
+
+
+class LiveDisplay:
+    """A panel redrawn in place: a bar of steps over a table of figures."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._steps = steps
+        self._stage = "starting"
+        self._done = 0
+        self._figures: list[tuple[str, str]] = []
+        self._live = Live(console=console, refresh_per_second=4, get_renderable=self._render)
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the panel."""
+        self._live.console.print(text, highlight=False, markup=False)
+
+    def stage(self, text: str, detail: str = "") -> None:
+        """Name the stage in the panel."""
+        self._stage = f"{text} {detail}"
+
+    def step(self, meter: Meter, server: Traffic) -> None:
+        """Put new figures into the panel."""
+        assert meter.last is not None
+        self._done = meter.last.step
+        self._figures = figures(meter, server)
+
+    def _render(self) -> Group:
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(
+            ProgressBar(total=self._steps, completed=self._done, width=40),
+            Text(f"{100 * self._done / self._steps:.0f} %", style="bold"),
+            Text(self._stage, style="dim"),
+        )
+        table = Table.grid(padding=(0, 3))
+        for first in range(0, len(self._figures), 3):
+            cells = self._figures[first : first + 3]
+            table.add_row(*(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in cells))
+        return Group(bar, table)
+
+
+def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
+    """The figures of a run by name, as text with units."""
+    last = meter.last
+    assert last is not None
+    shown = [
+        ("step", f"{last.step}/{meter.steps}"),
+        ("loss", f"{last.loss:.3f}"),
+        ("tokens/s", f"{meter.tokens_per_second():,.0f}"),
+        ("left", duration(meter.seconds_left())),
+        ("pulled", size(last.bytes_pulled)),
+        ("pushed", size(last.bytes_pushed)),
+        ("store read", size(server.get("bytes_read", 0))),
+        ("store written", size(server.get("bytes_written", 0))),
+        ("communication hidden", f"{100 * meter.hidden():.0f} %"),
+    ]
+    if meter.rolled_back:
+        shown.append(("rolled back", str(meter.rolled_back)))
+    return shown
+
+
+def size(count: float) -> str:
+    """Bytes in words: 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: 3m05s."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -1,0 +1,118 @@
+"""Turn the workers' reports into one record a step, and records into rates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+RECENT_STEPS = 20
+"""Rates are taken over this many last steps."""
+
+
+class StepReport(TypedDict):
+    """What a worker says after each attempt at a step. Byte and second counts of `endpoint` are since it joined."""
+
+    kind: str
+    attempt: int
+    step: int
+    committed: bool
+    loss: float
+    sequences: int
+    tokens: int
+    lr: float
+    seconds: float
+    endpoint: Mapping[str, int | float]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One attempt over all workers, as metrics.jsonl keeps it.
+
+    `step` counts committed steps, this one included; `hidden` is the share of communication that no worker waited for.
+    """
+
+    step: int
+    attempt: int
+    committed: bool
+    loss: float
+    lr: float
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    hidden: float
+    bytes_pulled: int
+    bytes_pushed: int
+
+
+class Meter:
+    """Collects one report from each worker and attempt."""
+
+    def __init__(self, workers: int, steps: int) -> None:
+        self.workers = workers
+        self.steps = steps
+        self.rolled_back = 0
+        self.last: StepRecord | None = None
+        self._open: dict[int, dict[int, StepReport]] = {}
+        self._endpoints: dict[int, Mapping[str, int | float]] = {}
+        self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+
+    def add(self, rank: int, report: StepReport) -> StepRecord | None:
+        """Take a report; the record of its attempt once every worker has reported it."""
+        attempt = report["attempt"]
+        reports = self._open.setdefault(attempt, {})
+        reports[rank] = report
+        if len(reports) < self.workers:
+            return None
+        del self._open[attempt]
+        record = self._merge(reports)
+        self._recent.append(record)
+        self.last = record
+        self.rolled_back += not record.committed
+        return record
+
+    def tokens_per_second(self) -> float:
+        """Bytes of text a second over the last steps, all workers together."""
+        seconds = sum(record.seconds for record in self._recent)
+        return sum(record.tokens for record in self._recent) / seconds if seconds else 0.0
+
+    def hidden(self) -> float:
+        """Share of communication hidden behind compute, over the last steps."""
+        return sum(record.hidden for record in self._recent) / len(self._recent) if self._recent else 0.0
+
+    def seconds_left(self) -> float:
+        """Time to the last step at the recent pace."""
+        if self.last is None:
+            return 0.0
+        pace = sum(record.seconds for record in self._recent) / len(self._recent)
+        return max(0, self.steps - self.last.step) * pace
+
+    def _merge(self, reports: Mapping[int, StepReport]) -> StepRecord:
+        first = next(iter(reports.values()))
+        sequences = sum(report["sequences"] for report in reports.values())
+        tokens = sum(report["tokens"] for report in reports.values())
+        seconds = max(report["seconds"] for report in reports.values())
+        return StepRecord(
+            step=first["step"],
+            attempt=first["attempt"],
+            committed=first["committed"],
+            loss=sum(report["loss"] * report["sequences"] for report in reports.values()) / sequences,
+            lr=first["lr"],
+            tokens=tokens,
+            seconds=seconds,
+            tokens_per_second=tokens / seconds if seconds else 0.0,
+            hidden=self._hidden_since_last(reports),
+            bytes_pulled=int(sum(report["endpoint"]["bytes_pulled"] for report in reports.values())),
+            bytes_pushed=int(sum(report["endpoint"]["bytes_pushed"] for report in reports.values())),
+        )
+
+    def _hidden_since_last(self, reports: Mapping[int, StepReport]) -> float:
+        """One minus the time workers stood waiting over the time their requests took."""
+        waited = busy = 0.0
+        for rank, report in reports.items():
+            before = self._endpoints.get(rank, {})
+            waited += report["endpoint"]["wait_seconds"] - before.get("wait_seconds", 0.0)
+            busy += report["endpoint"]["busy_seconds"] - before.get("busy_seconds", 0.0)
+            self._endpoints[rank] = report["endpoint"]
+        return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0

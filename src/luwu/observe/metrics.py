@@ -1,0 +1,52 @@
+"""The file of one JSON object a step that a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from luwu.observe.meter import StepRecord
+
+
+class MetricsLog:
+    """metrics.jsonl: appended step by step; on resume, rows past the committed step are cut off."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def append(self, record: StepRecord) -> None:
+        """Write one row; a loss that is not finite becomes null."""
+        row = asdict(record)
+        if not math.isfinite(record.loss):
+            row["loss"] = None  # JSON has no NaN
+        self._file.write(json.dumps(row) + "\n")
+
+    def truncate(self, attempts: int) -> None:
+        """Keep the rows of the first `attempts` attempts, which is where the store stands; drop a half-written row."""
+        kept = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
+        partial = self.path.with_suffix(".partial")
+        partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        self._file.close()
+        partial.replace(self.path)
+        self._file = self.path.open("a", encoding="utf-8", buffering=1)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole rows of a metrics.jsonl; an empty list if there is no file. A torn last row is left out."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import json
+
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+
+
+def test_the_table_has_a_row_for_each_finding(tmp_path):
+    result = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path)])
+    assert result.exit_code == 0
+    for word in ("processor", "memory", "O_DIRECT", "torch", "CUDA", "liburing"):
+        assert word in result.stdout
+
+
+def test_json_says_the_same(tmp_path):
+    result = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path), "--json"])
+    assert result.exit_code == 0
+    rows = json.loads(result.stdout)
+    assert {"name", "found", "good", "cost"} == set(rows[0])
+    assert "processor" in {row["name"] for row in rows}

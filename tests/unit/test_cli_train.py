@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+from luwu.cli.train import printable
+
+TEXT = "the quick brown fox jumps over the lazy dog\n" * 200
+
+
+@pytest.fixture
+def luwu(monkeypatch, tmp_path):
+    """Runs a command in an empty folder: (exit code, standard output, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, list(map(str, arguments)))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--heads", "3", "--hidden", "64"], ["model.hidden", "multiple of model.heads (3)", "found 64"]),
+        (["--seq", "1"], ["model.seq", "found 1"]),
+        (["--workers", "0"], ["run.workers", "found 0"]),
+        (["--memory", "plenty"], ["run.memory", "8GiB", "'plenty'"]),
+        (["--data", "missing.txt"], ["missing.txt", "cannot be read"]),
+        (["--data", "empty.txt"], ["empty.txt", "found none"]),
+        (["--data", "short.txt"], ["short", "at least 2580 bytes", "found 11"]),
+        (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
+        (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, arguments, words):
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "short.txt").write_text("ten letter")
+    (tmp_path / "wrong.toml").write_text("[model]\ndepth = 3\n")
+    code, output, error = luwu("train", *arguments)
+    assert code == 2
+    assert output == ""
+    assert error.startswith("luwu: ") and error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_another_model_in_the_same_folder_is_refused(luwu, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(f'[model]\nlayers = 2\n[data]\npath = "{tmp_path}/text"\n')
+    code, _, error = luwu("train", "--run", "run", "--layers", "3")
+    assert code == 2
+    assert "model.layers: the run was started with 2, found 3" in error
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(luwu, tmp_path):
+    (tmp_path / "settings.toml").write_text("[model]\nhidden = 60\nheads = 7\n")
+    assert "multiple of model.heads (7), found 60" in luwu("train", "--config", "settings.toml")[2]
+    assert "found 61" in luwu("train", "--config", "settings.toml", "--hidden", "61")[2]
+
+
+def test_help_names_every_flag(luwu):
+    code, output, _ = luwu("train", "--help")
+    assert code == 0
+    for flag in (
+        "data",
+        "config",
+        "workers",
+        "steps",
+        "run",
+        "store",
+        "memory",
+        "layers",
+        "hidden",
+        "heads",
+        "seq",
+        "batch",
+    ):
+        assert f"--{flag}" in output
+    for flag in ("lr", "dtype", "seed", "device", "no-checkpoint"):
+        assert f"--{flag}" in output
+
+
+def test_the_launcher_never_imports_torch():
+    code = (
+        "import sys; import luwu.cli.main, luwu.launch.local, luwu.observe.plots, luwu.observe.machine; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; import luwu.cli.main; "
+        "sys.exit(bool({'torch', 'numpy', 'matplotlib', 'luwu._native'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_sample_cannot_steer_the_terminal():
+    assert printable("a\x1b[2Jb\n\tc\r\x07é") == "a\ufffd[2Jb\n\tc\ufffd\ufffdé"

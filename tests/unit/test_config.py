@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from luwu.config import (
+    OptimizerSettings,
+    Settings,
+    build_settings,
+    check_resume,
+    default_text,
+    describe,
+    format_size,
+    parse_size,
+    read_toml,
+    to_toml,
+)
+from luwu.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("8GiB", 8 * 2**30),
+        ("512 MiB", 512 * 2**20),
+        ("1.5kib", 1536),
+        ("2GB", 2 * 10**9),
+        ("100", 100),
+        (100, 100),
+        ("7B", 7),
+    ],
+)
+def test_sizes_have_units(text, count):
+    assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "8 pounds", "-1", "1e9", None, True])
+def test_sizes_without_meaning_are_refused(text):
+    with pytest.raises(ConfigError, match="expected a size such as 8GiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1536, 2**30, 3 * 2**40])
+def test_sizes_come_back(count):
+    assert parse_size(format_size(count)) == count
+
+
+def test_overlays_win_in_order():
+    settings = build_settings({"model": {"layers": 2, "hidden": 64}}, {"model": {"layers": 3}})
+    assert (settings.model.layers, settings.model.hidden) == (3, 64)
+
+
+@pytest.mark.parametrize(
+    ("overlay", "words"),
+    [
+        (
+            {"model": {"hidden": 100, "heads": 8}},
+            ["model.hidden", "multiple of model.heads (8)", "found 100", "set hidden"],
+        ),
+        ({"model": {"seq": 1}}, ["model.seq", "greater than or equal to 2", "found 1"]),
+        ({"model": {"layers": 0}}, ["model.layers", "found 0"]),
+        ({"model": {"layers": "many"}}, ["model.layers", "found 'many'"]),
+        ({"model": {"depth": 2}}, ["model.depth", "no such setting", "layers"]),
+        ({"modle": {"layers": 2}}, ["modle", "no such setting", "model"]),
+        ({"model": 3}, ["model", "table of settings", "found 3"]),
+        ({"run": {"workers": 0}}, ["run.workers", "found 0"]),
+        ({"run": {"workers": 9, "batch": 8}}, ["run.workers", "at most run.batch (8)", "found 9"]),
+        ({"run": {"steps": 0}}, ["run.steps", "found 0"]),
+        ({"run": {"memory": "lots"}}, ["run.memory", "8GiB", "'lots'"]),
+        ({"run": {"dtype": "float16"}}, ["run.dtype", "'float32' or 'bfloat16'", "found 'float16'"]),
+        ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
+        ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
+        ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),
+    ],
+)
+def test_bad_settings_say_where_what_and_why(overlay, words):
+    with pytest.raises(ConfigError) as refusal:
+        build_settings(overlay)
+    for word in words:
+        assert word in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_saved_settings_come_back(tmp_path):
+    awkward = tmp_path / 'quote " backslash \\ ünïcode\x01'
+    settings = build_settings(
+        {
+            "data": {"path": awkward},
+            "run": {"stores": [tmp_path / "a", tmp_path / "b"], "memory": "3GiB", "checkpoint": False},
+            "optimizer": {"lr": 1e-7},
+        }
+    )
+    path = tmp_path / "config.toml"
+    path.write_text(to_toml(settings), encoding="utf-8")
+    assert build_settings(read_toml(path)) == settings
+
+
+def test_every_setting_is_described_in_the_saved_file():
+    text = to_toml(Settings())
+    for group, values in Settings():
+        for name, _ in values:
+            assert describe(group, name)
+            assert f"# {describe(group, name)}" in text
+
+
+def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    settings = build_settings({"data": {"path": "text"}, "run": {"stores": ["one"]}})
+    assert settings.data.path == str(tmp_path / "text")
+    assert settings.run.stores == (str(tmp_path / "one"),)
+
+
+@pytest.mark.parametrize("content", [b"layers = ", b"\xff\xfe"])
+def test_files_that_are_not_toml_are_refused(tmp_path, content):
+    path = tmp_path / "config.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="expected TOML"):
+        read_toml(path)
+
+
+def test_missing_settings_file():
+    with pytest.raises(ConfigError, match="No such file"):
+        read_toml(Path("/nowhere/config.toml"))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"model": {"layers": 5}}, "model.layers"),
+        ({"data": {"path": "/other"}}, "data.path"),
+        ({"run": {"seed": 1}}, "run.seed"),
+        ({"run": {"batch": 32}}, "run.batch"),
+        ({"run": {"dtype": "bfloat16"}}, "run.dtype"),
+        ({"run": {"stores": ["/elsewhere"]}}, "run.stores"),
+    ],
+)
+def test_resuming_keeps_what_decides_the_numbers(change, name):
+    with pytest.raises(ConfigError, match=rf"^{name}: the run was started with"):
+        check_resume(Settings(), build_settings(change))
+
+
+def test_resuming_may_change_the_rest():
+    check_resume(
+        Settings(),
+        build_settings(
+            {"run": {"workers": 4, "steps": 9, "memory": "1GiB", "checkpoint": False}, "optimizer": {"lr": 1e-4}}
+        ),
+    )
+
+
+def test_learning_rate_warms_up_and_decays():
+    optimizer = OptimizerSettings(lr=1.0, warmup_steps=10, final_lr_fraction=0.1)
+    rates = [optimizer.rate(step, 110) for step in range(110)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1.0
+    assert rates[60] == pytest.approx(0.55)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert optimizer.rate(110, 110) == pytest.approx(0.1)
+    assert all(math.isfinite(OptimizerSettings(warmup_steps=0).rate(step, 1)) for step in range(3))
+
+
+def test_defaults_read_as_a_user_would_write_them():
+    assert default_text("run", "memory") == "8GiB"
+    assert default_text("run", "checkpoint") == "true"
+    assert default_text("data", "path") == ""

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+
+import pytest
+
+from luwu.config import Settings, build_settings
+from luwu.errors import LuwuError, StoreSpaceError, WorkerLostError
+from luwu.launch.folder import RunFolder, default_folder
+from luwu.launch.interrupts import Interrupts
+from luwu.launch.job import EXIT_SERVER_LOST, Job
+from luwu.launch.processes import WorkerProcesses, typed_error
+
+
+@pytest.fixture
+def start_workers(tmp_path, monkeypatch):
+    """Starts workers that run a piece of Python instead of a job."""
+
+    def start(code, workers=2):
+        script = tmp_path / "python"
+        program = tmp_path / "program.py"
+        program.write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(code))
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
+        script.chmod(0o755)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(script))
+            return WorkerProcesses(RunFolder(tmp_path), workers)
+
+    return start
+
+
+def test_workers_that_end_well(start_workers):
+    workers = start_workers("assert os.environ['WORLD_SIZE'] == '2' and int(os.environ['OMP_NUM_THREADS']) >= 1")
+    workers.wait(20)
+    assert not workers.running()
+    assert not workers.failed()
+
+
+def test_a_killed_worker_is_named_with_its_last_words(start_workers):
+    workers = start_workers(
+        """
+        if rank == 1:
+            print("about to go", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.exit(3)
+        """
+    )
+    workers.wait(20)
+    error = workers.error()
+    assert isinstance(error, WorkerLostError)
+    assert "worker 1" in str(error) and "killed by SIGKILL" in str(error) and "  about to go" in str(error)
+
+
+def test_an_unexpected_error_shows_its_traceback(start_workers):
+    workers = start_workers("raise ValueError('odd') if rank == 0 else SystemExit(3)")
+    workers.wait(20)
+    assert "worker 0" in str(workers.error())
+    assert "exit code 1" in str(workers.error())
+    assert "ValueError: odd" in str(workers.error())
+
+
+def test_a_typed_error_arrives_as_it_was_raised(start_workers):
+    workers = start_workers(
+        """
+        sys.stderr.write('noise\\nluwu error {"type": "StoreSpaceError", "message": "disk full: \\\\n more"}\\nafter\\n')
+        sys.exit(1 if rank == 0 else 3)
+        """
+    )
+    workers.wait(20)
+    error = workers.error()
+    assert type(error) is StoreSpaceError
+    assert str(error) == "disk full: \n more"
+
+
+def test_nobody_is_left_behind(start_workers):
+    workers = start_workers("time.sleep(60)")
+    assert workers.running()
+    workers.kill()
+    assert not workers.running()
+    assert workers.failed()
+
+
+def test_only_rank_0_is_asked_to_stop(start_workers):
+    workers = start_workers(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        print("ready", flush=True)
+        if rank == 0:
+            time.sleep(60)
+        """
+    )
+    while "ready" not in (workers._folder.log_path(0).read_text()):
+        pass
+    workers.ask_to_stop()
+    workers.wait(20)
+    assert not workers.failed()
+
+
+def test_the_server_going_first_is_nobodys_fault(start_workers):
+    words = '{"type": "ServerError", "message": "gone"}'
+    workers = start_workers(f"sys.stderr.write('luwu error {words}'); sys.exit({EXIT_SERVER_LOST})")
+    workers.wait(20)
+    assert str(workers.error()) == "gone"
+
+
+@pytest.mark.parametrize("log", ["", "luwu", "text luwu error {}", "Traceback\nValueError: x"])
+def test_logs_without_a_typed_error(log):
+    assert typed_error(log) is None
+
+
+def test_an_error_of_an_unknown_kind_is_still_an_error():
+    assert type(typed_error('luwu error {"type": "annotations", "message": "x"}')) is LuwuError
+
+
+def test_a_job_comes_back(tmp_path):
+    job = Job(
+        settings=build_settings({"run": {"stores": [tmp_path], "memory": "1GiB"}}),
+        folder=str(tmp_path),
+        socket_path="s",
+        launcher_pid=7,
+    )
+    job.write(tmp_path / "job.json")
+    assert Job.read(tmp_path / "job.json") == job
+
+
+def test_the_run_folder_keeps_its_settings(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.saved_settings() is None
+    folder.save_settings(Settings())
+    assert build_settings(folder.saved_settings() or {}) == Settings()
+
+
+@pytest.mark.parametrize(("data", "name"), [(None, "python-stdlib"), ("/a/poems.txt", "poems"), ("/", "text")])
+def test_runs_are_named_after_their_data(data, name):
+    assert str(default_folder(data)) == f"runs/{name}"
+
+
+def test_interrupts_are_counted_and_given_back():
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.count == 2
+    assert signal.getsignal(signal.SIGINT) is before

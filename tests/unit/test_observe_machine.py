@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import errno
+
+from luwu.observe import machine
+from luwu.observe.machine import direct_io_error, examine, nearest_existing
+
+
+def test_every_finding_that_is_not_good_says_what_it_costs(tmp_path):
+    findings = examine(tmp_path / "not" / "there" / "yet")
+    names = [finding.name for finding in findings]
+    assert {"processor", "memory", "instruction set", "liburing", "disk access", "O_DIRECT", "huge pages"} <= set(names)
+    assert {"RLIMIT_MEMLOCK", "torch", "CUDA devices"} <= set(names)
+    assert all(finding.found for finding in findings)
+    assert all(finding.cost for finding in findings if not finding.good)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_closest_folder_that_exists(tmp_path):
+    assert nearest_existing(tmp_path / "a" / "b") == tmp_path
+
+
+def test_a_folder_that_takes_no_files_is_reported():
+    assert direct_io_error(machine.PROC) in (errno.ENOENT, errno.EACCES, errno.EROFS, errno.EPERM)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import io
+import math
+
+import pytest
+from rich.console import Console
+from tests.unit.test_observe_meter import report
+
+from luwu.observe.display import LiveDisplay, PlainDisplay, choose_display, duration, size
+from luwu.observe.meter import Meter, StepRecord
+from luwu.observe.metrics import MetricsLog, read_metrics
+from luwu.observe.plots import draw_loss, draw_throughput
+
+
+def record(step, loss=2.0, committed=True):
+    return StepRecord(step, step, committed, loss, 0.1, 64, 0.5, 128.0, 0.9, 1000, 500)
+
+
+def meter_at(step, steps=10):
+    meter = Meter(workers=1, steps=steps)
+    meter.add(0, report(step - 1))
+    return meter
+
+
+def test_rows_past_the_store_are_cut_off(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for attempt in range(5):
+        log.append(record(attempt))
+    log.close()
+    with path.open("a") as file:
+        file.write('{"step": 5, "att')  # killed while writing
+    log = MetricsLog(path)
+    log.truncate(attempts=3)
+    log.append(record(3, loss=math.nan))
+    log.close()
+    rows = read_metrics(path)
+    assert [row["attempt"] for row in rows] == [0, 1, 2, 3]
+    assert rows[3]["loss"] is None
+
+
+def test_no_metrics_are_no_rows(tmp_path):
+    assert read_metrics(tmp_path / "metrics.jsonl") == []
+
+
+def test_plain_lines_have_no_control_codes():
+    stream = io.StringIO()
+    console = Console(file=stream)
+    with choose_display(console, 10) as display:
+        assert isinstance(display, PlainDisplay)
+        display.stage("training")
+        display.stage("training", "more")
+        for step in range(1, 11):
+            display.step(meter_at(step), {"bytes_read": 2048, "bytes_written": 3 * 2**20})
+        display.say("[bold]as it is[/]")
+    text = stream.getvalue()
+    assert "\x1b" not in text and "\r" not in text
+    assert text.count("training") == 1
+    assert text.count("tokens/s") == 2  # the first line at once, the next ones seconds later, the last in any case
+    assert "step 10/10  loss 2.000" in text
+    assert "store read 2.0 KiB  store written 3.0 MiB" in text
+    assert "[bold]as it is[/]" in text
+
+
+def test_the_panel_shows_every_figure():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with choose_display(console, 10) as display:
+        assert isinstance(display, LiveDisplay)
+        display.stage("training")
+        meter = meter_at(5)
+        meter.rolled_back = 2
+        display.step(meter, {"bytes_read": 0, "bytes_written": 0})
+        display.say("a line that stays")
+    text = console.file.getvalue()
+    for word in (
+        "50 %",
+        "step",
+        "5/10",
+        "loss",
+        "left",
+        "pulled",
+        "pushed",
+        "read",
+        "written",
+        "hidden",
+        "rolled back",
+    ):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**41, "2.0 TiB")]
+)
+def test_sizes_in_words(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59.4, "59s"), (60, "1m00s"), (3599.9, "1h00m"), (7380, "2h03m")]
+)
+def test_durations_in_words(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+@pytest.mark.parametrize("steps", [1, 2, 300])
+def test_pictures_are_drawn(tmp_path, suffix, steps):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in range(steps):
+        log.append(record(step, loss=math.nan if step == 1 else 5.0 / (step + 1), committed=step != 1))
+    log.close()
+    rows = read_metrics(log.path)
+    loss, throughput = tmp_path / f"loss.{suffix}", tmp_path / f"throughput.{suffix}"
+    draw_loss(rows, loss, 1.5, 3.2)
+    draw_throughput(rows, throughput)
+    for picture in (loss, throughput):
+        assert picture.read_bytes().startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    draw_loss([], tmp_path / "loss.png", None, 3.2)
+    draw_throughput([], tmp_path / "throughput.png")
+    assert not list(tmp_path.iterdir())
