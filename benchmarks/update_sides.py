@@ -1,84 +1,95 @@
-"""The sides of optimizer_memory: AdamW on the same buffers in memory, by luwu's kernel and by torch in several ways.
+"""The sides of optimizer_memory: AdamW in memory, by luwu's kernel and by torch in several ways.
 
-A side is a function that does one whole update. Buffers are allocated by torch on every side, and gradients are shared.
+Mixed precision unless said otherwise: bf16 gradient in; fp32 master, m and v; bf16 copy out. A side is a function that
+does one whole update. All sides work on the same buffers, because where in memory a buffer lies is worth 5 % and more.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import torch
+from common import BenchmarkError
 from model import ADAMW
 
 Update = Callable[[], object]
 WORKERS = 4
 
+OURS = "luwu"
+OURS_SUMMING = f"luwu, {WORKERS} gradients"
+EAGER = "torch eager"
+EAGER_KEPT = "torch eager, kept gradient buffer"
+EAGER_SUMMING = f"torch eager, {WORKERS} gradients"
+COMPILED = "torch.compile"
+FUSED = "torch fused fp32"
+
 
 class Sides:
-    """Buffers for `elements` parameters and the updates that work on them, each with a number of threads."""
+    """Gradients and first values for `elements` parameters, and the updates that work on them with some threads."""
 
     def __init__(self, elements: int) -> None:
         generator = torch.Generator().manual_seed(1)
-        self._elements = elements
-        self._first = torch.randn(elements, generator=generator)
         self._gradients = [torch.randn(elements, generator=generator).bfloat16() for _ in range(WORKERS)]
-
-    def _states(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Master, m, v, and the bf16 copy."""
-        master = self._first.clone()
-        return master, torch.zeros_like(master), torch.zeros_like(master), master.bfloat16()
+        self._master = torch.randn(elements, generator=generator)
+        self._m, self._v = torch.zeros(elements), torch.zeros(elements)
+        self._low = self._master.bfloat16()
 
     def luwu(self, threads: int) -> dict[str, Update]:
-        """Luwu's kernel: with one gradient, and with four summed on the way."""
-        from luwu import _native
-
-        master, m, v, low = self._states()
-        arrays = [master.numpy(), m.numpy(), v.numpy(), low.view(torch.uint16).numpy()]
+        """The kernel of luwu: with one gradient, and with several summed on the way."""
+        try:
+            from luwu import _native
+        except ImportError as error:
+            raise BenchmarkError(f"luwu is not installed in this Python: {error}") from error
+        states = [self._master.numpy(), self._m.numpy(), self._v.numpy(), self._low.view(torch.uint16).numpy()]
         gradients = [gradient.view(torch.uint16).numpy() for gradient in self._gradients]
         steps = itertools.count(1)
 
         def update(workers: int) -> None:
             finite = _native.adamw_update(
-                *arrays, gradients[:workers], "bfloat16", 1.0, ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"],
+                *states, gradients[:workers], "bfloat16", 1.0, ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"],
                 ADAMW["weight_decay"], next(steps), threads,
             )  # fmt: skip
             if not finite:
-                raise AssertionError("a finite gradient was reported not to be")
+                raise BenchmarkError("luwu took a finite gradient for one that is not")
 
-        return {"luwu": lambda: update(1), f"luwu, {WORKERS} gradients": lambda: update(WORKERS)}
+        return {OURS: lambda: update(1), OURS_SUMMING: lambda: update(WORKERS)}
 
     def torch_eager(self, threads: int) -> dict[str, Update]:
-        """Torch's fused AdamW between a cast up and a cast down; param.grad is allocated once, to torch's advantage."""
-        master = torch.nn.Parameter(self._first.clone())
-        master.grad = gradient = torch.zeros_like(master)
-        low = master.detach().bfloat16()
+        """The fused AdamW of torch between a cast up and a cast down; alone, on fp32, it is the reference."""
+        master = torch.nn.Parameter(self._master)
+        kept, scratch = torch.zeros_like(self._master), torch.zeros_like(self._master)
         optimizer = torch.optim.AdamW([master], fused=True, **ADAMW)
+        optimizer.state[master] = {"step": torch.tensor(0.0), "exp_avg": self._m, "exp_avg_sq": self._v}
 
-        def finish() -> None:
+        def finish(gradient: torch.Tensor) -> None:
+            master.grad = gradient
             optimizer.step()
-            low.copy_(master.detach())
+            self._low.copy_(self._master)
 
-        def one() -> None:
-            gradient.copy_(self._gradients[0])
-            finish()
+        def update_with_kept_buffer() -> None:
+            finish(kept.copy_(self._gradients[0]))
 
-        def four() -> None:
-            gradient.copy_(self._gradients[0])
-            for other in self._gradients[1:]:
-                gradient.add_(other)
-            finish()
+        def sum_and_update() -> None:  # kept buffers: faster than temporaries, or than adding bf16 to fp32
+            kept.copy_(self._gradients[0])
+            for gradient in self._gradients[1:]:
+                kept.add_(scratch.copy_(gradient))
+            finish(kept)
 
-        return {
-            "torch eager": _with_threads(threads, one),
-            f"torch eager, {WORKERS} gradients": _with_threads(threads, four),
-            "torch fused fp32": _with_threads(threads, optimizer.step),
+        def update_fp32() -> None:
+            master.grad = kept
+            optimizer.step()
+
+        updates = {
+            EAGER: lambda: finish(self._gradients[0].float()),
+            EAGER_KEPT: update_with_kept_buffer,
+            EAGER_SUMMING: sum_and_update,
+            FUSED: update_fp32,
         }
+        return {name: _with_threads(threads, update) for name, update in updates.items()}
 
     def torch_compile(self, threads: int) -> dict[str, Update]:
-        """The same mathematics written plainly and compiled: one loop over all buffers."""
-        states = self._states()
+        """The same mathematics written plainly and compiled, which gives one loop over all buffers."""
         steps = itertools.count(1)
         compiled = torch.compile(_plain_adamw, fullgraph=True, options={"cpp.threads": threads})
 
@@ -87,9 +98,9 @@ class Sides:
             beta1, beta2 = ADAMW["betas"]
             step_size = torch.tensor(ADAMW["lr"] / (1 - beta1**t))
             root = torch.tensor((1 - beta2**t) ** 0.5)
-            compiled(*states, self._gradients[0], step_size, root)
+            compiled(self._master, self._m, self._v, self._low, self._gradients[0], step_size, root)
 
-        return {"torch.compile": _with_threads(threads, update)}
+        return {COMPILED: _with_threads(threads, update)}
 
 
 def _with_threads(threads: int, update: Update) -> Update:
@@ -105,17 +116,11 @@ def _plain_adamw(
     master: torch.Tensor, m: torch.Tensor, v: torch.Tensor, low: torch.Tensor, gradient: torch.Tensor,
     step_size: torch.Tensor, root: torch.Tensor,
 ) -> None:  # fmt: skip
+    """One step of AdamW; scalars that change from step to step are tensors, so nothing is compiled again."""
     beta1, beta2 = ADAMW["betas"]
-    up = gradient.float()
+    wide = gradient.float()
     master.mul_(1 - ADAMW["lr"] * ADAMW["weight_decay"])
-    m.lerp_(up, 1 - beta1)
-    v.mul_(beta2).addcmul_(up, up, value=1 - beta2)
+    m.lerp_(wide, 1 - beta1)
+    v.mul_(beta2).addcmul_(wide, wide, value=1 - beta2)
     master.sub_(step_size * m / (v.sqrt() / root + ADAMW["eps"]))
     low.copy_(master)
-
-
-def all_updates(elements: int, threads: int, only_peer: bool) -> dict[str, Any]:
-    """Every side's updates by name."""
-    sides = Sides(elements)
-    ours = {} if only_peer else sides.luwu(threads)
-    return ours | sides.torch_eager(threads) | sides.torch_compile(threads)

@@ -16,13 +16,19 @@
 namespace luwu::kernels {
 
 #if defined(__x86_64__)
+#if defined(__clang__)
+#define LUWU_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
+#else
+#define LUWU_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
+
 template <class Kernel>
 [[gnu::target("avx2")]] auto run_on_avx2(const Kernel& kernel) {
     return kernel();
 }
 
 template <class Kernel>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")]] auto run_on_avx512(const Kernel& kernel) {
+[[gnu::target(LUWU_AVX512)]] auto run_on_avx512(const Kernel& kernel) {
     return kernel();
 }
 #endif

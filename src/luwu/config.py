@@ -160,7 +160,7 @@ class SampleSettings(Group):
 
     length: Annotated[int, Field(ge=1)] = 400
     """bytes to generate"""
-    temperature: Annotated[float, Field(gt=0.0)] = 0.7
+    temperature: Annotated[float, Field(gt=0.0)] = 0.9
     """randomness: towards 0 the likeliest byte always wins, 1 samples what the model believes"""
 
 

@@ -63,9 +63,9 @@ def validate(
 
 
 def choose_prompt(text: Bytes) -> Bytes:
-    """The first whole line of held-back text with something in it, as far as it is short, and its newline."""
-    head = bytes(text[: 64 * PROMPT_BYTES])
+    """The first whole, short line of held-back text that begins with a letter; without one, where the text begins."""
+    head = bytes(text[: 256 * PROMPT_BYTES])
     for line in head.splitlines(keepends=True)[1:]:
-        if len(line.strip()) >= 4 and len(line) <= PROMPT_BYTES and line.endswith(b"\n"):
+        if line[:1].isalpha() and 8 <= len(line) <= PROMPT_BYTES and line.endswith(b"\n"):
             return np.frombuffer(line, dtype=np.uint8)
     return np.frombuffer(head[:PROMPT_BYTES], dtype=np.uint8)

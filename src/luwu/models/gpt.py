@@ -138,13 +138,16 @@ def residual_deviation(config: GPTConfig) -> float:
 def generate(model: nn.Module, prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
     """Append `count` sampled bytes to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
 
-    The model sees at most the last `seq` tokens. Draws come from a generator of their own on the CPU, so the same
-    model, prompt and seed give the same text on every worker.
+    The model sees less than the last `seq` tokens: a text that fills them loses its older half. So the last position is
+    never used, which learns least, because nothing ever attends to it. Draws come from a generator of their own on the
+    CPU, so the same model, prompt and seed give the same text on every worker.
     """
+    half = max(1, seq // 2)
     generator = torch.Generator().manual_seed(seed)
     ids = prompt
     for _ in range(count):
-        logits = model(ids[-seq:].unsqueeze(0)).logits[0, -1].float().cpu()
+        start = 0 if len(ids) < seq else (len(ids) // half - 1) * half
+        logits = model(ids[start:].unsqueeze(0)).logits[0, -1].float().cpu()
         drawn = torch.multinomial(torch.softmax(logits / temperature, dim=0), 1, generator=generator)
         ids = torch.cat([ids, drawn.to(ids.device)])
     return ids
