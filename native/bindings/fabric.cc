@@ -31,10 +31,11 @@ Bytes as_bytes(const fabric::Endpoint& endpoint, std::byte* data, std::uint64_t 
     return Bytes(reinterpret_cast<std::uint8_t*>(data), {bytes}, nb::find(endpoint));
 }
 
-std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                                            const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                            std::uint64_t chunk_elements, std::uint64_t memory_bytes,
-                                            std::uint32_t workers, std::uint32_t optimizer_threads) {
+std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid,
+                                            bool create, const std::vector<BlockSpec>& blocks,
+                                            const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                                            std::uint64_t memory_bytes, std::uint32_t workers,
+                                            std::uint32_t optimizer_threads) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);

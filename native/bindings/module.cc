@@ -1,5 +1,4 @@
 #include "bindings/bindings.h"
-
 #include "store/error.h"
 
 namespace nb = nanobind;

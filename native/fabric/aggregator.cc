@@ -72,8 +72,8 @@ void Aggregator::push(std::uint32_t rank, Request& request) {
     const std::uint64_t bytes = elements_ * sizeof(float);
     std::unique_lock lock(mutex_);
     if (pushes_[rank] != nullptr || request.argument > arenas_[rank].bytes() - bytes) {
-        streams_.announce_failure(Error(ErrorKind::order, "worker " + std::to_string(rank) +
-                                                              " pushed twice in a round, or beyond its arena"));
+        streams_.announce_failure(Error(
+            ErrorKind::order, "worker " + std::to_string(rank) + " pushed twice in a round, or beyond its arena"));
         return Streams::reply(request, false);
     }
     pushes_[rank] = &request;

@@ -25,8 +25,9 @@ std::uint64_t sequence_of(Handle handle) {
 ControlArea& checked_control(const Mapping& memory) {
     auto& control = *reinterpret_cast<ControlArea*>(memory.data());
     if (memory.bytes() < sizeof(ControlArea) || control.magic != kControlMagic) {
-        throw Error(ErrorKind::server, "the server's control memory has another layout than this LuWu expects; run server "
-                                       "and workers from the same installation");
+        throw Error(ErrorKind::server,
+                    "the server's control memory has another layout than this LuWu expects; run server "
+                    "and workers from the same installation");
     }
     return control;
 }
@@ -119,9 +120,7 @@ Handle Endpoint::push(std::uint32_t block, std::uint64_t arena_offset) {
     return post(Stream::gradients, Operation::push, block, arena_offset);
 }
 
-Handle Endpoint::commit(bool roll_back) {
-    return post(Stream::gradients, Operation::commit, 0, 0, roll_back ? 1 : 0);
-}
+Handle Endpoint::commit(bool roll_back) { return post(Stream::gradients, Operation::commit, 0, 0, roll_back ? 1 : 0); }
 
 Handle Endpoint::initialise(std::uint32_t block, std::uint64_t arena_offset) {
     return post(Stream::gradients, Operation::initialise, block, arena_offset);

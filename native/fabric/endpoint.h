@@ -53,7 +53,8 @@ class Endpoint {
     [[nodiscard]] EndpointStats stats() const;
 
   private:
-    Handle post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument, std::uint32_t flag = 0);
+    Handle post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument,
+                std::uint32_t flag = 0);
     [[nodiscard]] Request& slot(Stream stream, std::uint64_t sequence);
     void check_server() const;
     void finished(Request& request);

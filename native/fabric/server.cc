@@ -7,7 +7,8 @@ namespace luwu::fabric {
 
 namespace {
 
-// The first values travel as fp32 through the arena, whatever the parameters' dtype. Pages that nobody writes cost nothing.
+// The first values travel as fp32 through the arena, whatever the parameters' dtype. Pages that nobody writes cost
+// nothing.
 std::uint64_t arena_file_bytes(const store::Layout& layout, const pipeline::ResidencyPlan& plan) {
     std::uint64_t largest = 0;
     for (const store::BlockShape& block : layout.shape().blocks) largest = std::max(largest, block.elements);

@@ -28,7 +28,7 @@ MemoryFile::~MemoryFile() {
 }
 
 Mapping::Mapping(int descriptor, MapMode mode) {
-    struct stat info {};
+    struct stat info{};
     if (fstat(descriptor, &info) != 0) throw store::system_error("look at", "shared memory", errno);
     bytes_ = static_cast<std::uint64_t>(info.st_size);
     if (bytes_ == 0) return;

@@ -20,8 +20,8 @@ struct Segment {
 struct ChunkUpdate {
     const store::ChunkPlace* place = nullptr;
     kernels::Dtype dtype = kernels::Dtype::float32;
-    std::byte* parameters = nullptr;  // of this chunk, in the window
-    std::byte* states = nullptr;      // header page, then the planes
+    std::byte* parameters = nullptr;          // of this chunk, in the window
+    std::byte* states = nullptr;              // header page, then the planes
     std::vector<const std::byte*> gradients;  // one per worker, at this chunk
     float scale = 1.0F;                       // 1 / workers: gradients are averaged
     std::span<const Segment> segments;        // of the block

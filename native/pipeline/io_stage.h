@@ -19,7 +19,7 @@ namespace luwu::pipeline {
 struct IoTask {
     store::IoRequest request;
     std::uint32_t chunk = 0;
-    std::uint64_t count = 0;    // the version that is read or written
+    std::uint64_t count = 0;  // the version that is read or written
     std::uint64_t bytes = 0;
     store::AlignedBuffer page;  // for the chunk header, where it is read apart from the states
 };

@@ -79,8 +79,8 @@ void Pipeline::initialise(std::uint32_t block, const float* values) {
         if (low && place.trainable) std::memcpy(states + store::kPage, source, place.elements * sizeof(float));
         header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout_.parameter_size());
         for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-            header.state_crc[plane] = kernels::crc32c(
-                0, states + store::kPage + plane * place.state_plane_bytes, place.elements * sizeof(float));
+            header.state_crc[plane] = kernels::crc32c(0, states + store::kPage + plane * place.state_plane_bytes,
+                                                      place.elements * sizeof(float));
         }
         store::seal(header);
         std::memcpy(states, &header, sizeof header);

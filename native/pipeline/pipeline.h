@@ -75,11 +75,13 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // Writes the first values of `elements` elements (fp32) of a block from `first`, a chunk boundary, at update count 0.
+    // Writes the first values of `elements` elements (fp32) of a block from `first`, a chunk boundary, at update count
+    // 0.
     void initialise(std::uint32_t block, const float* values);
     void finish_initialise();  // commits step 0
 
-    // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step only.
+    // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step
+    // only.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
     // Starts a worker's step. All workers must bring the same settings.
     void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups);
@@ -132,7 +134,7 @@ class Pipeline {
     void prefetch_states();
     void states_read(IoTask& task);  // takes mutex_
     void queue_update(std::uint32_t chunk);
-    void optimizer_loop();                // takes mutex_
+    void optimizer_loop();                 // takes mutex_
     void update_one(std::uint32_t chunk);  // takes mutex_
     void chunk_updated(std::uint32_t chunk, bool write);
     void chunk_written(std::uint32_t chunk);
@@ -156,7 +158,7 @@ class Pipeline {
     StateCache states_;
     std::vector<Block> blocks_;
     std::vector<GroupSettings> groups_;
-    std::vector<bool> begun_;  // per worker
+    std::vector<bool> begun_;                     // per worker
     std::deque<std::uint32_t> waiting_blocks_;    // wanted, no place in the window yet
     std::deque<std::uint32_t> waiting_chunks_;    // gradient is there, no state buffer yet
     std::vector<bool> chunk_wanted_;              // gradient is there, states are being read

@@ -254,10 +254,10 @@ void Pipeline::return_unfinished_pushes() {
         Block& block = blocks_[number];
         if (block.phase != Block::Phase::collecting) continue;
         if (!step_is_void()) {
-            return fail_locked(Error(ErrorKind::order, "block '" + layout_.shape().blocks[number].name + "' was pushed by " +
-                                                           std::to_string(block.arrived) + " of " +
-                                                           std::to_string(settings_.workers) +
-                                                           " workers; every worker must run the same blocks in a step"));
+            return fail_locked(
+                Error(ErrorKind::order, "block '" + layout_.shape().blocks[number].name + "' was pushed by " +
+                                            std::to_string(block.arrived) + " of " + std::to_string(settings_.workers) +
+                                            " workers; every worker must run the same blocks in a step"));
         }
         block.phase = Block::Phase::idle;
         for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});

@@ -41,7 +41,8 @@ std::uint64_t choose_evenly(const std::vector<std::uint64_t>& costs, std::uint64
 
 class Planner {
   public:
-    Planner(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers, const std::vector<bool>& held)
+    Planner(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
+            const std::vector<bool>& held)
         : layout_(layout), memory_bytes_(memory_bytes), workers_(workers), held_(held) {}
 
     ResidencyPlan plan() {
@@ -69,8 +70,10 @@ class Planner {
         for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
             const std::uint64_t bytes = layout_.window_bytes(block);
             if (layout_.shape().blocks[block].trainable) {
-                if (held_[block]) held_gradients += bytes;
-                else largest_gradient = std::max(largest_gradient, bytes);
+                if (held_[block])
+                    held_gradients += bytes;
+                else
+                    largest_gradient = std::max(largest_gradient, bytes);
             }
             pinned_[block] = held_[block];
             (held_[block] ? held_bytes : rotating_bytes_) += bytes;
@@ -121,7 +124,8 @@ class Planner {
         plan_.state_buffers = static_cast<std::uint32_t>(useful);
         const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
         std::vector<std::uint64_t> costs;
-        for (const store::ChunkPlace& place : layout_.chunks()) costs.push_back(place.trainable ? place.state_bytes() : 0);
+        for (const store::ChunkPlace& place : layout_.chunks())
+            costs.push_back(place.trainable ? place.state_bytes() : 0);
         plan_.pinned_state_bytes = choose_evenly(costs, room - ring, plan_.state_pinned);
         plan_.total_bytes = fixed_bytes_ + window_used_ + ring + plan_.pinned_state_bytes;
     }

@@ -1,4 +1,5 @@
-// Page-aligned anonymous memory, given back when the owner goes. Large ones ask for huge pages (fewer pins per direct I/O).
+// Page-aligned anonymous memory, given back when the owner goes. Large ones ask for huge pages (fewer pins per direct
+// I/O).
 #pragma once
 
 #include <cstddef>

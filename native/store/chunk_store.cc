@@ -25,14 +25,15 @@ void transfer(const File& file, IoRequest::Operation operation, void* data, std:
     transfer_now(request);
     if (request.error != 0) {
         const bool reading = operation == IoRequest::Operation::read;
-        throw system_error(reading ? "read" : "write", file.path() + " at offset " + std::to_string(offset), request.error);
+        throw system_error(reading ? "read" : "write", file.path() + " at offset " + std::to_string(offset),
+                           request.error);
     }
 }
 
 Error newer_format(const std::string& path, std::uint64_t offset, std::uint32_t version) {
     return {ErrorKind::format, path + " at offset " + std::to_string(offset) + " has store format " +
-                                   std::to_string(version) + "; this LuWu reads up to " + std::to_string(kFormatVersion) +
-                                   ": use the newer LuWu that wrote it"};
+                                   std::to_string(version) + "; this LuWu reads up to " +
+                                   std::to_string(kFormatVersion) + ": use the newer LuWu that wrote it"};
 }
 
 bool holds_commit(const std::string& path) {
@@ -69,8 +70,9 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
 void ChunkStore::create(const std::vector<std::string>& folders) {
     const std::string commit_path = folders[0] + kCommitName;
     if (holds_commit(commit_path)) {
-        throw Error(ErrorKind::corrupt, folders[0] + " holds a store whose manifest is missing; put its manifest.json back "
-                                                     "or choose another folder (nothing was changed)");
+        throw Error(ErrorKind::corrupt, folders[0] +
+                                            " holds a store whose manifest is missing; put its manifest.json back "
+                                            "or choose another folder (nothing was changed)");
     }
     const auto remove_all = [&] {
         unlink(commit_path.c_str());
@@ -121,9 +123,10 @@ void ChunkStore::open_existing(const std::vector<std::string>& folders, bool rea
     for (std::uint32_t stripe = 0; stripe < folders.size(); ++stripe) {
         const std::string path = folders[stripe] + kDataName;
         if (!file_exists(path)) {
-            throw Error(ErrorKind::corrupt, path + " is missing; expected one stripe of the store in each of its " +
-                                                std::to_string(folders.size()) +
-                                                " folders: name the same folders, in the same order, as when it was made");
+            throw Error(ErrorKind::corrupt,
+                        path + " is missing; expected one stripe of the store in each of its " +
+                            std::to_string(folders.size()) +
+                            " folders: name the same folders, in the same order, as when it was made");
         }
         bool direct = false;
         files_.push_back(open_file(path, false, read_only, &direct));
@@ -148,23 +151,26 @@ void ChunkStore::check_file(const File& file, std::uint32_t stripe) const {
         throw newer_format(file.path(), 0, header.version);
     }
     if (!valid(header)) {
-        throw Error(ErrorKind::corrupt, file.path() + " at offset 0: the file header's checksum is wrong; this is not a "
-                                                      "chunk file of a LuWu store, or its first page was damaged");
+        throw Error(ErrorKind::corrupt, file.path() +
+                                            " at offset 0: the file header's checksum is wrong; this is not a "
+                                            "chunk file of a LuWu store, or its first page was damaged");
     }
     if (header.uuid != uuid_ || header.stripe != stripe || header.stripes != layout_.stripes()) {
         throw Error(ErrorKind::corrupt, file.path() + " is stripe " + std::to_string(header.stripe) + " of " +
                                             std::to_string(header.stripes) + " of " +
-                                            (header.uuid == uuid_ ? "this store" : "another store") + "; expected stripe " +
-                                            std::to_string(stripe) + " of " + std::to_string(layout_.stripes()) +
+                                            (header.uuid == uuid_ ? "this store" : "another store") +
+                                            "; expected stripe " + std::to_string(stripe) + " of " +
+                                            std::to_string(layout_.stripes()) +
                                             " here: name the folders in the order in which the store was made");
     }
-    if (header.chunk_elements != layout_.shape().chunk_elements ||
-        header.parameter_bytes != layout_.parameter_size() || header.file_bytes != expected) {
-        throw Error(ErrorKind::corrupt, file.path() + " at offset 0 describes another layout than the store's manifest");
+    if (header.chunk_elements != layout_.shape().chunk_elements || header.parameter_bytes != layout_.parameter_size() ||
+        header.file_bytes != expected) {
+        throw Error(ErrorKind::corrupt,
+                    file.path() + " at offset 0 describes another layout than the store's manifest");
     }
     if (found < expected) {
-        throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found) + ": expected " +
-                                            std::to_string(expected) + " bytes");
+        throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found) +
+                                            ": expected " + std::to_string(expected) + " bytes");
     }
 }
 
@@ -190,8 +196,9 @@ void ChunkStore::read_commits() {
     // One damaged slot is what a crash in the middle of a commit leaves; the other one holds.
     // If it is the very first commit, the store counts as not initialised, which it was.
     if (committed_.sequence == 0 && damaged_slots == 2) {
-        throw Error(ErrorKind::corrupt, commits_.path() + " at offset 0: neither of the two commit records is valid; the "
-                                                          "store cannot tell which step it holds");
+        throw Error(ErrorKind::corrupt, commits_.path() +
+                                            " at offset 0: neither of the two commit records is valid; the "
+                                            "store cannot tell which step it holds");
     }
 }
 
@@ -237,7 +244,8 @@ ChunkHeader ChunkStore::make_header(const ChunkPlace& place, std::uint64_t count
 void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place, std::uint64_t count) const {
     const std::string where = files_[place.stripe].path() + " at offset " +
                               std::to_string(place.record_offset(count) + place.parameter_bytes) + " (block '" +
-                              layout_.shape().blocks[place.block].name + "', chunk " + std::to_string(place.chunk) + ")";
+                              layout_.shape().blocks[place.block].name + "', chunk " + std::to_string(place.chunk) +
+                              ")";
     if (header.magic == ChunkHeader{}.magic && header.version > kFormatVersion) {
         throw newer_format(files_[place.stripe].path(), place.record_offset(count) + place.parameter_bytes,
                            header.version);
@@ -254,10 +262,10 @@ void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place
 Error ChunkStore::damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const {
     std::uint64_t offset = place.record_offset(count);
     if (plane > 0) offset += place.parameter_bytes + kPage + (plane - 1) * place.state_plane_bytes;
-    return {ErrorKind::corrupt,
-            files_[place.stripe].path() + " at offset " + std::to_string(offset) + " (block '" +
-                layout_.shape().blocks[place.block].name + "', chunk " + std::to_string(place.chunk) + ", plane " +
-                std::to_string(plane) + "): the checksum is wrong; the disk returned other bytes than were written"};
+    return {ErrorKind::corrupt, files_[place.stripe].path() + " at offset " + std::to_string(offset) + " (block '" +
+                                    layout_.shape().blocks[place.block].name + "', chunk " +
+                                    std::to_string(place.chunk) + ", plane " + std::to_string(plane) +
+                                    "): the checksum is wrong; the disk returned other bytes than were written"};
 }
 
 Error ChunkStore::failed(const IoRequest& request, const ChunkPlace& place) const {

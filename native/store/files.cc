@@ -23,14 +23,15 @@ std::string gibibytes(std::uint64_t bytes) {
 }
 
 std::uint64_t free_bytes(const File& file) {
-    struct statvfs info {};
+    struct statvfs info{};
     return fstatvfs(file.descriptor(), &info) == 0 ? info.f_bavail * info.f_frsize : 0;
 }
 
 Error no_space(const File& file, std::uint64_t bytes) {
-    return Error(ErrorKind::no_space, "the store needs " + gibibytes(bytes) + " for " + file.path() + " but its disk has " +
-                                          gibibytes(free_bytes(file)) +
-                                          " free; free some space or name another folder with --store (nothing was kept)");
+    return Error(ErrorKind::no_space,
+                 "the store needs " + gibibytes(bytes) + " for " + file.path() + " but its disk has " +
+                     gibibytes(free_bytes(file)) +
+                     " free; free some space or name another folder with --store (nothing was kept)");
 }
 
 }  // namespace
@@ -40,7 +41,7 @@ File::~File() {
 }
 
 std::uint64_t File::bytes() const {
-    struct stat info {};
+    struct stat info{};
     if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
     return static_cast<std::uint64_t>(info.st_size);
 }
@@ -51,10 +52,12 @@ Error system_error(const std::string& action, const std::string& path, int error
         case EACCES:
         case EPERM:
         case EROFS:
-            return {ErrorKind::permission, message + "; give this user read and write permission or choose another folder"};
+            return {ErrorKind::permission,
+                    message + "; give this user read and write permission or choose another folder"};
         case ENOSPC:
         case EDQUOT:
-            return {ErrorKind::no_space, message + "; free some space and run again: it resumes at the last committed step"};
+            return {ErrorKind::no_space,
+                    message + "; free some space and run again: it resumes at the last committed step"};
         default:
             return {ErrorKind::io, message};
     }
@@ -88,9 +91,9 @@ File lock_file(const std::string& path) {
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
         std::array<char, 32> owner{};
         if (pread(descriptor, owner.data(), owner.size() - 1, 0) < 0) owner[0] = '\0';
-        throw Error(ErrorKind::locked, "the store at " + path.substr(0, path.rfind('/')) +
-                                           " is open in process " + owner.data() +
-                                           "; one server owns a store at a time: stop that process or use another folder");
+        throw Error(ErrorKind::locked,
+                    "the store at " + path.substr(0, path.rfind('/')) + " is open in process " + owner.data() +
+                        "; one server owns a store at a time: stop that process or use another folder");
     }
     // Who holds it is for the message above only: on a full disk the run goes on without it.
     const std::string own = std::to_string(getpid());

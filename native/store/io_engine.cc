@@ -2,7 +2,6 @@
 
 #include <cerrno>
 
-
 namespace luwu::store {
 
 std::uint64_t IoRequest::remaining_bytes() const {

@@ -37,7 +37,7 @@ struct ChunkPlace {
     bool trainable = true;
     std::uint64_t first_element = 0;
     std::uint64_t elements = 0;
-    std::uint64_t parameter_bytes = 0;  // of the parameter plane, padded to pages
+    std::uint64_t parameter_bytes = 0;    // of the parameter plane, padded to pages
     std::uint64_t state_plane_bytes = 0;  // of one fp32 state plane, padded to pages; 0 when frozen
     std::uint32_t state_planes = 0;
     std::uint64_t offset = 0;  // of version 0 in the stripe's file
@@ -52,7 +52,8 @@ struct ChunkPlace {
 
 class Layout {
   public:
-    // Throws Error(invalid) for a shape without blocks, an empty block or a chunk size that is not a multiple of kChunkStep.
+    // Throws Error(invalid) for a shape without blocks, an empty block or a chunk size that is not a multiple of
+    // kChunkStep.
     Layout(StoreShape shape, std::uint32_t stripes);
 
     [[nodiscard]] const StoreShape& shape() const { return shape_; }

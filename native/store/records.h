@@ -47,7 +47,8 @@ struct ChunkHeader {
 };
 static_assert(sizeof(ChunkHeader) == 80);
 
-// What is committed: written once a step, alternately to one of two slots; the valid one with the higher sequence holds.
+// What is committed: written once a step, alternately to one of two slots; the valid one with the higher sequence
+// holds.
 struct CommitRecord {
     std::uint64_t sequence = 0;  // of this record; 1 is the fresh store
     std::uint64_t step = 0;      // committed optimizer steps

@@ -19,7 +19,8 @@ def small_manifest(blocks: int = 4, elements: int = 5000, dtype: str = "float32"
         dtype,
         2048,
         tuple(
-            BlockManifest(name, True, (ParameterManifest(f"{name}.weight", (size,), 0, size),), size) for name, size in shapes
+            BlockManifest(name, True, (ParameterManifest(f"{name}.weight", (size,), 0, size),), size)
+            for name, size in shapes
         ),
     )
 

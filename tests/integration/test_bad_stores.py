@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
 from luwu.errors import LuwuError, StoreCorruptError, StoreFormatError, StoreSpaceError
 from luwu.fabric.session import Session
-from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 MEMORY = 64 << 20
 COMMIT_SLOT_BYTES = 4096
@@ -78,7 +78,7 @@ def test_a_newer_manifest_is_not_guessed_at(run: Path) -> None:
     with pytest.raises(StoreCorruptError, match=r"manifest\.json"):
         train_on(run)
     path.unlink()
-    with pytest.raises(StoreCorruptError, match="manifest is missing.*nothing was changed"):
+    with pytest.raises(StoreCorruptError, match=r"manifest is missing.*nothing was changed"):
         train_on(run)
     path.write_text(json.dumps(document))
     assert train_on(run).step == 3
@@ -100,7 +100,9 @@ def test_a_missing_stripe(tmp_path: Path) -> None:
     with luwu.open(tmp_path / "run", stores=folders, memory=MEMORY) as session:
         NumpyWorker(session, small_manifest()).step()
     with pytest.raises(StoreCorruptError, match="in the order"):
-        train_on(tmp_path / "run", stores=folders[::-1] if (folders[1] / "manifest.json").exists() else _swapped(folders))
+        train_on(
+            tmp_path / "run", stores=folders[::-1] if (folders[1] / "manifest.json").exists() else _swapped(folders)
+        )
     shutil.rmtree(folders[1])
     with pytest.raises(StoreCorruptError, match=r"b/chunks\.luwu is missing"):
         train_on(tmp_path / "run", stores=folders)
@@ -125,7 +127,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 MiB, made for the test; skipped where this user may not mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
     if mount.returncode != 0:
         pytest.skip("mounting a small file system needs root")
     yield folder
@@ -145,10 +149,9 @@ def test_a_disk_that_fills_up_during_the_run_does_not_matter(small_disk: Path) -
     with luwu.open(small_disk, memory=MEMORY) as session:
         worker = NumpyWorker(session, small_manifest())
         worker.step()
-        with (small_disk / "filler").open("wb") as filler:
-            with pytest.raises(OSError, match="No space left"):
-                while True:
-                    filler.write(bytes(1 << 20))
+        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
+            while True:
+                filler.write(bytes(1 << 20))
         assert worker.step() and worker.step()
     with pytest.raises(LuwuError):  # a second store has no room
         train_on(small_disk / "another")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
 from luwu.errors import (
@@ -25,7 +26,6 @@ from luwu.errors import (
 from luwu.fabric.session import join
 from luwu.server.folders import open_reader
 from luwu.server.server import LocalServer
-from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 MEMORY = 64 << 20
 

@@ -49,8 +49,8 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
             }
             const kernels::Gradients gradients{buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)};
             const auto settings = kernels::make_adamw_step(0.01, 0.9, 0.999, 1e-8, 0.1, step);
-            if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients, elements,
-                                       settings)) {
+            if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients,
+                                       elements, settings)) {
                 throw std::runtime_error("the reference met a gradient that is not finite");
             }
         }

@@ -45,7 +45,8 @@ inline store::StoreShape small_shape(kernels::Dtype dtype) {
     shape.parameter_dtype = dtype;
     shape.chunk_elements = store::kChunkStep;
     shape.blocks = {{"root", 1000, true}};
-    for (int i = 0; i < 6; ++i) shape.blocks.push_back({"b" + std::to_string(i), 4100 + 10U * static_cast<unsigned>(i), true});
+    for (int i = 0; i < 6; ++i)
+        shape.blocks.push_back({"b" + std::to_string(i), 4100 + 10U * static_cast<unsigned>(i), true});
     shape.blocks.push_back({"frozen", 3000, false});
     return shape;
 }
@@ -62,8 +63,8 @@ inline float gradient_value(std::uint32_t worker, std::uint64_t step, std::uint3
 // One server of small_shape in a folder, with as many workers as asked for.
 class Rig {
   public:
-    Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers, std::uint64_t memory_bytes,
-        store::OpenMode mode,
+    Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers,
+        std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine)
         : layout_(small_shape(dtype), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
@@ -116,9 +117,8 @@ class Rig {
             if (block != 0 && pull(worker, block) < 0) return -1;
             if (layout_.shape().blocks[block].trainable) {
                 const std::byte* gradient = keep(make_gradient(worker, step, block, spoil && block == 2));
-                pushes.push_back(start([&](pipeline::Reply reply) {
-                    pipeline_->push(worker, block, gradient, std::move(reply));
-                }));
+                pushes.push_back(
+                    start([&](pipeline::Reply reply) { pipeline_->push(worker, block, gradient, std::move(reply)); }));
             }
             pipeline_->release(block);
         }
@@ -141,7 +141,8 @@ class Rig {
         return outcome;
     }
 
-    std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block, bool spoil) const;
+    std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,
+                                         bool spoil) const;
 
   private:
     static std::vector<bool> held() {

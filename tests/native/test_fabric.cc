@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -181,7 +180,8 @@ TEST_CASE("an aggregator gives every worker the mean, round after round") {
             auto* gradient = reinterpret_cast<float*>(endpoint.arena());
             for (int round = 0; round < 20; ++round) {
                 for (std::uint64_t i = 0; i < kElements; ++i) {
-                    gradient[i] = static_cast<float>(rank) + static_cast<float>((i + static_cast<std::uint64_t>(round)) % 64);
+                    gradient[i] =
+                        static_cast<float>(rank) + static_cast<float>((i + static_cast<std::uint64_t>(round)) % 64);
                 }
                 const auto pushed = endpoint.push(0, 0);
                 const auto offset = finish(endpoint, endpoint.pull(0));

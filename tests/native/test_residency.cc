@@ -85,13 +85,14 @@ TEST_CASE("every budget between stays within itself and pins more as it grows") 
     for (std::uint64_t budget = minimum; budget < minimum * 4; budget += minimum / 16) {
         const auto plan = pipeline::plan_residency(layout, budget, 2, held);
         CHECK(plan.total_bytes <= budget);
-        const auto pinned = static_cast<std::uint64_t>(
-            std::count_if(plan.pinned_offset.begin(), plan.pinned_offset.end(), [](auto offset) { return offset >= 0; }));
+        const auto pinned = static_cast<std::uint64_t>(std::count_if(
+            plan.pinned_offset.begin(), plan.pinned_offset.end(), [](auto offset) { return offset >= 0; }));
         CHECK(pinned + plan.pinned_state_bytes >= pinned_before);
         pinned_before = pinned;
         for (std::size_t block = 0; block < plan.pinned_offset.size(); ++block) {
             if (plan.pinned_offset[block] < 0) continue;
-            CHECK(static_cast<std::uint64_t>(plan.pinned_offset[block]) + layout.window_bytes(static_cast<std::uint32_t>(block)) <=
+            CHECK(static_cast<std::uint64_t>(plan.pinned_offset[block]) +
+                      layout.window_bytes(static_cast<std::uint32_t>(block)) <=
                   plan.window_bytes);
         }
     }

@@ -1,5 +1,4 @@
 #include <doctest/doctest.h>
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -78,7 +77,9 @@ TEST_CASE("a torn commit record leaves the one before; two leave none") {
 TEST_CASE("creation that ended early is done again, a committed store is never overwritten") {
     const Scratch scratch;
     const std::vector<std::string> folders{scratch.folder()};
-    { const ChunkStore store(folders, kLayout, kUuid, OpenMode::create); }
+    {
+        const ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+    }
     std::filesystem::remove(folders[0] + "/chunks.luwu");
     {
         ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
@@ -112,7 +113,8 @@ TEST_CASE("files that are not what they should be are named with their offset") 
     const auto reopen = [&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); };
     SUBCASE("truncated") {
         std::filesystem::resize_file(path, kLayout.file_bytes(0) / 2);
-        CHECK(kind_of(reopen, "truncated at offset " + std::to_string(kLayout.file_bytes(0) / 2)) == ErrorKind::corrupt);
+        CHECK(kind_of(reopen, "truncated at offset " + std::to_string(kLayout.file_bytes(0) / 2)) ==
+              ErrorKind::corrupt);
     }
     SUBCASE("a damaged header") {
         overwrite(path, 20, "x");
@@ -127,7 +129,8 @@ TEST_CASE("files that are not what they should be are named with their offset") 
         CHECK(kind_of(reopen, "has store format 7") == ErrorKind::format);
     }
     SUBCASE("another store's file") {
-        CHECK(kind_of([&] { ChunkStore(folders, kLayout, {9}, OpenMode::open); }, "another store") == ErrorKind::corrupt);
+        CHECK(kind_of([&] { ChunkStore(folders, kLayout, {9}, OpenMode::open); }, "another store") ==
+              ErrorKind::corrupt);
     }
     SUBCASE("a missing file") {
         std::filesystem::remove(path);
@@ -143,7 +146,8 @@ TEST_CASE("a store that does not fit is refused before anything is kept") {
     huge.blocks = {{"huge", std::uint64_t{1} << 44, true}};
     huge.chunk_elements = std::uint64_t{1} << 40;
     const store::Layout layout(huge, 1);
-    CHECK(kind_of([&] { ChunkStore(folders, layout, kUuid, OpenMode::create); }, "free some space") == ErrorKind::no_space);
+    CHECK(kind_of([&] { ChunkStore(folders, layout, kUuid, OpenMode::create); }, "free some space") ==
+          ErrorKind::no_space);
     CHECK_FALSE(std::filesystem::exists(folders[0] + "/chunks.luwu"));
     CHECK_FALSE(std::filesystem::exists(folders[0] + "/commit.luwu"));
 }
@@ -157,7 +161,8 @@ TEST_CASE("requests of both engines move two parts, and say what failed") {
         const auto engine = make(2);
         const store::AlignedBuffer out(3 * store::kPage);
         const store::AlignedBuffer in(3 * store::kPage);
-        std::iota(reinterpret_cast<std::uint32_t*>(out.data()), reinterpret_cast<std::uint32_t*>(out.data()) + 3072, 7U);
+        std::iota(reinterpret_cast<std::uint32_t*>(out.data()), reinterpret_cast<std::uint32_t*>(out.data()) + 3072,
+                  7U);
         const auto run = [&](store::IoRequest request) {
             request.file = file.descriptor();
             engine->submit(request);

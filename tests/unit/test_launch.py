@@ -65,7 +65,7 @@ def test_an_unexpected_error_shows_its_traceback(start_workers):
 def test_a_typed_error_arrives_as_it_was_raised(start_workers):
     workers = start_workers(
         """
-        sys.stderr.write('noise\\nluwu error {"type": "StoreSpaceError", "message": "disk full: \\\\n more"}\\nafter\\n')
+        sys.stderr.write('noise\\nluwu error {"type": "StoreSpaceError", "message": "full: \\\\n more"}\\nafter\\n')
         sys.exit(1 if rank == 0 else 3)
         """
     )

@@ -1,7 +1,7 @@
 """Control messages between a worker and the server of its host: JSON over a Unix socket, with open files beside it.
 
-One message is its length in bytes (4, little-endian), then UTF-8 JSON. An answer is ``{"error": CLASS, "message": TEXT}``
-for an error of `luwu.errors`, else whatever the request asked for.
+One message is its length in bytes (4, little-endian), then UTF-8 JSON. An answer is ``{"error": CLASS, "message":
+TEXT}`` for an error of `luwu.errors`, else whatever the request asked for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import os
 import socket
 import struct
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        try:
+        with suppress(OSError):  # the server may be gone already
             send(self._connection, {"type": "leave"})
-        except OSError:
-            pass  # the server is gone already
         if self._server is not None:
             self._server.close()
         self._connection.close()
@@ -150,7 +149,7 @@ def open(
         path: folder of the run; made where missing.
         stores: folders to stripe the store over; default: ``path/store``.
         memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
-        rank, workers: this process among the run's processes; default: RANK and WORLD_SIZE of the environment, else one.
+        rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
 
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
@@ -188,7 +187,9 @@ def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServe
         except OSError as error:
             if time.monotonic() > deadline:
                 connection.close()
-                raise ServerError(f"no server listens at {path}: {error.strerror}; start it, or check the path") from error
+                raise ServerError(
+                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                ) from error
             time.sleep(_RETRY_SECONDS)
     session = Session(connection, rank, workers, server)
     try:

@@ -50,6 +50,7 @@ class WorkerProcesses:
                     "RANK": str(rank),
                     "WORLD_SIZE": str(workers),
                     "OMP_NUM_THREADS": str(threads),
+                    "GOMP_SPINCOUNT": "0",  # threads that spin while they wait would take the cores from the server
                 }
                 with folder.log_path(rank).open("wb") as log:
                     self._processes.append(

@@ -38,7 +38,9 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreSpaceError(f"cannot make {folder}: {error.strerror}; free some space or name another folder") from error
+            raise StoreSpaceError(
+                f"cannot make {folder}: {error.strerror}; free some space or name another folder"
+            ) from error
         raise _no_permission(folder, error.strerror) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise _no_permission(folder, "permission denied")
@@ -46,8 +48,8 @@ def make_folder(folder: Path) -> None:
 
 def _no_permission(folder: Path, reason: str | None) -> StorePermissionError:
     return StorePermissionError(
-        f"cannot write in {folder}: {reason}; give this user write permission there or name another folder with --store "
-        "or --run"
+        f"cannot write in {folder}: {reason}; give this user write permission there or name another folder "
+        "with --store or --run"
     )
 
 
@@ -64,15 +66,19 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreCorruptError(f"{path}: expected JSON with a format number, found {error!r}; restore the file") from error
+        raise StoreCorruptError(
+            f"{path}: expected JSON with a format number, found {error!r}; restore the file"
+        ) from error
     if version > MANIFEST_FORMAT:
         raise StoreFormatError(
-            f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the newer LuWu that wrote it"
+            f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the LuWu that wrote it"
         )
     try:
         return StoreIdentity(str(raw["uuid"]), int(raw["stripes"]), Manifest.from_json(json.dumps(raw["manifest"])))
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreCorruptError(f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file") from error
+        raise StoreCorruptError(
+            f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file"
+        ) from error
 
 
 def write_identity(folder: Path, identity: StoreIdentity) -> None:

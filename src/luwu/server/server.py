@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu import _native
-from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StoreLockedError, WorkerLostError
+from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StoreLockedError
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
 from luwu.server.folders import make_folder, open_server
 from luwu.store.manifest import Manifest, first_difference
@@ -87,7 +87,7 @@ class LocalServer:
         return int(self.stats().get("step", 0))
 
     def stats(self) -> dict[str, Any]:
-        """Counters since the start (bytes, elements, seconds) and the committed step; empty before the store is open."""
+        """Counts since the start (bytes, elements, seconds) and the committed step; empty before the store is open."""
         core = self._core
         return core.stats() if core is not None else {}
 
@@ -216,7 +216,7 @@ class LocalServer:
                 difference = first_difference(manifest, self._manifest)
                 if difference is not None:
                     raise ManifestMismatchError(
-                        f"this worker's model is not that of the workers before it: {difference}; run one script everywhere"
+                        f"this worker's model is not that of the workers before it: {difference}; run one script on all"
                     )
             return self._core
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from luwu.store.manifest import Manifest
+
+Memory = memoryview | NDArray[np.uint8]
+"""Bytes that lie elsewhere; torch.frombuffer makes tensors of them."""
 
 HyperParameters = tuple[float, float, float, float, float]
 """lr, beta1, beta2, eps, weight_decay of one optimizer group."""
@@ -15,7 +21,7 @@ class Endpoint(Protocol):
     """The worker's end of the fabric. Handles are waited for; every wait may raise the server's error."""
 
     @property
-    def window(self) -> memoryview:
+    def window(self) -> Memory:
         """The mapped window, bytes; pulled blocks lie in it at the offset that `wait` returned."""
         ...
 
@@ -24,7 +30,7 @@ class Endpoint(Protocol):
         """Size of the arena that gradients are pushed from."""
         ...
 
-    def register(self, nbytes: int) -> memoryview:
+    def register(self, nbytes: int) -> Memory:
         """Take the next ``nbytes`` of the arena."""
         ...
 
