@@ -72,7 +72,7 @@ def test_a_typed_error_arrives_as_it_was_raised(start_workers):
     workers.wait(20)
     error = workers.error()
     assert type(error) is StoreSpaceError
-    assert str(error) == "disk full: \n more"
+    assert str(error) == "full: \n more"
 
 
 def test_nobody_is_left_behind(start_workers):
