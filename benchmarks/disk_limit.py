@@ -11,7 +11,8 @@ from types import TracebackType
 
 from common import BenchmarkError, require_tool
 
-SETTINGS = (("rw", 4, 1), ("rw", 16, 1), ("rw", 4, 2), ("randrw", 8, 1))  # pattern, queue depth, processes
+# Pattern, queue depth, processes. "streams" is one process that reads and one that writes, as luwu's threads do.
+SETTINGS = (("rw", 4, 1), ("rw", 16, 1), ("rw", 4, 2), ("streams", 8, 1), ("streams", 16, 1))
 READ_BYTES = 3 << 20  # what luwu reads at once: master, m, v of a chunk of 256Ki elements
 WRITE_BYTES = 7 << 19  # and writes: the same and the bf16 parameters
 
@@ -46,19 +47,23 @@ class DiskLimit:
         return self._measure(*self.setting)
 
     def _measure(self, pattern: str, depth: int, processes: int) -> float:
-        command = [
-            self._fio, "--name=limit", f"--filename={self._target}", f"--size={self._target.stat().st_size}",
-            f"--rw={pattern}", f"--rwmixread={self._reads_percent}", f"--bs={READ_BYTES},{WRITE_BYTES}",
-            f"--iodepth={depth}", f"--numjobs={processes}", "--group_reporting", "--direct=1", "--ioengine=io_uring",
-            "--time_based", f"--runtime={self._seconds}", "--fallocate=none", "--norandommap", "--randrepeat=0",
-            "--output-format=json",
+        common = [
+            self._fio, f"--filename={self._target}", f"--size={self._target.stat().st_size}", f"--iodepth={depth}",
+            f"--numjobs={processes}", "--group_reporting", "--direct=1", "--ioengine=io_uring", "--time_based",
+            f"--runtime={self._seconds}", "--fallocate=none", "--norandommap", "--randrepeat=0", "--output-format=json",
+            f"--bs={READ_BYTES},{WRITE_BYTES}",
         ]  # fmt: skip
+        if pattern == "streams":
+            jobs = ["--name=read", "--rw=read", "--name=write", "--rw=write"]
+        else:
+            jobs = ["--name=limit", f"--rw={pattern}", f"--rwmixread={self._reads_percent}"]
+        command = common + jobs
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * self._seconds)
         if done.returncode:
             raise BenchmarkError(f"fio failed: {done.stderr.strip()[-500:]}")
-        job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
-        moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
-        return moved / (max(job["read"]["runtime"], job["write"]["runtime"]) / 1000)
+        jobs_done = json.loads(done.stdout[done.stdout.index("{") :])["jobs"]
+        moved = sum(job[way]["io_bytes"] for job in jobs_done for way in ("read", "write"))
+        return moved / (max(job[way]["runtime"] for job in jobs_done for way in ("read", "write")) / 1000)
 
 
 def _fill(path: Path, size: int) -> None:

@@ -1,11 +1,13 @@
 """AdamW in memory, mixed precision, on 1 and 2 threads: luwu's kernel against torch and DeepSpeedCPUAdam.
 
-All sides take turns within a round; a ratio is the median of the rounds' ratios, so a machine that drifts does not
-favour a side. torch's fused fp32 AdamW (28 bytes per parameter, as many as luwu's update) shows what memory gives.
+All sides take turns within a round, in an order of its own; a ratio is the median of the rounds' ratios, so a machine
+that drifts does not favour a side. torch's fused fp32 AdamW (28 bytes per parameter, as many as luwu's update) shows
+what memory gives.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import sys
 import time
@@ -57,12 +59,16 @@ def timed(update: Update) -> Callable[[], float]:
 
 
 def take_rounds(measures: dict[str, Callable[[], float]], rounds: int) -> Seconds:
-    """Seconds of every side in every round, after two rounds that do not count (they compile and touch memory)."""
+    """Seconds of every side in every round, after two rounds that do not count (they compile and touch memory).
+
+    Each round has an order of its own, so that no side always follows the same other one.
+    """
+    order = random.Random(1)
     seconds: Seconds = {name: [] for name in measures}
     for turn in range(-2, rounds):
-        for name, measure in measures.items():
+        for name in order.sample(list(measures), len(measures)):
             time.sleep(PAUSE_SECONDS)
-            found = measure()
+            found = measures[name]()
             if turn >= 0:
                 seconds[name].append(found)
     return seconds

@@ -11,6 +11,7 @@ import os
 import time
 from pathlib import Path
 
+import numpy
 import torch
 from child import serve, settings, take_stdout
 
@@ -55,14 +56,14 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     endpoint = join(Path(wanted["run"]), rank)
     elements = wanted["elements"]
-    registered = torch.frombuffer(endpoint.register(4 * elements), dtype=torch.float32)
+    registered = endpoint.register(4 * elements).view(numpy.float32)
     window = torch.frombuffer(endpoint.window, dtype=torch.uint8)
-    gradient = torch.full((elements,), rank + 1.0)
+    gradient = numpy.full(elements, rank + 1.0, dtype=numpy.float32)
     private = torch.empty(elements)
 
     def sample() -> dict[str, float]:
         started = start_together()
-        registered.copy_(gradient)
+        numpy.copyto(registered, gradient)
         pushed = endpoint.push(0, 0)
         pulled = endpoint.pull(0)
         endpoint.wait(pushed)
