@@ -12,9 +12,6 @@ from typing import Any
 from common import BenchmarkError
 from processes import Side
 
-# Server and workers share the cores: an OpenMP thread that spins while it waits takes them from the server.
-WORKER_ENVIRONMENT = {"GOMP_SPINCOUNT": "0"}
-
 
 class LuwuSide(Side):
     """Workers run `program` (ours/train.py unless told otherwise) with `settings` and "run", a new run folder.
@@ -30,7 +27,7 @@ class LuwuSide(Side):
             raise BenchmarkError(f"luwu is not installed in {sys.prefix}: run pip install -e .")
         self._run = tempfile.TemporaryDirectory(dir=settings["folder"], prefix="luwu-")
         wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
-        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, env=WORKER_ENVIRONMENT)
+        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads)
 
     @property
     def worker_bytes(self) -> int:

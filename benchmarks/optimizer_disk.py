@@ -65,7 +65,7 @@ def main() -> int:
         ]
         table(["side", "MB/s", "Mparam/s", "of the limit"], rows)
         ours, peer = speed.get("luwu"), speed["fio"]
-        details = {"bytes_per_second": speed, "million_parameters_per_second": millions, "fio": limit.setting, **notes}
+        details = {"bytes_per_second": speed, "million_parameters_per_second": millions, "fio": limit.settings, **notes}
         ok = ours is not None and ours >= 0.9 * peer
         return result(NAME, ours=ours, peer=peer, bar=BAR, ok=ok, unit="bytes/s", details=details)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import json
 import os
 import signal
@@ -23,7 +24,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment(threads: int, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment with what every measured child needs; `threads` bounds OpenMP and torch."""
+    """This process's environment with what every measured child needs; `threads` bounds OpenMP and torch.
+
+    Every side gets tcmalloc where it is installed, as `luwu train` gives it to workers: all of them gain from it.
+    """
     values = dict(os.environ)
     values.update(
         PYTHONPATH=str(HERE),
@@ -33,6 +37,9 @@ def environment(threads: int, extra: Mapping[str, str] | None = None) -> dict[st
         TORCH_EXTENSIONS_DIR=str(ROOT / "build" / "peers" / "torch_extensions"),
     )
     values["PATH"] = os.pathsep.join([str(peers_python().parent), values["PATH"]])
+    allocator = ctypes.util.find_library("tcmalloc_minimal")
+    if allocator:
+        values.setdefault("LD_PRELOAD", allocator)
     values.update(extra or {})
     return values
 

@@ -11,12 +11,16 @@ missing_system_packages() {
     command -v c++ >/dev/null || echo g++
     [[ -e /usr/include/liburing.h ]] || echo liburing-dev
     [[ -e /usr/include/doctest/doctest.h ]] || echo doctest-dev
+    has_allocator || echo libtcmalloc-minimal4
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
+
+has_allocator() { ldconfig -p 2>/dev/null | grep -q libtcmalloc_minimal; }
 
 say_what_is_still_missing() {
     [[ -e /usr/include/liburing.h ]] || say "without liburing-dev, a thread pool reads and writes the disk"
     [[ -e /usr/include/doctest/doctest.h ]] || say "without doctest-dev, the native unit tests are skipped"
+    has_allocator || say "without libtcmalloc-minimal4, workers take more memory and time"
     command -v c++ >/dev/null || fail "a C++20 compiler is needed: g++ 11, clang 14, or newer"
 }
 

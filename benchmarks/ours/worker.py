@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from pathlib import Path
@@ -40,14 +41,18 @@ def make_model(settings: dict[str, Any], session: Session) -> LossModel:
 
 
 class Trainer:
-    """Trains on this rank's rows of every batch; steps continue at the session's step."""
+    """Trains on this rank's rows of every batch; steps continue at the session's step.
+
+    With "one_batch" of `settings` all steps are on the same batch, so that a few are enough to see the loss fall.
+    """
 
     def __init__(self, settings: dict[str, Any], session: Session) -> None:
         self._session = session
         self.model = make_model(settings, session)
         self._optimizer = luwu.AdamW(self.model, **ADAMW)
         self._rows, self._seq = settings["rows"], settings["shape"]["seq"]
-        self._batches = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
+        found = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
+        self._batches = itertools.repeat(next(found)) if settings.get("one_batch") else found
 
     def step(self) -> dict[str, float]:
         """One optimizer step: seconds of its parts and this rank's loss."""

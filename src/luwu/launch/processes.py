@@ -15,11 +15,18 @@ import luwu.errors
 from luwu.errors import LuwuError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
+from luwu.observe.machine import worker_allocator
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
 
 LOG_BYTES = 64 * 1024
+
+
+def _preload() -> dict[str, str]:
+    """The allocator for workers, unless the user preloads something."""
+    library = worker_allocator()
+    return {"LD_PRELOAD": library} if library and "LD_PRELOAD" not in os.environ else {}
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class WorkerProcesses:
                     "RANK": str(rank),
                     "WORLD_SIZE": str(workers),
                     "OMP_NUM_THREADS": str(threads),
-                    "GOMP_SPINCOUNT": "0",  # threads that spin while they wait would take the cores from the server
+                    **_preload(),
                 }
                 with folder.log_path(rank).open("wb") as log:
                     self._processes.append(

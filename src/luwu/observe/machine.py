@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import errno
 import importlib
 import mmap
@@ -42,6 +43,7 @@ def examine(folder: Path) -> list[Finding]:
         _direct_io(existing),
         _huge_pages(),
         _locked_memory(),
+        _allocator(),
         *_torch(),
     ]
 
@@ -73,6 +75,15 @@ def direct_io_error(folder: Path) -> int:
         finally:
             Path(name).unlink()
     return 0
+
+
+def worker_allocator() -> str | None:
+    """The shared library that worker processes take their memory from: tcmalloc where it is installed.
+
+    glibc's own leaves holes between activations, so that a worker grows with the depth of its model, and it gives pages
+    back that the next block asks for again (docs/decisions/0004).
+    """
+    return ctypes.util.find_library("tcmalloc_minimal")
 
 
 def _processor() -> Finding:
@@ -169,6 +180,16 @@ def _locked_memory() -> Finding:
         "unlimited" if unlimited else size(soft),
         unlimited or soft >= 8 * 2**20 or os.geteuid() == 0,
         "kernels before 5.12 count io_uring queues against it and may refuse them: raise it with ulimit -l",
+    )
+
+
+def _allocator() -> Finding:
+    library = worker_allocator()
+    return Finding(
+        "allocator",
+        library or "the C library's",
+        library is not None,
+        "workers take some per cent more memory as models get deeper, and more time: install libtcmalloc-minimal4",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -16,6 +17,8 @@ from luwu.worker.residence import absent
 Init = Callable[[nn.Module], object] | None
 """Called on each module on meta that has parameters or buffers of its own, after its ``reset_parameters()``."""
 
+_ALIGNMENT = 64  # bytes
+
 
 class Initialiser:
     """Gives modules on meta their values, the same bits whatever the units and the number of workers.
@@ -28,6 +31,9 @@ class Initialiser:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._init = init
         self._seed = seed
+        # One buffer for all units: memory that is allocated and freed for each of them leaves holes that the C library
+        # does not fill again, and a worker's memory would grow with the depth of the model.
+        self._scratch = torch.empty(0, dtype=torch.uint8)
 
     def check(self, units: list[Unit]) -> None:
         """See that every parameter on meta can be initialised.
@@ -44,13 +50,14 @@ class Initialiser:
     def initialise_unit(self, unit: Unit) -> None:
         """Materialise the unit's parameters on meta, on the CPU, and initialise them, inner modules first.
 
+        They lie in memory that the next call uses again.
+
         Raises:
             ConfigError: elements of a parameter were not set.
         """
         fresh = [slot for block in unit.blocks for slot in block.slots if slot.parameter.is_meta]
-        for slot in fresh:
-            values = torch.full_like(slot.parameter, float("nan"), device="cpu")
-            slot.replace(nn.Parameter(values, requires_grad=slot.parameter.requires_grad))
+        for slot, values in zip(fresh, self._place([slot.parameter for slot in fresh]), strict=True):
+            slot.replace(nn.Parameter(values.fill_(float("nan")), requires_grad=slot.parameter.requires_grad))
         live = {id(slot.parameter) for slot in fresh}
         holders = {id(module) for slot in fresh for module, _ in slot.places}
         for module in _inner_first(self._model):
@@ -75,6 +82,16 @@ class Initialiser:
                 self._refuse(f"{self._names[id(module)]}.{meta[0]}".lstrip("."), module)
             if meta:
                 self._reset(module, set())
+
+    def _place(self, parameters: list[nn.Parameter]) -> list[Tensor]:
+        """Return room in the buffer for each, of its shape and dtype."""
+        ends = list(itertools.accumulate(-(-parameter.nbytes // _ALIGNMENT) * _ALIGNMENT for parameter in parameters))
+        if ends and ends[-1] > self._scratch.numel():
+            self._scratch = torch.empty(ends[-1], dtype=torch.uint8)
+        return [
+            self._scratch[start : start + parameter.nbytes].view(parameter.dtype).view(parameter.shape)
+            for start, parameter in zip([0, *ends], parameters, strict=False)
+        ]
 
     def _reset(self, module: nn.Module, live: set[int]) -> None:
         """Reset the module and give it the buffers it lacks; only parameters in ``live`` (ids) take the new values.
