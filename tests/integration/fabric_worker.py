@@ -12,12 +12,14 @@ from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterMan
 GROUP = (1e-2, 0.9, 0.999, 1e-8, 0.1)
 
 
-def small_manifest(blocks: int = 4, elements: int = 5000, dtype: str = "float32") -> Manifest:
-    """A root of 64 elements and some blocks of one parameter each, in chunks of 2048 elements."""
+def small_manifest(
+    blocks: int = 4, elements: int = 5000, dtype: str = "float32", chunk_elements: int = 2048
+) -> Manifest:
+    """A root of 64 elements and some blocks of one parameter each."""
     shapes = [(ROOT_NAME, 64)] + [(f"h.{index}", elements) for index in range(blocks)]
     return Manifest(
         dtype,
-        2048,
+        chunk_elements,
         tuple(
             BlockManifest(name, True, (ParameterManifest(f"{name}.weight", (size,), 0, size),), size)
             for name, size in shapes

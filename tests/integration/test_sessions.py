@@ -205,10 +205,32 @@ def test_a_worker_that_dies_stops_the_run_at_the_last_commit(tmp_path: Path) -> 
         assert server.step == 4
 
 
-def _serve(run_dir: Path, ready: multiprocessing.synchronize.Event) -> None:
-    with LocalServer(run_dir, None, MEMORY, 1):
+def _serve(run_dir: Path, ready: multiprocessing.synchronize.Event, memory: int = MEMORY) -> None:
+    with LocalServer(run_dir, None, memory, 1):
         ready.set()
         signal.pause()
+
+
+def _peak_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def test_a_server_stays_within_its_budget_and_the_stated_constant(tmp_path: Path) -> None:
+    budget, constant = 48 << 20, 128 << 20
+    manifest = small_manifest(blocks=24, elements=1 << 20, chunk_elements=1 << 18)
+    ready = multiprocessing.get_context("spawn").Event()
+    server = _start(_serve, tmp_path, ready, budget)
+    assert ready.wait(60)
+    with join(tmp_path / "luwu.sock", 0, 1) as session:
+        worker = NumpyWorker(session, manifest)
+        assert all(worker.step() for _ in range(3))
+        peak = _peak_bytes(server.pid or 0)
+    server.kill()
+    server.join()
+    store_bytes = 12 * sum(block.elements for block in manifest.blocks)
+    assert store_bytes > budget + constant
+    assert peak <= budget + constant
 
 
 def test_a_server_that_is_killed_is_noticed_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -39,6 +39,19 @@ def test_workers_that_end_well(start_workers):
     assert not workers.failed()
 
 
+@pytest.mark.parametrize("installed", ["libtcmalloc_minimal.so.4", None])
+def test_workers_get_the_allocator_unless_the_user_preloads_one(start_workers, monkeypatch, installed):
+    monkeypatch.setattr("luwu.launch.processes.worker_allocator", lambda: installed)
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    workers = start_workers(f"assert os.environ.get('LD_PRELOAD') == {installed!r}")
+    workers.wait(20)
+    assert not workers.failed()
+    monkeypatch.setenv("LD_PRELOAD", "")
+    workers = start_workers("assert os.environ['LD_PRELOAD'] == ''")
+    workers.wait(20)
+    assert not workers.failed()
+
+
 def test_a_killed_worker_is_named_with_its_last_words(start_workers):
     workers = start_workers(
         """

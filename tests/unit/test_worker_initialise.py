@@ -90,6 +90,17 @@ def test_ranks_other_than_the_first_materialise_nothing():
     assert_same_state(full_state_dict(second), full_state_dict(first), 0.0)  # buffers too
 
 
+def test_blocks_are_initialised_in_one_piece_of_memory():
+    places = []
+
+    def note(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            places.append(module.weight.untyped_storage().data_ptr())
+
+    parallelize(on_meta(Tiny), FakeSession(), blocks=[Block], init=note)
+    assert len(places) > 2 and len(set(places[1:])) == 1
+
+
 def test_a_store_that_exists_gives_its_values():
     store = FakeStore()
     torch.manual_seed(0)
