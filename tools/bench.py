@@ -1,10 +1,10 @@
 """Runs every benchmark beside its peers and writes a dated table with the machine's description.
 
-usage: python tools/bench.py [--quick]
+usage: python tools/bench.py [--quick] [NAME ...]
 
 A benchmark is a file in benchmarks/ that can be run; its last line is one JSON object with at least `name`, `ours`,
 `peer`, `ratio`, `bar` and `ok`. The table goes to benchmarks/results/DATE.md, everything that the benchmarks reported
-to DATE.json beside it. The exit status is 1 when a benchmark failed or missed its bar.
+to DATE.json beside it. With names only those run, and take the place of their rows in the day's table. The exit status is 1 when a benchmark failed or missed its bar.
 """
 
 from __future__ import annotations
@@ -125,19 +125,31 @@ def markdown(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any], com
     return "\n".join(lines) + "\n"
 
 
+def earlier_results(path: Path) -> list[dict[str, Any]]:
+    """What earlier runs of the same day have written, nothing if there were none."""
+    return json.loads(path.read_text())["results"] if path.exists() else []
+
+
 def main() -> int:
     """Runs the benchmarks one after the other, writes the report, and returns the exit status."""
     parser = argparse.ArgumentParser(description="Run every benchmark and write a dated table.")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute each")
-    options = ["--quick"] if parser.parse_args().quick else []
+    known = {path.stem: path for path in programs()}
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)}; all unless given")
+    wanted = parser.parse_args()
+    for stem in wanted.names:
+        if stem not in known:
+            parser.error(f"there is no benchmark {stem}; there are {', '.join(known)}")
+    options = ["--quick"] if wanted.quick else []
 
     environment = {**os.environ, "LUWU_PEERS_PYTHON": install_peers()}
     about = describe_machine()
-    results = [run_program(path, options, environment) for path in programs()]
-
     folder = BENCHMARKS / "results"
     folder.mkdir(exist_ok=True)
     name = datetime.date.today().isoformat() + ("-quick" if options else "")
+    found = {result["name"]: result for result in earlier_results(folder / f"{name}.json")} if wanted.names else {}
+    found |= {stem: run_program(known[stem], options, environment) for stem in wanted.names or known}
+    results = [found[stem] for stem in sorted(found)]
     report = markdown(results, about, " ".join(["make bench", *options]))
     (folder / f"{name}.md").write_text(report)
     (folder / f"{name}.json").write_text(json.dumps({"machine": about, "results": results}, indent=2) + "\n")
