@@ -14,6 +14,7 @@
 #include "bindings/bindings.h"
 #include "kernels/adamw.h"
 #include "kernels/convert.h"
+#include "kernels/copy.h"
 #include "kernels/crc32c.h"
 #include "kernels/split.h"
 #include "kernels/sum.h"
@@ -30,6 +31,7 @@ template <class Element>
 using Vector = nb::ndarray<Element, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using AnyVector = nb::ndarray<nb::ro, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using AnyBuffer = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+using WritableBuffer = nb::ndarray<nb::c_contig, nb::device::cpu>;
 
 void require_length(const std::string& name, std::size_t found, std::size_t expected) {
     if (found == expected) return;
@@ -135,6 +137,15 @@ auto float_to_bfloat16(const Vector<const float>& source) {
     return own(std::move(target), source.size());
 }
 
+void copy_past_cache(const WritableBuffer& target, const AnyBuffer& source) {
+    if (target.nbytes() != source.nbytes()) {
+        throw Error(ErrorKind::invalid, "target has " + std::to_string(target.nbytes()) + " bytes; expected " +
+                                            std::to_string(source.nbytes()) + ", as many as source");
+    }
+    const nb::gil_scoped_release release;
+    kernels::copy_past_cache(target.data(), source.data(), source.nbytes());
+}
+
 std::uint32_t crc32c(const AnyBuffer& buffer, std::uint32_t crc) {
     const nb::gil_scoped_release release;
     return kernels::crc32c(crc, buffer.data(), buffer.nbytes());
@@ -154,6 +165,10 @@ void bind_kernels(nb::module_& module) {
                "The float32 sum, in order, of the gradients (as for adamw_update), multiplied by `scale`.");
     module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
                "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
+    module.def("copy_past_cache", &copy_past_cache, "target"_a.noconvert(), "source"_a.noconvert(),
+               "Copies the bytes of one contiguous buffer to another of the same size that it does not overlap, past\n"
+               "the cache: faster than an ordinary copy where this core reads neither again soon.\n"
+               "luwu.errors.ConfigError: the sizes differ.");
     module.def("crc32c", &crc32c, "buffer"_a.noconvert(), "crc"_a = 0,
                "Extends `crc` (0 at the start) over the bytes of a contiguous buffer.");
     module.def("instruction_set", &kernels::instruction_set,

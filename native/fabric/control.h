@@ -47,7 +47,6 @@ struct ControlArea {
     std::uint64_t magic = kControlMagic;
     std::uint32_t workers = 0;
     std::uint32_t blocks = 0;
-    std::uint32_t keep_mapped = 0;  // workers keep a released block's pages in their resident memory
     alignas(64) std::array<std::atomic<std::uint32_t>, 2> doorbells;  // by Stream; futex words
     alignas(64) std::atomic<std::uint32_t> failed{0};                 // 0, or 1 + ErrorKind once failure_text is there
     std::array<char, 1024> failure_text{};

@@ -26,7 +26,8 @@ class MemoryFile {
     int descriptor_ = -1;
 };
 
-// shared: writes are seen by all. private_copy: writes stay in this process, and only until forget().
+// shared: writes are seen by all. private_copy: writes stay in this process, and only until forget(); pages that were not
+// written show what others write.
 enum class MapMode : std::uint8_t { shared, private_copy };
 
 class Mapping {
@@ -35,10 +36,13 @@ class Mapping {
     Mapping(int descriptor, MapMode mode);  // the whole file; throws Error(io)
     ~Mapping();
     Mapping(Mapping&& other) noexcept
-        : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+        : data_(std::exchange(other.data_, nullptr)),
+          bytes_(std::exchange(other.bytes_, 0)),
+          page_map_(std::exchange(other.page_map_, -1)) {}
     Mapping& operator=(Mapping&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
+        std::swap(page_map_, other.page_map_);
         return *this;
     }
     Mapping(const Mapping&) = delete;
@@ -48,10 +52,13 @@ class Mapping {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     // Drops this process's pages of a range (page aligned): its resident memory shrinks, the shared contents stay.
     void forget(std::uint64_t offset, std::uint64_t bytes) const;
+    // Whether this process may have written to a range (page aligned) of a private copy since it last forgot it.
+    [[nodiscard]] bool written(std::uint64_t offset, std::uint64_t bytes) const;
 
   private:
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
+    int page_map_ = -1;  // the kernel's account of this process's pages; only for a private copy
 };
 
 }  // namespace luwu::fabric

