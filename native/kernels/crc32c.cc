@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "kernels/crc32c_fold.h"
 #include "kernels/crc32c_instruction.h"
 #include "kernels/crc32c_tables.h"
 #include "kernels/versions.h"
@@ -102,20 +103,42 @@ std::uint32_t versions::crc32c_by_instruction(std::uint32_t crc, const void* dat
 #endif
 }
 
+bool versions::has_crc32c_folding() {
+#if defined(LUWU_FOLD_TARGET)
+    static const bool exists = crc32c_folding_exists();
+    return exists;
+#else
+    return false;
+#endif
+}
+
+std::uint32_t versions::crc32c_by_folding(std::uint32_t crc, const void* data, std::size_t bytes) {
+#if defined(LUWU_FOLD_TARGET)
+    const auto* from = static_cast<const std::uint8_t*>(data);
+    const std::size_t folded = bytes / kFoldBytes * kFoldBytes;
+    const std::uint32_t state = folded != 0 ? advance_by_folding(~crc, from, folded) : ~crc;
+    return ~advance(state, from + folded, bytes - folded);
+#else
+    return crc32c_by_instruction(crc, data, bytes);
+#endif
+}
+
 std::uint32_t crc32c(std::uint32_t crc, const void* data, std::size_t bytes) {
-    return versions::has_crc32c_instruction() ? versions::crc32c_by_instruction(crc, data, bytes)
-                                              : versions::crc32c_by_table(crc, data, bytes);
+    if (versions::has_crc32c_folding()) return versions::crc32c_by_folding(crc, data, bytes);
+    if (versions::has_crc32c_instruction()) return versions::crc32c_by_instruction(crc, data, bytes);
+    return versions::crc32c_by_table(crc, data, bytes);
 }
 
 void crc32c_parallel(std::uint32_t* crcs, const void* const* data, std::size_t streams, std::size_t bytes) {
 #if defined(LUWU_CRC32C_TARGET)
-    if (versions::has_crc32c_instruction()) {
+    if (versions::has_crc32c_instruction() && !versions::has_crc32c_folding()) {
         for (; streams > 4; streams -= 4, crcs += 4, data += 4) advance_together<4>(crcs, data, bytes);
         if (streams == 4) return advance_together<4>(crcs, data, bytes);
         if (streams == 3) return advance_together<3>(crcs, data, bytes);
     }
 #endif
-    // One or two streams do not fill the instruction's latency; a single stream in three parts does.
+    // Folding fills its latency with one stream. One or two streams do not fill the instruction's; a single stream in
+    // three parts does.
     for (std::size_t k = 0; k < streams; ++k) crcs[k] = crc32c(crcs[k], data[k], bytes);
 }
 

@@ -20,9 +20,12 @@ void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, s
 [[nodiscard]] bool adamw_update(InstructionSet set, float* master, float* m, float* v, std::uint16_t* low,
                                 const Gradients& gradients, std::size_t elements, const AdamWStep& step);
 
-/// The checksum by table, and by the processor's instruction (where has_crc32c_instruction()).
+/// The checksum by table, by the processor's instruction (where has_crc32c_instruction()), and by folding (where
+/// has_crc32c_folding()).
 [[nodiscard]] std::uint32_t crc32c_by_table(std::uint32_t crc, const void* data, std::size_t bytes);
 [[nodiscard]] std::uint32_t crc32c_by_instruction(std::uint32_t crc, const void* data, std::size_t bytes);
+[[nodiscard]] std::uint32_t crc32c_by_folding(std::uint32_t crc, const void* data, std::size_t bytes);
 [[nodiscard]] bool has_crc32c_instruction();
+[[nodiscard]] bool has_crc32c_folding();
 
 }  // namespace luwu::kernels::versions

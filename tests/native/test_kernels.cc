@@ -13,6 +13,7 @@
 
 #include "kernels/adamw.h"
 #include "kernels/convert.h"
+#include "kernels/copy.h"
 #include "kernels/sum.h"
 #include "kernels/versions.h"
 
@@ -193,6 +194,20 @@ TEST_CASE("widening is exact for every bfloat16 value") {
         for (std::size_t i = 0; i < source.size(); ++i) {
             REQUIRE(std::bit_cast<std::uint32_t>(target[i]) == static_cast<std::uint32_t>(i) << 16);
         }
+    }
+}
+
+TEST_CASE("a copy past the cache is whole, and nothing more, whatever the length and alignment") {
+    const std::vector<float> values = random_floats(kLongest, 13);
+    const auto* const source = reinterpret_cast<const std::byte*>(values.data());
+    for (std::size_t length = 0; length + kMisalignments <= kLongest * sizeof(float); ++length) {
+        const std::size_t from = length % kMisalignments;
+        const std::size_t to = 1 + length % 67;
+        std::vector<std::byte> target(kLongest * sizeof(float) + 70, std::byte{0x5A});
+        copy_past_cache(target.data() + to, source + from, length);
+        REQUIRE(std::memcmp(target.data() + to, source + from, length) == 0);
+        REQUIRE(target[to - 1] == std::byte{0x5A});
+        REQUIRE(target[to + length] == std::byte{0x5A});
     }
 }
 
