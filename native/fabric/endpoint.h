@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "fabric/control.h"
@@ -58,6 +59,7 @@ class Endpoint {
     [[nodiscard]] Request& slot(Stream stream, std::uint64_t sequence);
     void check_server() const;
     void finished(Request& request);
+    void unmap_surplus(std::uint64_t offset);
 
     int liveness_;
     Mapping control_memory_;
@@ -72,7 +74,9 @@ class Endpoint {
         std::uint64_t offset = 0;
         std::uint32_t count = 0;
     };
-    std::vector<Held> held_;  // per block
+    std::vector<Held> held_;                                   // per block
+    std::unordered_map<std::uint64_t, std::uint64_t> mapped_;  // bytes from an offset of the window, held or kept
+    std::uint64_t mapped_bytes_ = 0;
     EndpointStats stats_;
 };
 

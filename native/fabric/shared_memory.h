@@ -26,8 +26,8 @@ class MemoryFile {
     int descriptor_ = -1;
 };
 
-// shared: writes are seen by all. private_copy: writes stay in this process, and only until forget(); pages that were not
-// written show what others write.
+// shared: writes are seen by all. private_copy: writes stay in this process, and only until forget(); pages that were
+// not written show what others write.
 enum class MapMode : std::uint8_t { shared, private_copy };
 
 class Mapping {

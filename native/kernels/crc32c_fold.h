@@ -54,8 +54,8 @@ LUWU_FOLD_TARGET inline std::uint32_t advance_by_folding(std::uint32_t state, co
     constexpr FoldConstants kFar(kFoldBytes);
     constexpr FoldConstants kNear(64);
     constexpr FoldConstants kNext(16);
-    const __m512i far = _mm512_set_epi64(kFar.last, kFar.first, kFar.last, kFar.first, kFar.last, kFar.first,
-                                         kFar.last, kFar.first);
+    const __m512i far =
+        _mm512_set_epi64(kFar.last, kFar.first, kFar.last, kFar.first, kFar.last, kFar.first, kFar.last, kFar.first);
     const __m512i near = _mm512_set_epi64(kNear.last, kNear.first, kNear.last, kNear.first, kNear.last, kNear.first,
                                           kNear.last, kNear.first);
     const __m128i next = _mm_set_epi64x(kNext.last, kNext.first);

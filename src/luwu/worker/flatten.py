@@ -70,17 +70,16 @@ class Block:
 
 @dataclass(eq=False)
 class Unit:
-    """A wrapped module, or the root (``index`` 0), with its blocks: trainable first, either may be missing."""
+    """A wrapped module, or the root (``index`` 0), with its blocks: trainable first, either may be missing.
+
+    ``trainable`` is the block that is pushed, if the unit has one.
+    """
 
     index: int
     name: str
     module: nn.Module
     blocks: list[Block] = field(default_factory=list)
-
-    @property
-    def trainable(self) -> Block | None:
-        """The block that is pushed, if the unit has one."""
-        return next((block for block in self.blocks if block.trainable), None)
+    trainable: Block | None = None
 
 
 def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit]:
@@ -145,5 +144,8 @@ def _number_blocks(units: list[Unit], of_unit: list[list[Slot]]) -> None:
                 slot.offset = elements
                 elements += -(-slot.numel // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
             name = unit.name if trainable else f"{unit.name} (frozen)"
-            unit.blocks.append(Block(index, name, trainable, members, elements))
+            block = Block(index, name, trainable, members, elements)
+            unit.blocks.append(block)
+            if trainable:
+                unit.trainable = block
             index += 1

@@ -107,6 +107,8 @@ class Residence:
         def copy(tensor: Tensor) -> Tensor:
             return tensor.clone() if self._window.owner_of(tensor, unit.blocks) is not None else tensor
 
+        if isinstance(values, Tensor):
+            return copy(values)
         return tree_map_only(Tensor, copy, values)
 
     def start_pass(self, order: Pass) -> None:
