@@ -4,7 +4,8 @@ usage: python tools/bench.py [--quick] [NAME ...]
 
 A benchmark is a file in benchmarks/ that can be run; its last line is one JSON object with at least `name`, `ours`,
 `peer`, `ratio`, `bar` and `ok`. The table goes to benchmarks/results/DATE.md, everything that the benchmarks reported
-to DATE.json beside it. With names only those run, and take the place of their rows in the day's table. The exit status is 1 when a benchmark failed or missed its bar.
+to DATE.json beside it. With names only those run, and take the place of their rows in the day's table. The exit
+status is 1 when a benchmark failed or missed its bar.
 """
 
 from __future__ import annotations
