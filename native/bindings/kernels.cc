@@ -166,6 +166,7 @@ void bind_kernels(nb::module_& module) {
     module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
                "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
     module.def("copy_past_cache", &copy_past_cache, "target"_a.noconvert(), "source"_a.noconvert(),
+               nb::sig("def copy_past_cache(target: object, source: object) -> None"),  // numpy's and torch's alike
                "Copies the bytes of one contiguous buffer to another of the same size that it does not overlap, past\n"
                "the cache: faster than an ordinary copy where this core reads neither again soon.\n"
                "luwu.errors.ConfigError: the sizes differ.");

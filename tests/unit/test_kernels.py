@@ -157,3 +157,13 @@ def test_crc32c_takes_any_contiguous_buffer() -> None:
 
 def test_the_instruction_set_is_named() -> None:
     assert _native.instruction_set() in {"avx512", "avx2", "sse2", "neon", "base"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_copy_past_the_cache_is_whole(dtype: torch.dtype) -> None:
+    source = torch.randn(300, 1001, generator=torch.Generator().manual_seed(3)).to(dtype)
+    target = torch.zeros_like(source)
+    _native.copy_past_cache(target, source)
+    assert torch.equal(target, source)
+    with pytest.raises(ConfigError, match=r"target has 8 bytes; expected 12"):
+        _native.copy_past_cache(torch.zeros(2), torch.zeros(3))
