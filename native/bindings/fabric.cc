@@ -162,7 +162,7 @@ void bind_endpoint(nb::module_& module) {
             [](fabric::Endpoint& self, std::uint64_t bytes) {
                 return as_bytes(self, self.arena() + self.register_buffer(bytes), bytes);
             },
-            "nbytes"_a, "Takes the next page-aligned bytes of the gradient arena, from its front.")
+            "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
         .def("begin", &begin, "groups"_a,
              "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, nb::call_guard<nb::gil_scoped_release>())

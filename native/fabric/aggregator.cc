@@ -32,7 +32,7 @@ Aggregator::Aggregator(std::uint64_t elements, std::uint32_t workers, std::uint3
       unread_(workers, false),
       streams_(workers, {window_.bytes()}) {
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
-        arena_files_.emplace_back("luwu-arena", window_.bytes());
+        arena_files_.emplace_back("luwu-arena", window_.bytes() + kArenaSlackBytes);
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
     streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });

@@ -47,14 +47,15 @@ Endpoint::Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode windo
       area_(worker_area(control_, rank)),
       window_(files.window, window_mode),
       arena_(files.arena, MapMode::shared),
+      arena_start_(arena_start(rank)),
       held_(control_.blocks) {}
 
 std::uint64_t Endpoint::register_buffer(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (registered_bytes_ + bytes > arena_.bytes()) {
+    if (registered_bytes_ + bytes > arena_bytes()) {
         throw Error(ErrorKind::invalid, "cannot register " + std::to_string(bytes) + " bytes: the gradient arena has " +
-                                            std::to_string(arena_.bytes() - registered_bytes_) + " of " +
-                                            std::to_string(arena_.bytes()) + " left");
+                                            std::to_string(arena_bytes() - registered_bytes_) + " of " +
+                                            std::to_string(arena_bytes()) + " left");
     }
     const std::uint64_t offset = registered_bytes_;
     registered_bytes_ = store::round_up(registered_bytes_ + bytes, store::kPage);
@@ -127,13 +128,13 @@ void Endpoint::unmap_surplus(std::uint64_t offset) {
 }
 
 Handle Endpoint::push(std::uint32_t block, std::uint64_t arena_offset) {
-    return post(Stream::gradients, Operation::push, block, arena_offset);
+    return post(Stream::gradients, Operation::push, block, arena_start_ + arena_offset);
 }
 
 Handle Endpoint::commit(bool roll_back) { return post(Stream::gradients, Operation::commit, 0, 0, roll_back ? 1 : 0); }
 
 Handle Endpoint::initialise(std::uint32_t block, std::uint64_t arena_offset) {
-    return post(Stream::gradients, Operation::initialise, block, arena_offset);
+    return post(Stream::gradients, Operation::initialise, block, arena_start_ + arena_offset);
 }
 
 Handle Endpoint::finish_initialise() { return post(Stream::gradients, Operation::finish_initialise, 0, 0); }

@@ -35,10 +35,11 @@ class Endpoint {
 
     [[nodiscard]] std::byte* window() const { return window_.data(); }
     [[nodiscard]] std::uint64_t window_bytes() const { return window_.bytes(); }
-    [[nodiscard]] std::byte* arena() const { return arena_.data(); }
-    [[nodiscard]] std::uint64_t arena_bytes() const { return arena_.bytes(); }
+    [[nodiscard]] std::byte* arena() const { return arena_.data() + arena_start_; }
+    [[nodiscard]] std::uint64_t arena_bytes() const { return arena_.bytes() - kArenaSlackBytes; }
 
-    // Takes the next page-aligned buffer of the arena and returns its offset. Throws Error(invalid) when it is full.
+    // Takes the next buffer of the arena, on a cache line, and returns its offset. Throws Error(invalid) when it is
+    // full.
     std::uint64_t register_buffer(std::uint64_t bytes);
     void begin(const std::vector<pipeline::GroupSettings>& groups);  // returns when the server knows them
     Handle pull(std::uint32_t block);
@@ -67,6 +68,7 @@ class Endpoint {
     WorkerArea& area_;
     Mapping window_;
     Mapping arena_;
+    std::uint64_t arena_start_;
     mutable std::mutex mutex_;
     std::array<std::uint64_t, 2> next_sequence_{1, 1};
     std::uint64_t registered_bytes_ = 0;

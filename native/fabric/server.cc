@@ -12,7 +12,7 @@ namespace {
 std::uint64_t arena_file_bytes(const store::Layout& layout, const pipeline::ResidencyPlan& plan) {
     std::uint64_t largest = 0;
     for (const store::BlockShape& block : layout.shape().blocks) largest = std::max(largest, block.elements);
-    return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage));
+    return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage)) + kArenaSlackBytes;
 }
 
 std::vector<std::uint64_t> window_bytes_of_blocks(const store::Layout& layout) {

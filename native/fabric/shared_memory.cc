@@ -38,7 +38,7 @@ MemoryFile::~MemoryFile() {
     if (descriptor_ >= 0) close(descriptor_);
 }
 
-Mapping::Mapping(int descriptor, MapMode mode) {
+Mapping::Mapping(int descriptor, MapMode mode) : mode_(mode) {
     struct stat info{};
     if (fstat(descriptor, &info) != 0) throw store::system_error("look at", "shared memory", errno);
     bytes_ = static_cast<std::uint64_t>(info.st_size);
@@ -58,6 +58,7 @@ Mapping::~Mapping() {
 void Mapping::forget(std::uint64_t offset, std::uint64_t bytes) const { madvise(data_ + offset, bytes, MADV_DONTNEED); }
 
 bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
+    if (mode_ == MapMode::shared) return false;
     std::array<std::uint64_t, 512> entries{};
     const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
     const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(data_) + offset;

@@ -38,10 +38,12 @@ class Mapping {
     Mapping(Mapping&& other) noexcept
         : data_(std::exchange(other.data_, nullptr)),
           bytes_(std::exchange(other.bytes_, 0)),
+          mode_(other.mode_),
           page_map_(std::exchange(other.page_map_, -1)) {}
     Mapping& operator=(Mapping&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
+        std::swap(mode_, other.mode_);
         std::swap(page_map_, other.page_map_);
         return *this;
     }
@@ -52,13 +54,15 @@ class Mapping {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     // Drops this process's pages of a range (page aligned): its resident memory shrinks, the shared contents stay.
     void forget(std::uint64_t offset, std::uint64_t bytes) const;
-    // Whether this process may have written to a range (page aligned) of a private copy since it last forgot it.
+    // Whether this process may have writes of its own in a range (page aligned): in a private copy, since it last
+    // forgot the range; never in shared memory.
     [[nodiscard]] bool written(std::uint64_t offset, std::uint64_t bytes) const;
 
   private:
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
-    int page_map_ = -1;  // the kernel's account of this process's pages; only for a private copy
+    MapMode mode_ = MapMode::shared;
+    int page_map_ = -1;  // the kernel's account of this process's pages, for a private copy
 };
 
 }  // namespace luwu::fabric

@@ -91,12 +91,12 @@ struct Update {
 
     template <bool gathers>
     LUWU_INLINE void update_group(std::size_t start, std::size_t count, const Coefficients& by, Found& found) const {
-        prefetch_group(master + start);
-        prefetch_group(m + start);
-        prefetch_group(v + start);
+        prefetch_group<true>(master + start);
+        prefetch_group<true>(m + start);
+        prefetch_group<true>(v + start);
         std::uint16_t* const low_group = writes_low ? low + start : nullptr;
         // Not stored past the cache: that gained nothing here, and cost 10 % where a checksum is taken next.
-        if constexpr (writes_low) prefetch_group(low_group);
+        if constexpr (writes_low) prefetch_group<true>(low_group);
         if constexpr (gathers) {
             alignas(64) float sum[kGroupElements];
             gather<Element>(sum, gradients, start, count);

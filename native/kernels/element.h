@@ -29,15 +29,15 @@ LUWU_INLINE std::uint32_t not_finite(float value) {
 /// Elements between two rounds of prefetching, and how far ahead those reach. Measured on Zen 4, where this gains 5 to
 /// 10 % over the hardware's own prefetching: longer groups, and reaching half or twice as far, gain less.
 inline constexpr std::size_t kGroupElements = 32;
-inline constexpr std::size_t kPrefetchElements = 256;
+inline constexpr std::size_t kPrefetchElements = 128;
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 /// Asks for the group that lies `kPrefetchElements` after the one at `group`, which may be outside any object.
-template <class Element>
+template <bool to_write = false, class Element>
 LUWU_INLINE void prefetch_group(const Element* group) {
     const std::uintptr_t ahead = reinterpret_cast<std::uintptr_t>(group) + kPrefetchElements * sizeof(Element);
     for (std::size_t byte = 0; byte < kGroupElements * sizeof(Element); byte += kCacheLineBytes) {
-        __builtin_prefetch(reinterpret_cast<const void*>(ahead + byte));
+        __builtin_prefetch(reinterpret_cast<const void*>(ahead + byte), to_write ? 1 : 0);
     }
 }
 

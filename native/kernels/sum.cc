@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/gather.h"
+#include "kernels/stream.h"
 #include "kernels/versions.h"
 
 namespace luwu::kernels {
@@ -19,12 +20,14 @@ struct Sum {
         std::size_t start = 0;
         for (; start + kGroupElements <= elements; start += kGroupElements) sum_group(start, kGroupElements);
         sum_group(start, elements - start);
+        finish_stores();
     }
 
     LUWU_INLINE void sum_group(std::size_t start, std::size_t count) const {
-        float* const sum = out + start;
+        alignas(64) float sum[kGroupElements];
         gather<Element>(sum, gradients, start, count);
         for (std::size_t i = 0; i < count; ++i) sum[i] *= gradients.scale;
+        store_past_cache(out + start, sum, count);
     }
 };
 

@@ -120,6 +120,7 @@ TEST_CASE("a private copy shows what others write, and tells whether this proces
     std::memset(theirs.data(), 2, kBytes);
     CHECK(mine.data()[kBytes - 1] == std::byte{2});
     CHECK_FALSE(mine.written(0, kBytes));
+    CHECK_FALSE(theirs.written(0, kBytes));
     for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{3 << 20}, kBytes - 1}) {
         mine.data()[at] = std::byte{7};
         CHECK(mine.written(0, kBytes));

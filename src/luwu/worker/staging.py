@@ -7,8 +7,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from luwu import _native
 from luwu.errors import ConfigError
+from luwu.fabric import copy_past_cache
 
 _LARGE_BYTES = 1 << 18
 """From here on a copy past the cache is faster than torch's."""
@@ -53,7 +53,7 @@ class CpuStaging:
         """Copy at once."""
         large = gradient.nbytes >= _LARGE_BYTES
         if large and gradient.dtype == destination.dtype and gradient.is_contiguous():
-            _native.copy_past_cache(destination, gradient.detach())
+            copy_past_cache(destination, gradient.detach())
         else:
             destination.copy_(gradient)
 
