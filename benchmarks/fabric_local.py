@@ -54,11 +54,11 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     elements, groups = ((1 << 22), (2, 8)) if options.quick else ((1 << 24), (2, 4, 8))
+    repeats = max(5 if options.quick else 15, options.repeats)
 
     def measure() -> dict[str, Any]:
         times = {
-            ranks: group_times(elements, ranks, str(options.folder), max(5, options.repeats), options.only_peer)
-            for ranks in groups
+            ranks: group_times(elements, ranks, str(options.folder), repeats, options.only_peer) for ranks in groups
         }
         rows = [[ranks, *(1000 * value for value in found.values())] for ranks, found in times.items()]
         table(["N", *(f"{column} ms" for column in times[groups[0]])], rows)

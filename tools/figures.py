@@ -1,0 +1,139 @@
+"""Writes the figures of a day's benchmark results into the README, between its two markers.
+
+usage: python tools/figures.py benchmarks/results/DATE.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures: tools/figures.py -->", "<!-- end of figures -->"
+
+Row = tuple[str, str, str]
+"""A question, LuWu's figure, and the peer's or the limit's."""
+
+
+def _parity(found: Mapping[str, Any]) -> Iterable[Row]:
+    worst = max(found["worst"].values())
+    same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
+    yield "losses against plain torch, 50 steps, 1, 2, 4 workers", f"within {worst:.1g}; two runs: {same}", "1e-5"
+
+
+def _crash_resume(found: Mapping[str, Any]) -> Iterable[Row]:
+    bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
+    yield f"{found['kills']} kills (SIGKILL) and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
+
+
+def _optimizer_memory(found: Mapping[str, Any]) -> Iterable[Row]:
+    for threads, sides in found["milliseconds"].items():
+        rate = {name: found["elements"] / milliseconds / 1e6 for name, milliseconds in sides.items()}
+        peers = ("torch eager", "torch.compile", "DeepSpeedCPUAdam")
+        yield (
+            f"AdamW in memory, bf16 with fp32 states, {threads} thread{'s' * (threads != '1')}",
+            f"{rate['luwu']:.2f} Gparam/s",
+            ", ".join(f"{peer} {rate[peer]:.2f}" for peer in peers),
+        )
+
+
+def _optimizer_disk(found: Mapping[str, Any]) -> Iterable[Row]:
+    moved, updated = found["bytes_per_second"], found["million_parameters_per_second"]
+    yield (
+        "AdamW out of core",
+        f"{updated['luwu']:.0f} Mparam/s; {moved['luwu'] / 1e6:.0f} MB/s",
+        f"limit (fio) {moved['fio'] / 1e6:.0f} MB/s; DeepSpeed {updated['deepspeed']:.0f} Mparam/s",
+    )
+
+
+def _out_of_core(found: Mapping[str, Any]) -> Iterable[Row]:
+    shares = sorted(sample["share"] for sample in found["samples"])
+    yield (
+        f"training with {found['states_bytes'] / found['budget_bytes']:.1f} times the budget on disk",
+        f"{shares[len(shares) // 2]:.0%} of what the disk allows; server {found['server_bytes'] / 1e6:.0f} MB",
+        f"limit (fio) 100 %; budget {found['budget_bytes'] / 1e6:.0f} MB",
+    )
+
+
+def _train_vs_deepspeed(found: Mapping[str, Any]) -> Iterable[Row]:
+    speed, memory = found["tokens_per_second"], found["peak_memory_bytes"]
+    shown = {side: f"{speed[side]:.0f} tokens/s, {memory[side] / 1e6:.0f} MB" for side in speed}
+    yield "151M parameters, bf16, states on disk, one worker", shown["luwu"], f"DeepSpeed ZeRO-3 {shown['deepspeed']}"
+
+
+def _train_vs_torch(found: Mapping[str, Any]) -> Iterable[Row]:
+    groups: dict[tuple[int, str], dict[str, float]] = {}
+    for row in found["measured"]:
+        groups.setdefault((row["ranks"], row["dtype"]), {})[row["side"]] = row["tokens_per_second"]
+    for (ranks, dtype), speed in groups.items():
+        peers = ", ".join(f"{name} {rate:.0f}" for name, rate in speed.items() if name != "luwu")
+        yield f"training, {ranks} worker{'s' * (ranks > 1)}, {dtype}", f"{speed['luwu']:.0f} tokens/s", peers
+
+
+def _fabric_local(found: Mapping[str, Any]) -> Iterable[Row]:
+    for ranks, seconds in found["seconds"].items():
+        shown = {name: f"{1000 * value:.0f} ms" for name, value in seconds.items()}
+        yield (
+            f"64 MiB summed for {ranks} workers, and given to all",
+            shown["luwu"],
+            f"gloo all-reduce {shown['all_reduce']}, in two halves {shown['reduce_scatter_all_gather']}",
+        )
+
+
+def _worker_memory(found: Mapping[str, Any]) -> Iterable[Row]:
+    for row in found["measured"]:
+        if row["blocks"] >= 12:
+            yield (
+                f"a worker's peak memory, {row['blocks']} blocks",
+                f"{row['luwu worker MB']:.0f} MB",
+                f"FSDP2 {row['fsdp2 worker MB']:.0f} MB",
+            )
+
+
+TABLES = {
+    "parity": _parity,
+    "crash_resume": _crash_resume,
+    "train_vs_deepspeed": _train_vs_deepspeed,
+    "train_vs_torch": _train_vs_torch,
+    "worker_memory": _worker_memory,
+    "fabric_local": _fabric_local,
+    "optimizer_memory": _optimizer_memory,
+    "optimizer_disk": _optimizer_disk,
+    "out_of_core": _out_of_core,
+}
+
+
+def figures(path: Path) -> str:
+    """The README's section of figures for the results at `path`."""
+    report = json.loads(path.read_text())
+    about = report["machine"]
+    results = {result["name"]: result for result in report["results"]}
+    missed = ", ".join(f"`{name}`" for name, result in results.items() if not result["ok"])
+    lines = [
+        f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores,"
+        f" {about['memory_bytes'] / 2**30:.0f} GiB, a virtual disk; both sides in one run, medians"
+        f" ([all of it]({path.resolve().relative_to(ROOT).with_suffix('.md')}), [how](benchmarks/README.md)).",
+        f"Bars that were missed: {missed or 'none'}.",
+        "",
+        "| what | LuWu | peer or limit |",
+        "|---|---|---|",
+    ]
+    for name, rows in TABLES.items():
+        for row in rows(results[name]["details"]):
+            lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Replaces what stands between the markers."""
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    README.write_text(f"{before}{BEGIN}\n{figures(Path(sys.argv[1]))}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()
