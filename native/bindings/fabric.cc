@@ -123,6 +123,8 @@ void bind_server(nb::module_& module) {
                 self.set_segments(block, std::move(converted));
             },
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
+        .def("worker_left", &fabric::Server::leave, "rank"_a,
+             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
         .def(
             "worker_lost",
             [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
@@ -157,6 +159,8 @@ void bind_endpoint(nb::module_& module) {
             "window", [](const fabric::Endpoint& self) { return as_bytes(self, self.window(), self.window_bytes()); },
             "The parameters' memory, as bytes; wait(pull(block)) gives the block's offset in it.")
         .def_prop_ro("arena_bytes", &fabric::Endpoint::arena_bytes)
+        .def_prop_ro("gradient_bytes", &fabric::Endpoint::gradient_bytes,
+                     "How much of the arena's front the server's budget counts, for gradients.")
         .def(
             "register",
             [](fabric::Endpoint& self, std::uint64_t bytes) {

@@ -47,6 +47,7 @@ struct ControlArea {
     std::uint64_t magic = kControlMagic;
     std::uint32_t workers = 0;
     std::uint32_t blocks = 0;
+    std::uint64_t gradient_bytes = 0;  // of an arena, for gradients; first values may take more
     alignas(64) std::array<std::atomic<std::uint32_t>, 2> doorbells;  // by Stream; futex words
     alignas(64) std::atomic<std::uint32_t> failed{0};                 // 0, or 1 + ErrorKind once failure_text is there
     std::array<char, 1024> failure_text{};

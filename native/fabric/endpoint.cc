@@ -12,8 +12,6 @@ namespace luwu::fabric {
 namespace {
 
 constexpr std::chrono::milliseconds kLivenessCheck{100};
-// Up to this much of the window stays mapped: mapping every block anew in every pass cost 3 to 4 % of a step.
-constexpr std::uint64_t kMappedBytes = std::uint64_t{128} << 20;
 constexpr int kStreamBit = 62;  // handles: stream number above, sequence below
 
 Handle make_handle(Stream stream, std::uint64_t sequence) {
@@ -40,7 +38,7 @@ RequestState state_of(const Request& request) {
 
 }  // namespace
 
-Endpoint::Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode window_mode)
+Endpoint::Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode window_mode, std::uint64_t mapped_bytes)
     : liveness_(files.liveness),
       control_memory_(files.control, MapMode::shared),
       control_(checked_control(control_memory_)),
@@ -48,7 +46,8 @@ Endpoint::Endpoint(const EndpointFiles& files, std::uint32_t rank, MapMode windo
       window_(files.window, window_mode),
       arena_(files.arena, MapMode::shared),
       arena_start_(arena_start(rank)),
-      held_(control_.blocks) {}
+      held_(control_.blocks),
+      most_mapped_bytes_(mapped_bytes) {}
 
 std::uint64_t Endpoint::register_buffer(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
@@ -117,11 +116,11 @@ void Endpoint::release(std::uint32_t block) {
 }
 
 // Keeps the worker's resident memory bounded, though its pages are the server's, and its own writes from outliving the
-// release. What was released last is needed last: blocks come in turn, there and back.
+// release. Which blocks stay does not matter while they stay the same ones: blocks come in turn, there and back.
 void Endpoint::unmap_surplus(std::uint64_t offset) {
     const auto mapped = mapped_.find(offset);
     const std::uint64_t bytes = mapped->second;
-    if (mapped_bytes_ <= kMappedBytes && !window_.written(offset, bytes)) return;
+    if (mapped_bytes_ <= most_mapped_bytes_ && !window_.written(offset, bytes)) return;
     window_.forget(offset, bytes);
     mapped_bytes_ -= bytes;
     mapped_.erase(mapped);

@@ -36,6 +36,7 @@ Server::Server(ServerConfig config)
       window_file_("luwu-window", plan_.window_bytes),
       window_(window_file_.descriptor(), MapMode::shared),
       streams_(config_.workers, window_bytes_of_blocks(layout_)) {
+    streams_.control().gradient_bytes = plan_.arena_bytes;
     for (std::uint32_t rank = 0; rank < config_.workers; ++rank) {
         arena_files_.emplace_back("luwu-arena", arena_file_bytes(layout_, plan_));
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
@@ -122,6 +123,7 @@ void Server::handle_initialise(std::uint32_t rank, Request& request) {
         if (request.operation == Operation::finish_initialise) {
             pipeline_->finish_initialise();
             initialised_ = true;
+            arenas_[rank].discard();  // fp32 first values may take more than gradients, which the budget counts
         } else {
             const Mapping& arena = arenas_[rank];
             const std::uint64_t bytes = layout_.shape().blocks[request.block].elements * sizeof(float);

@@ -33,6 +33,7 @@ class Server {
 
     [[nodiscard]] bool initialised() const { return initialised_; }
     [[nodiscard]] const pipeline::ResidencyPlan& plan() const { return plan_; }
+    void leave(std::uint32_t rank) { pipeline_->leave(rank); }  // the worker will make no more steps
     // Descriptors of control, window and the worker's arena; they stay the server's.
     [[nodiscard]] std::array<int, 3> files_of(std::uint32_t rank) const;
     void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);

@@ -57,6 +57,8 @@ Mapping::~Mapping() {
 
 void Mapping::forget(std::uint64_t offset, std::uint64_t bytes) const { madvise(data_ + offset, bytes, MADV_DONTNEED); }
 
+void Mapping::discard() const { madvise(data_, bytes_, MADV_REMOVE); }
+
 bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
     if (mode_ == MapMode::shared) return false;
     std::array<std::uint64_t, 512> entries{};

@@ -54,6 +54,8 @@ class Mapping {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     // Drops this process's pages of a range (page aligned): its resident memory shrinks, the shared contents stay.
     void forget(std::uint64_t offset, std::uint64_t bytes) const;
+    // Frees the memory of the whole file, for all: it reads as zeros.
+    void discard() const;
     // Whether this process may have writes of its own in a range (page aligned): in a private copy, since it last
     // forgot the range; never in shared memory.
     [[nodiscard]] bool written(std::uint64_t offset, std::uint64_t bytes) const;

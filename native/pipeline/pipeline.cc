@@ -127,6 +127,7 @@ void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) 
 
 void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups) {
     const std::lock_guard lock(mutex_);
+    if (left_) return fail_locked(left_too_early());
     pass_.begin_step(worker);
     const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
     begun_[worker] = true;
@@ -138,6 +139,20 @@ void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& gro
                                                 " with other hyper-parameters than the workers before it; give every "
                                                 "worker the same optimizer settings and schedule"));
     }
+}
+
+void Pipeline::leave(std::uint32_t worker) {
+    const std::lock_guard lock(mutex_);
+    left_ = worker;
+    begun_[worker] = false;
+    const bool others_wait = std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
+    if (others_wait || !commit_replies_.empty()) fail_locked(left_too_early());
+}
+
+Error Pipeline::left_too_early() const {
+    return Error(ErrorKind::worker_lost, "worker " + std::to_string(*left_) + " left after step " +
+                                             std::to_string(stats_.step) +
+                                             " and others went on; give every worker the same number of batches");
 }
 
 void Pipeline::pull(std::uint32_t worker, std::uint32_t block, Reply reply) {

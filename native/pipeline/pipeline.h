@@ -75,8 +75,7 @@ class Pipeline {
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
-    // Writes the first values of `elements` elements (fp32) of a block from `first`, a chunk boundary, at update count
-    // 0.
+    // Writes the first values of a whole block (fp32) at update count 0.
     void initialise(std::uint32_t block, const float* values);
     void finish_initialise();  // commits step 0
 
@@ -91,6 +90,8 @@ class Pipeline {
     void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
     // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite.
     void commit(std::uint32_t worker, bool roll_back, Reply reply);
+    // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
+    void leave(std::uint32_t worker);
 
     void fail(const Error& error);
     [[nodiscard]] std::optional<Error> failure() const;
@@ -117,6 +118,8 @@ class Pipeline {
     [[nodiscard]] std::uint64_t block_bytes(std::uint32_t block) const;
     [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
+
+    [[nodiscard]] Error left_too_early() const;
 
     void want_parameters(std::uint32_t block);
     void start_parameter_read(std::uint32_t block);
@@ -159,6 +162,7 @@ class Pipeline {
     std::vector<Block> blocks_;
     std::vector<GroupSettings> groups_;
     std::vector<bool> begun_;                     // per worker
+    std::optional<std::uint32_t> left_;           // a worker that makes no more steps
     std::deque<std::uint32_t> waiting_blocks_;    // wanted, no place in the window yet
     std::deque<std::uint32_t> waiting_chunks_;    // gradient is there, no state buffer yet
     std::vector<bool> chunk_wanted_;              // gradient is there, states are being read

@@ -229,6 +229,10 @@ void Pipeline::chunk_written(std::uint32_t chunk) {
 
 void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
     const std::lock_guard lock(mutex_);
+    if (!failure_ && !begun_[worker]) {
+        fail_locked(
+            Error(ErrorKind::order, "worker " + std::to_string(worker) + " ended a step that it had not begun"));
+    }
     if (failure_) return reply({false, 0});
     begun_[worker] = false;
     roll_back_ = roll_back_ || roll_back;

@@ -67,6 +67,8 @@ class Planner {
         std::uint64_t held_gradients = 0;
         std::uint64_t largest_gradient = 0;
         std::uint64_t held_bytes = 0;
+        bool rotates_trainable = false;
+        bool rotates_frozen = false;
         for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
             const std::uint64_t bytes = layout_.window_bytes(block);
             if (layout_.shape().blocks[block].trainable) {
@@ -77,7 +79,9 @@ class Planner {
             }
             pinned_[block] = held_[block];
             (held_[block] ? held_bytes : rotating_bytes_) += bytes;
-            if (!held_[block]) plan_.slot_bytes = std::max(plan_.slot_bytes, bytes);
+            if (held_[block]) continue;
+            plan_.slot_bytes = std::max(plan_.slot_bytes, bytes);
+            (layout_.shape().blocks[block].trainable ? rotates_trainable : rotates_frozen) = true;
         }
         for (const store::ChunkPlace& place : layout_.chunks()) {
             if (!place.trainable) continue;
@@ -85,8 +89,10 @@ class Planner {
             plan_.state_buffer_bytes = std::max(plan_.state_buffer_bytes, place.state_bytes());
         }
         plan_.arena_bytes = held_gradients + 2 * largest_gradient;
-        // A block in use and the next one for each worker, one being updated and one being read.
-        plan_.slots = rotating_bytes_ > 0 ? 2 * workers_ + 2 : 0;
+        // A unit in use and the next one for each worker, one block being updated and one being read. A unit with
+        // trainable and frozen parameters has two blocks.
+        const std::uint32_t blocks_of_unit = rotates_trainable && rotates_frozen ? 2 : 1;
+        plan_.slots = rotating_bytes_ > 0 ? 2 * workers_ * blocks_of_unit + 2 : 0;
         fixed_bytes_ = held_bytes + workers_ * plan_.arena_bytes;
         const std::uint64_t rotating_window = std::min(rotating_bytes_, plan_.slots * plan_.slot_bytes);
         const std::uint64_t rotating_states = std::min(state_bytes_, kStateBuffersMinimum * plan_.state_buffer_bytes);

@@ -28,8 +28,8 @@ struct ResidencyPlan {
 };
 
 // Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
-// over the model, so that the disk's work is even over the step. `root` (block 0 and, when it is frozen parameters of
-// the same unit, those) is held through the whole step and therefore always pinned.
+// over the model, so that the disk's work is even over the step. `held` tells, per block, which are held through the
+// whole step (the root's) and therefore always pinned.
 // Throws Error(memory_budget) naming the minimum.
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held);

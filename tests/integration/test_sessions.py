@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.synchronize
 import os
 import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from luwu.errors import (
     WorkerLostError,
 )
 from luwu.fabric.session import join
-from luwu.server.folders import open_reader
+from luwu.server.folders import StoreIdentity, open_reader, read_identity, write_identity
 from luwu.server.server import LocalServer
 
 MEMORY = 64 << 20
@@ -171,6 +172,23 @@ def _work(socket_path: Path, rank: int, workers: int, steps: int, then: str) -> 
         os._exit(43)
 
 
+def _fail(socket_path: Path, rank: int, workers: int, steps: int) -> None:
+    with join(socket_path, rank, workers) as session:
+        worker = NumpyWorker(session, small_manifest())
+        for _ in range(steps):
+            worker.step()
+        raise RuntimeError("the data ended")
+
+
+def _read(socket_path: Path, ready: multiprocessing.synchronize.Event, go: multiprocessing.synchronize.Event) -> None:
+    with join(socket_path, 1, 2) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        ready.set()
+        go.wait(60)
+        worker.read(1)
+
+
 def _start(target: object, *args: object) -> multiprocessing.process.BaseProcess:
     process = multiprocessing.get_context("spawn").Process(target=target, args=args)  # type: ignore[arg-type]
     process.start()
@@ -203,6 +221,55 @@ def test_a_worker_that_dies_stops_the_run_at_the_last_commit(tmp_path: Path) -> 
     with LocalServer(tmp_path, None, MEMORY, 1) as server:  # and another number of workers goes on
         _start(_work, server.socket_path, 0, 1, 1, "leave").join()
         assert server.step == 4
+
+
+@pytest.mark.parametrize("how", ["leaves", "fails"])
+def test_nobody_waits_for_a_worker_that_is_gone(tmp_path: Path, how: str) -> None:
+    with LocalServer(tmp_path, None, MEMORY, 2) as server:
+        survivor = _start(_work, server.socket_path, 0, 2, 3, "go on")
+        other = (
+            (_work, server.socket_path, 1, 2, 3, "leave") if how == "leaves" else (_fail, server.socket_path, 1, 2, 3)
+        )
+        _start(*other).join()
+        survivor.join()
+        assert survivor.exitcode == 42
+        assert server.step == 3
+        assert ("worker 1 left after step 3" if how == "leaves" else "worker 1 ended without") in (server.error() or "")
+
+
+def test_an_embedded_server_waits_for_the_others_to_leave(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready, go = context.Event(), context.Event()
+    with luwu.open(tmp_path, memory=MEMORY, rank=0, workers=2) as session:
+        reader = _start(_read, tmp_path / "luwu.sock", ready, go)
+        NumpyWorker(session, small_manifest()).step()
+        assert ready.wait(60)
+        closing = threading.Thread(target=session.close)
+        closing.start()
+        closing.join(1)  # long enough for a close that does not wait
+        assert closing.is_alive()
+        go.set()
+        reader.join()
+        closing.join()
+    assert reader.exitcode == 0
+
+
+def test_a_rank_joins_a_server_once(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, None, MEMORY, 1) as server:
+        with join(server.socket_path, 0, 1) as session:
+            NumpyWorker(session, small_manifest()).step()
+        server.wait_for_leaves(60)
+        with pytest.raises(ConfigError, match="worker 0 has left this server; start the server again"):
+            join(server.socket_path, 0, 1)
+
+
+def test_a_manifest_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").mkdir()
+    with pytest.raises(StorePermissionError, match=r"manifest\.json"):
+        read_identity(tmp_path)
+    identity = StoreIdentity("0" * 32, 1, small_manifest())
+    with pytest.raises(StorePermissionError, match=r"manifest\.json"):
+        write_identity(tmp_path, identity)
 
 
 def _serve(run_dir: Path, ready: multiprocessing.synchronize.Event, memory: int = MEMORY) -> None:

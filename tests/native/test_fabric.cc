@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -96,6 +97,10 @@ TEST_CASE("workers train through shared memory, bit for bit, and cannot hurt eac
                 std::vector<std::unique_ptr<Endpoint>> endpoints;
                 for (std::uint32_t rank = 0; rank < workers; ++rank) endpoints.push_back(join(server, rank));
                 initialise(*endpoints[0]);
+                struct stat arena{};
+                REQUIRE(fstat(server.files_of(0)[2], &arena) == 0);
+                CHECK(arena.st_blocks == 0);  // first values are gone from memory
+                CHECK(endpoints[0]->gradient_bytes() == server.plan().arena_bytes);
                 std::vector<std::thread> threads;
                 for (std::uint32_t rank = 0; rank < workers; ++rank) {
                     threads.emplace_back([&, rank] {
@@ -128,6 +133,62 @@ TEST_CASE("a private copy shows what others write, and tells whether this proces
         mine.forget(0, kBytes);
         CHECK_FALSE(mine.written(0, kBytes));
         CHECK(mine.data()[at] == std::byte{2});
+    }
+}
+
+TEST_CASE("what stays mapped of the window is bounded") {
+    const auto shape = test::small_shape(kLow);
+    for (const std::uint64_t most : {std::uint64_t{0}, std::uint64_t{100'000}, std::uint64_t{1} << 30}) {
+        const Scratch scratch;
+        const fabric::Server server(make_config(scratch.folder(), 1, std::uint64_t{1} << 28));
+        const auto files = server.files_of(0);
+        Endpoint endpoint({files[0], files[1], files[2], -1}, 0, fabric::MapMode::private_copy, most);
+        initialise(endpoint);
+        std::uint64_t all = 0;
+        for (std::uint32_t round = 0; round < 2; ++round) {
+            for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
+                finish(endpoint, endpoint.pull(block));
+                if (round == 0) all += store::round_up(shape.blocks[block].elements * 2, store::kPage);
+                endpoint.release(block);
+                CHECK(endpoint.mapped_bytes() <= most);
+            }
+        }
+        CHECK(endpoint.mapped_bytes() == (most > all ? all : endpoint.mapped_bytes()));
+        if (most > 0) CHECK(endpoint.mapped_bytes() > 0);
+    }
+}
+
+TEST_CASE("a worker that leaves while others go on fails the run") {
+    const Scratch scratch;
+    fabric::Server server(make_config(scratch.folder(), 2, 1U << 28));
+    auto first = join(server, 0);
+    auto second = join(server, 1);
+    initialise(*first);
+    const auto failure = [&](auto&& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            CHECK(error.kind() == ErrorKind::worker_lost);
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    const std::string expected =
+        "worker 1 left after step 0 and others went on; give every worker the same number of batches";
+    SUBCASE("before they begin") {
+        server.leave(1);
+        first->begin(kGroups);
+        CHECK(failure([&] { finish(*first, first->pull(0)); }) == expected);
+    }
+    SUBCASE("within their step") {
+        first->begin(kGroups);
+        const auto handle = first->commit(false);
+        CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
+        server.leave(1);
+        CHECK(failure([&] { finish(*first, handle); }) == expected);
+    }
+    SUBCASE("and a vote without a step is refused") {
+        CHECK_THROWS_AS((void)finish(*second, second->commit(false)), Error);
     }
 }
 

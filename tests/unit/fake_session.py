@@ -60,6 +60,7 @@ class FakeEndpoint:
         self.groups_begun: list[tuple[float, float, float, float, float]] | None = None
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
+        self.gradient_bytes = arena_bytes
         self._memory = bytearray(b"\xff" * window_bytes)
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
         self._arena_memory = bytearray(b"\xff" * arena_bytes)

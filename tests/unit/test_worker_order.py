@@ -102,6 +102,26 @@ def test_forward_and_evaluation_between_backward_and_step():
     trained.assert_goes_on()
 
 
+def test_an_interrupted_step_votes_once():
+    trained = Trained()
+    loss_of(trained.model, 0).backward()
+    endpoint, wait = trained.session.endpoint, trained.session.endpoint.wait
+
+    def interrupt(handle: int) -> int:
+        endpoint.wait = wait
+        raise KeyboardInterrupt
+
+    endpoint.wait = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        trained.optimizer.step()
+    trained.optimizer.step()
+    assert [what for what, _ in endpoint.log].count("commit") == 1
+    loss_of(trained.peer, 0).backward()
+    trained.peer_optimizer.step()
+    trained.peer_optimizer.zero_grad()
+    trained.assert_goes_on()
+
+
 def test_step_without_forward_or_backward():
     trained = Trained()
     with pytest.raises(StepOrderError, match="expected a forward"):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from luwu import _native
@@ -20,6 +21,7 @@ from luwu.store.manifest import Manifest
 DEFAULT_MEMORY = "8GiB"
 _JOIN_SECONDS = 60.0
 _RETRY_SECONDS = 0.05
+_LEAVE_SECONDS = 60.0
 
 
 class Session:
@@ -48,8 +50,10 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(failed=kind is not None)
 
     @property
     def endpoint(self) -> _native.Endpoint:
@@ -111,15 +115,27 @@ class Session:
             self.rolled_back += 1
 
     def close(self) -> None:
-        """Leave the job, and stop the embedded server if this process has one. The store stands at its last commit."""
+        """Leave the job; a server that this process embeds stops, up to a minute later, when the others have left.
+
+        The store stands at its last commit. Leaving the ``with`` block by an exception instead counts as a worker's
+        failure: the others get WorkerLostError (or ServerError, if the server was in this process) and do not wait.
+        """
+        self._end(failed=False)
+
+    def _end(self, *, failed: bool) -> None:
         if self._closed:
             return
         self._closed = True
-        with suppress(OSError):  # the server may be gone already
-            send(self._connection, {"type": "leave"})
-        if self._server is not None:
-            self._server.close()
-        self._connection.close()
+        try:
+            if not failed:
+                with suppress(OSError):  # the server may be gone already
+                    send(self._connection, {"type": "leave"})
+                if self._server is not None:
+                    self._server.wait_for_leaves(_LEAVE_SECONDS)
+        finally:
+            if self._server is not None:
+                self._server.close()
+            self._connection.close()
 
     def _ask(self, message: Message) -> tuple[Message, list[int]]:
         try:

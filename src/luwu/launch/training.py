@@ -93,8 +93,8 @@ class Trainer:
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
         """Try a step and report it; whether it was the last because a stop was asked for.
 
-        Rank 0 alone is asked. It leaves the stop file before it votes for the commit, and no commit ends without its
-        vote, so after the commit every worker finds the file or none does.
+        Rank 0 alone is asked. It writes the attempt into the stop file before it votes for the commit, and no commit
+        ends without its vote, so after that commit every worker finds the attempt there.
         """
         session, run = self._session, self._settings.run
         started = time.perf_counter()
@@ -108,7 +108,9 @@ class Trainer:
         # The server divides by the number of workers; a worker with more sequences than another must weigh more.
         (loss * (len(inputs) * session.workers / run.batch)).backward()
         if session.rank == 0 and stop.asked:
-            stop_path.touch()
+            partial = stop_path.with_suffix(".partial")
+            partial.write_text(str(attempt))
+            partial.replace(stop_path)
         self._optimizer.step()
         session.report(
             {
@@ -124,4 +126,4 @@ class Trainer:
                 "endpoint": session.endpoint.stats(),
             }
         )
-        return stop_path.exists()
+        return stop_path.exists() and int(stop_path.read_text()) == attempt

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from luwu import _native
 from luwu.errors import (
+    LuwuError,
     ManifestMismatchError,
     StoreCorruptError,
+    StoreError,
     StoreFormatError,
     StorePermissionError,
     StoreSpaceError,
@@ -37,13 +39,17 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreSpaceError(
-                f"cannot make {folder}: {error.strerror}; free some space or name another folder"
-            ) from error
-        raise _no_permission(folder, error.strerror) from error
+        raise _refused("make", folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise _no_permission(folder, "permission denied")
+
+
+def _refused(action: str, path: Path, error: OSError) -> LuwuError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
+    if error.errno in (errno.EIO, errno.ESTALE):
+        return StoreError(f"cannot {action} {path}: {error.strerror}; look at the disk")
+    return _no_permission(path, error.strerror)
 
 
 def _no_permission(folder: Path, reason: str | None) -> StorePermissionError:
@@ -58,6 +64,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
 
     Raises:
         StoreCorruptError, StoreFormatError: the file is damaged or of a newer format.
+        StorePermissionError, StoreError: it cannot be read.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -65,6 +72,8 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         version = int(raw["format"])
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _refused("read", path, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorruptError(
             f"{path}: expected JSON with a format number, found {error!r}; restore the file"
@@ -82,7 +91,11 @@ def read_identity(folder: Path) -> StoreIdentity | None:
 
 
 def write_identity(folder: Path, identity: StoreIdentity) -> None:
-    """Write the manifest file so that a crash leaves either all of it or nothing."""
+    """Write the manifest file so that a crash or a power cut leaves either all of it or nothing.
+
+    Raises:
+        StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
+    """
     document = {
         "format": MANIFEST_FORMAT,
         "uuid": identity.uuid,
@@ -91,11 +104,24 @@ def write_identity(folder: Path, identity: StoreIdentity) -> None:
     }
     path = folder / MANIFEST_NAME
     partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        json.dump(document, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w") as file:
+            json.dump(document, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        for changed in (folder, folder.parent):  # the names themselves: the file's, and a new folder's
+            _sync_folder(changed)
+    except OSError as error:
+        raise _refused("write", path, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def block_specs(manifest: Manifest) -> list[_native.BlockSpec]:

@@ -56,10 +56,12 @@ class LocalServer:
         self._on_report = on_report or (lambda rank, report: None)
         self._optimizer_threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._lock = threading.Lock()
+        self._ended = threading.Condition(self._lock)  # told when a worker's connection has ended
         self._core: _native.Server | None = None
         self._manifest: Manifest | None = None
         self._ready = threading.Event()  # the store holds first values, or something failed
         self._joined: set[int] = set()
+        self._attached: set[int] = set()  # have used the data plane, which serves each rank once
         self._lost: list[str] = []
         self._closing = False
         make_folder(self._run_dir)
@@ -99,6 +101,11 @@ class LocalServer:
     def workers_lost(self) -> list[str]:
         """One line for each worker that ended without leaving."""
         return list(self._lost)
+
+    def wait_for_leaves(self, at_most_seconds: float) -> None:
+        """Return when every worker that joined has left or ended, or the time is over."""
+        with self._ended:
+            self._ended.wait_for(lambda: not self._joined, at_most_seconds)
 
     def close(self) -> None:
         """Stop serving. The store stands at its last commit; workers that still wait get ServerError."""
@@ -155,6 +162,8 @@ class LocalServer:
                         self._answer(connection, message, rank)
                 except LuwuError as error:
                     send(connection, error_message(error))
+                except MemoryError:
+                    send(connection, error_message(ServerError("the server has no memory left; lower memory=")))
         except (OSError, ValueError, KeyError):
             pass  # a connection that broke or speaks another language counts as ended, below
         finally:
@@ -162,8 +171,9 @@ class LocalServer:
                 self._connections.discard(connection)
                 self._joined.discard(-1 if rank is None else rank)
                 connection.close()
-            if rank is not None and not left and not self._closing:
-                self._lose(rank)
+                self._ended.notify_all()
+            if rank is not None and not self._closing:
+                self._leave(rank) if left else self._lose(rank)
 
     def _join(self, message: Message) -> int:
         if message["protocol"] != PROTOCOL_VERSION:
@@ -178,6 +188,8 @@ class LocalServer:
         with self._lock:
             if rank in self._joined:
                 raise ConfigError(f"worker {rank} has joined already; give every worker a rank of its own")
+            if rank in self._attached:
+                raise ConfigError(f"worker {rank} has left this server; start the server again to train on")
             self._joined.add(rank)
         return rank
 
@@ -193,6 +205,8 @@ class LocalServer:
                 self._ready.wait()
                 if not core.initialised:
                     raise ServerError(self.error() or "the server ended before the first values were written")
+            with self._lock:
+                self._attached.add(rank)
             send(connection, {"fresh": not core.initialised, **self._counts(core)}, list(core.files_of(rank)))
         elif message["type"] == "initialised":
             self._ready.set()
@@ -229,6 +243,10 @@ class LocalServer:
     def _counts(core: _native.Server) -> dict[str, int]:
         stats = core.stats()
         return {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
+
+    def _leave(self, rank: int) -> None:
+        if self._core is not None:
+            self._core.worker_left(rank)
 
     def _lose(self, rank: int) -> None:
         message = (

@@ -74,6 +74,11 @@ class Gradients:
         collected.buffer.handle = self._endpoint.push(block.index, collected.buffer.offset_bytes)
         del self._collected[block.index]
 
+    def settle(self) -> None:
+        """Every push has been answered: the attempt has ended."""
+        for buffer in [*self._buffers, *([self._root_buffer] if self._root_buffer else [])]:
+            buffer.handle = None
+
     def clear(self) -> None:
         """Forget what was collected and not pushed."""
         self._staging.flush()

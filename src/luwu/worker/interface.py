@@ -27,7 +27,12 @@ class Endpoint(Protocol):
 
     @property
     def arena_bytes(self) -> int:
-        """Size of the arena that gradients are pushed from."""
+        """Size of the arena, which first values and gradients travel through."""
+        ...
+
+    @property
+    def gradient_bytes(self) -> int:
+        """How much of the arena's front may be used for gradients."""
         ...
 
     def register(self, nbytes: int) -> Memory:

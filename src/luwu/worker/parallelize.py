@@ -87,7 +87,7 @@ def parallelize(
         initialiser.initialise_buffers()
         _move_buffers(model, staging.device)
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
-    gradients = Gradients(units, endpoint, arena, staging, dtype)
+    gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
     runtime = Runtime(units, session, residence, gradients, checkpoint=checkpoint)
     for unit in units:
         wrapped = RootForward(runtime, unit) if unit is units[0] else UnitForward(runtime, unit)

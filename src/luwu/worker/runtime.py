@@ -51,6 +51,7 @@ class Runtime(Uncopyable):
         self._passes = Pass(), Pass()  # training, evaluation
         self._hyper_parameters: Callable[[], list[HyperParameters]] | None = None
         self._begun_with: list[HyperParameters] = []
+        self._vote: int | None = None  # the commit that was asked for and not answered
         self._segments: dict[int, list[tuple[int, int]]] = {}
         self._groups_fixed = False
         for unit in units:
@@ -234,7 +235,11 @@ class Runtime(Uncopyable):
         self._end_attempt(skip=True)
 
     def _end_attempt(self, *, skip: bool) -> bool:
-        committed = self._endpoint.wait(self._endpoint.commit(skip)) == 1
+        if self._vote is None:  # else an exception (Ctrl-C) ended the wait: a worker has one vote in an attempt
+            self._vote = self._endpoint.commit(skip)
+        committed = self._endpoint.wait(self._vote) == 1
+        self._vote = None
+        self._gradients.settle()
         self._phase = Phase.IDLE
         self._session.count_step(committed)
         return committed

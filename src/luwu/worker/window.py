@@ -60,7 +60,8 @@ class Window:
     def release(self, block: Block) -> None:
         """Give a block back; one only asked for is waited for first."""
         if block.index in self._pending:
-            self._endpoint.wait(self._pending.pop(block.index))
+            self._endpoint.wait(self._pending[block.index])
+            del self._pending[block.index]
         elif block.index in self._held:
             self._staging.unload(self._held.pop(block.index).flat)
         else:
