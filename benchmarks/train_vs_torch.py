@@ -2,7 +2,8 @@
 
 Same model (12 blocks, hidden 512), same activation checkpointing, same batch on every rank. float32 against float32,
 bfloat16 against FSDP2's mixed precision. tokens/s are those of all ranks together. Peers run with tcmalloc, which
-every side of every benchmark has, and with glibc's malloc, as torchrun starts them; the faster one counts.
+every side of every benchmark has, and with glibc's malloc, as torchrun starts them; the faster one counts. The second
+is left out with --quick.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from processes import Side, slowest
 NAME = "train_vs_torch"
 BAR = "ahead of FSDP2 at every N (float32 and bfloat16), not behind DDP at any"
 PEERS = {"float32": ("fsdp2", "ddp"), "bfloat16": ("fsdp2",)}
-ALLOCATORS: dict[str, dict[str, str]] = {"": {}, ", glibc malloc": {"LD_PRELOAD": ""}}
+Allocators = dict[str, dict[str, str]]
+TCMALLOC: Allocators = {"": {}}
+BOTH_ALLOCATORS: Allocators = {**TCMALLOC, ", glibc malloc": {"LD_PRELOAD": ""}}
 
 
 def measure_group(
-    settings: dict[str, Any], dtype: str, ranks: int, repeats: int, only_peer: bool
+    settings: dict[str, Any], dtype: str, ranks: int, allocators: Allocators, repeats: int, only_peer: bool
 ) -> tuple[dict[str, float], dict[str, int]]:
     """Tokens per second and peak memory (bytes) of each side at one number of ranks."""
     wanted = {**settings, "dtype": dtype, "checkpoint": True}
@@ -33,7 +36,7 @@ def measure_group(
                 Side(peer, f"peers/{peer}_train.py", wanted, ranks=ranks, python=python, env=env)
             )
             for peer in PEERS[dtype]
-            for allocator, env in ALLOCATORS.items()
+            for allocator, env in allocators.items()
         }
         if not only_peer:
             sides["luwu"] = stack.enter_context(LuwuSide(wanted, ranks=ranks))
@@ -56,6 +59,7 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     layers, steps, groups = (4, 1, (2,)) if options.quick else (12, 3, (1, 2, 4))
+    allocators = TCMALLOC if options.quick else BOTH_ALLOCATORS
     shape = {"layers": layers, "hidden": 512, "heads": 8, "seq": 256}
     settings = {"shape": shape, "rows": 2, "steps": steps, "warm_up": 2, "folder": str(options.folder)}
 
@@ -63,7 +67,7 @@ def main() -> int:
         rows, ratios = [], []
         for ranks in groups:
             for dtype in PEERS:
-                speed, memory = measure_group(settings, dtype, ranks, options.repeats, options.only_peer)
+                speed, memory = measure_group(settings, dtype, ranks, allocators, options.repeats, options.only_peer)
                 best = max(found for name, found in speed.items() if name != "luwu")
                 rows += [[ranks, dtype, name, speed[name], memory[name] / 1e6] for name in speed]
                 ratios.append((speed.get("luwu", 0.0) / best, speed.get("luwu"), best))
