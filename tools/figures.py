@@ -70,7 +70,7 @@ def _train_vs_torch(found: Mapping[str, Any]) -> Iterable[Row]:
     for row in found["measured"]:
         groups.setdefault((row["ranks"], row["dtype"]), {})[row["side"]] = row["tokens_per_second"]
     for (ranks, dtype), speed in groups.items():
-        peers = ", ".join(f"{name} {rate:.0f}" for name, rate in speed.items() if name != "luwu")
+        peers = "; ".join(f"{name} {rate:.0f}" for name, rate in speed.items() if name != "luwu")
         yield f"training, {ranks} worker{'s' * (ranks > 1)}, {dtype}", f"{speed['luwu']:.0f} tokens/s", peers
 
 

@@ -54,6 +54,23 @@ TEST_CASE("stripes take turns, frozen chunks have one version and no states") {
     CHECK(frozen.record_offset(1) == frozen.record_offset(0));
 }
 
+TEST_CASE("a unit with trainable and frozen parameters has a place in the window for both") {
+    store::StoreShape shape;
+    shape.parameter_dtype = kernels::Dtype::bfloat16;
+    shape.chunk_elements = 4 * store::kChunkStep;
+    for (std::uint32_t i = 0; i < 20; ++i) shape.blocks.push_back({"b" + std::to_string(i), 50000, i % 2 == 0});
+    const store::Layout mixed(shape, 1);
+    const auto plain = layout_of(20, 50000, kernels::Dtype::bfloat16);
+    for (const std::uint32_t workers : {1U, 3U}) {
+        const auto slots = [&](const store::Layout& layout) {
+            const auto minimum = pipeline::plan_residency(layout, 1U << 30, workers, first_held(20)).minimum_bytes;
+            return pipeline::plan_residency(layout, minimum, workers, first_held(20)).slots;
+        };
+        CHECK(slots(plain) == 2 * workers + 2);
+        CHECK(slots(mixed) == 4 * workers + 2);
+    }
+}
+
 TEST_CASE("a large budget keeps everything, the minimum works, less is refused with the minimum named") {
     const auto layout = layout_of(20, 50000, kernels::Dtype::bfloat16);
     const auto held = first_held(20);
