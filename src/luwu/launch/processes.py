@@ -51,13 +51,14 @@ class WorkerProcesses:
         self._order_of_death: list[Ended] = []
         threads = max(1, len(os.sched_getaffinity(0)) // workers)
         self._processes: list[subprocess.Popen[bytes]] = []
+        preload = _preload()  # looking for the library runs a program: once for all workers
         try:
             for rank in range(workers):
                 environment = os.environ | {
                     "RANK": str(rank),
                     "WORLD_SIZE": str(workers),
                     "OMP_NUM_THREADS": str(threads),
-                    **_preload(),
+                    **preload,
                 }
                 with folder.log_path(rank).open("wb") as log:
                     self._processes.append(

@@ -41,7 +41,7 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         raise _refused("make", folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise _no_permission(folder, "permission denied")
+        raise _no_permission("write in", folder, "permission denied")
 
 
 def _refused(action: str, path: Path, error: OSError) -> LuwuError:
@@ -49,12 +49,12 @@ def _refused(action: str, path: Path, error: OSError) -> LuwuError:
         return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
     if error.errno in (errno.EIO, errno.ESTALE):
         return StoreError(f"cannot {action} {path}: {error.strerror}; look at the disk")
-    return _no_permission(path, error.strerror)
+    return _no_permission(action, path, error.strerror)
 
 
-def _no_permission(folder: Path, reason: str | None) -> StorePermissionError:
+def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissionError:
     return StorePermissionError(
-        f"cannot write in {folder}: {reason}; give this user write permission there or name another folder "
+        f"cannot {action} {path}: {reason}; give this user read and write permission there or name another folder "
         "with --store or --run"
     )
 
