@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "instruction_sets.h"
 #include "kernels/adamw.h"
 #include "kernels/convert.h"
 #include "kernels/copy.h"
@@ -25,14 +26,6 @@ constexpr std::size_t kLongest = 200;
 constexpr std::size_t kMisalignments = 5;  // in elements
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-std::vector<InstructionSet> available_sets() {
-    std::vector<InstructionSet> sets;
-    for (const InstructionSet set : {InstructionSet::base, InstructionSet::avx2, InstructionSet::avx512}) {
-        if (is_available(set)) sets.push_back(set);
-    }
-    return sets;
-}
 
 std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float low = -1.0F, float high = 1.0F) {
     std::mt19937 generator(seed);
