@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/adamw.h"
+#include "kernels/fixed_point.h"
 #include "kernels/gradients.h"
 #include "kernels/instruction_set.h"
 
@@ -19,6 +20,21 @@ void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, s
 
 [[nodiscard]] bool adamw_update(InstructionSet set, float* master, float* m, float* v, std::uint16_t* low,
                                 const Gradients& gradients, std::size_t elements, const AdamWStep& step);
+
+void fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
+                     std::uint8_t* exponents);
+
+void max_exponents(InstructionSet set, std::uint8_t* most, const std::uint8_t* others, std::size_t count);
+
+void fixed_encode(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
+                  const std::uint8_t* exponents, FixedForm form, std::uint32_t workers, void* mantissas);
+
+void fixed_decode(InstructionSet set, const void* mantissas, FixedForm form, std::size_t elements,
+                  const std::uint8_t* exponents, std::uint32_t workers, float* values);
+
+void add_mantissas(InstructionSet set, void* sum, const void* addend, FixedForm form, std::size_t elements);
+
+void add_floats(InstructionSet set, void* sum, const void* addend, std::size_t elements);
 
 /// The checksum by table, by the processor's instruction (where has_crc32c_instruction()), and by folding (where
 /// has_crc32c_folding()).
