@@ -36,7 +36,10 @@ void add_mantissas(InstructionSet set, void* sum, const void* addend, FixedForm 
 
 void add_floats(InstructionSet set, void* sum, const void* addend, std::size_t elements);
 
-/// The checksum by table, by the processor's instruction (where has_crc32c_instruction()), and by folding (where
+[[nodiscard]] std::uint64_t weighted_sum(InstructionSet set, const std::uint32_t* weights, const void* values,
+                                         std::size_t bytes, FixedForm form);
+
+/// The checksum CRC32C by table, by the processor's instruction (where has_crc32c_instruction()), and by folding (where
 /// has_crc32c_folding()).
 [[nodiscard]] std::uint32_t crc32c_by_table(std::uint32_t crc, const void* data, std::size_t bytes);
 [[nodiscard]] std::uint32_t crc32c_by_instruction(std::uint32_t crc, const void* data, std::size_t bytes);
