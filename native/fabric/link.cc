@@ -1,0 +1,80 @@
+#include "fabric/link.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace luwu::fabric {
+
+namespace {
+constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
+
+bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
+    heartbeat = {};
+    if (payload.size() < kFixedBytes || payload.size() > sizeof(Heartbeat)) return false;
+    std::memcpy(&heartbeat, payload.data(), payload.size());
+    return heartbeat.holes_used <= LUWU_MOST_HOLES &&
+           payload.size() == kFixedBytes + heartbeat.holes_used * sizeof(Hole);
+}
+}  // namespace
+
+Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
+           std::uint32_t most_under_way)
+    : seal_(seal), timing_(timing), other_(other), sender_(sender), congestion_(most_under_way, timing.queueing) {}
+
+bool Link::take(const Packet& packet, Time now, DropCounts& drops) {
+    Heartbeat heartbeat;
+    if (!parse(packet.payload, heartbeat)) {
+        ++drops[static_cast<std::size_t>(Drop::form)];
+        return false;
+    }
+    // A number is of its sender's clock, so that one that was started again is not taken for a replay.
+    if (packet.head.sequence <= number_heard_) {
+        ++drops[static_cast<std::size_t>(Drop::replayed)];
+        return false;
+    }
+    number_heard_ = packet.head.sequence;
+    theirs_ = heartbeat;
+    heard_at_ = now;
+    ++heartbeats_heard_;
+    round_trip_ = 0;
+    if (heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
+        round_trip_ = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
+    }
+    return true;
+}
+
+Time Link::heartbeat_at() const {
+    return sent_at_ == 0 ? 0 : sent_at_ + (changed_ ? timing_.heartbeat : timing_.idle_heartbeat);
+}
+
+void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox) {
+    ours.time = now;
+    ours.echo = theirs_.time;
+    ours.held = heard() ? now - heard_at_ : 0;
+    number_sent_ = std::max(number_sent_ + 1, now);
+    Head head{};
+    head.kind = LUWU_HEARTBEAT;
+    head.epoch = epoch;
+    head.sender = sender_;
+    head.sequence = number_sent_;
+    const std::size_t bytes = kFixedBytes + ours.holes_used * sizeof(Hole);
+    std::byte* body = outbox.room(bytes);
+    std::memcpy(body, &ours, bytes);
+    seal_.close(head, {body, bytes});
+    outbox.send(other_, std::as_bytes(std::span(&head, 1)), {body, bytes});
+    sent_at_ = now;
+    changed_ = false;
+    ++heartbeats_sent_;
+}
+
+Time Link::resend_age() const {
+    return std::max(timing_.heartbeat, congestion_.round_trip() + congestion_.round_trip() / 2);
+}
+
+void Link::reset() {
+    theirs_ = {};
+    number_heard_ = 0;
+    changed_ = true;
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,59 @@
+// One end of a link between two participants: heartbeats there and back, and what they tell.
+#pragma once
+
+#include <cstdint>
+
+#include "fabric/congestion.h"
+#include "fabric/packet.h"
+#include "fabric/wiring.h"
+
+namespace luwu::fabric {
+
+class Link {
+  public:
+    // `sender` is what this end writes into its packets: its number among the other's children, or LUWU_FROM_PARENT.
+    Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
+         std::uint32_t most_under_way);
+
+    [[nodiscard]] const Address& other() const { return other_; }
+    [[nodiscard]] std::uint16_t sender() const { return sender_; }
+    // Takes a heartbeat of the other end; false and counted if it is malformed or older than the last.
+    [[nodiscard]] bool take(const Packet& packet, Time now, DropCounts& drops);
+    [[nodiscard]] bool heard() const { return number_heard_ != 0; }  // from the other end, in this epoch
+    [[nodiscard]] const Heartbeat& theirs() const { return theirs_; }
+    [[nodiscard]] Time heard_at() const { return heard_at_; }
+
+    void changed() { changed_ = true; }  // the next heartbeat has news
+    [[nodiscard]] Time heartbeat_at() const;
+    void send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox);
+
+    // The sender's side of flow control: what arrived and what was lost since the last heartbeat.
+    void observe(Time now, std::uint64_t arrived, std::uint64_t lost) {
+        congestion_.observe(now, round_trip_, arrived, lost);
+    }
+    [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
+    // Younger than this, a packet that the other end misses may still be on its way.
+    [[nodiscard]] Time resend_age() const;
+
+    void reset();  // of a new epoch: what the other end said is of the past
+    [[nodiscard]] std::uint64_t heartbeats_sent() const { return heartbeats_sent_; }
+    [[nodiscard]] std::uint64_t heartbeats_heard() const { return heartbeats_heard_; }
+
+  private:
+    const Seal& seal_;
+    NetworkTiming timing_;
+    Address other_;
+    std::uint16_t sender_;
+    Heartbeat theirs_{};
+    std::uint64_t number_heard_ = 0;
+    Time heard_at_ = 0;
+    Time round_trip_ = 0;  // of the last heartbeat
+    Congestion congestion_;
+    bool changed_ = true;
+    Time sent_at_ = 0;
+    std::uint64_t number_sent_ = 0;
+    std::uint64_t heartbeats_sent_ = 0;
+    std::uint64_t heartbeats_heard_ = 0;
+};
+
+}  // namespace luwu::fabric

@@ -1,0 +1,28 @@
+#include "fabric/wiring.h"
+
+#include <string>
+
+#include "store/error.h"
+
+namespace luwu::fabric {
+
+void check(const Wiring& wiring) {
+    const auto refuse = [](const std::string& text) { throw Error(ErrorKind::invalid, text); };
+    if (wiring.payload_bytes == 0 || wiring.payload_bytes % LUWU_PAYLOAD_STEP != 0 ||
+        wiring.payload_bytes > LUWU_MOST_PAYLOAD) {
+        refuse("packets of " + std::to_string(wiring.payload_bytes) + " bytes; expected a multiple of " +
+               std::to_string(LUWU_PAYLOAD_STEP) + " up to " + std::to_string(LUWU_MOST_PAYLOAD));
+    }
+    if (wiring.workers == 0 || wiring.workers > kernels::kFixedMostWorkers) {
+        refuse("a job of " + std::to_string(wiring.workers) + " workers; expected 1 to " +
+               std::to_string(kernels::kFixedMostWorkers));
+    }
+    if (wiring.form != LUWU_INT16 && wiring.form != LUWU_INT32 && wiring.form != LUWU_FLOAT32) {
+        refuse("gradients of form " + std::to_string(wiring.form) + "; expected int16, int32 or float32");
+    }
+    for (const std::uint32_t window : wiring.window) {
+        if (window == 0) refuse("a stream's window of no packets; expected at least one");
+    }
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,80 @@
+// What all participants of a job agree on before its first packet, and how blocks become packets.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "fabric/node.h"
+#include "fabric/wire.h"
+#include "kernels/dtype.h"
+#include "kernels/fixed_point.h"
+
+namespace luwu::fabric {
+
+// In nanoseconds. docs/timeouts.md has the values and what they are for.
+struct NetworkTiming {
+    Time heartbeat = 0;       // between two heartbeats while something changes
+    Time idle_heartbeat = 0;  // while nothing does
+    Time resend = 0;          // of no progress, before a sender sends again unasked
+    Time longest_resend = 0;  // what that grows to
+    Time queueing = 0;        // delay in queues on a link above which a sender slows down
+};
+
+struct WireBlock {
+    std::uint64_t elements = 0;
+    bool trainable = true;
+};
+
+struct Wiring {
+    std::uint64_t job = 0;
+    std::uint64_t key = 0;            // of the packets' seal
+    std::uint32_t epoch = 0;          // the first; the server says when another begins
+    std::uint32_t workers = 1;        // of the whole job: leaves the sum room
+    std::uint32_t payload_bytes = 0;  // a multiple of LUWU_PAYLOAD_STEP
+    luwu_form form = LUWU_INT32;      // of gradients
+    kernels::Dtype parameter_dtype = kernels::Dtype::float32;
+    std::array<std::uint32_t, LUWU_STREAMS> window{};  // packets under way at most, by stream
+    std::vector<WireBlock> blocks;                     // a switch knows none
+    NetworkTiming timing;
+
+    [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const {
+        return blocks[block].elements * kernels::size_of(parameter_dtype);
+    }
+    [[nodiscard]] std::uint64_t exponent_bytes(std::uint32_t block) const {
+        return kernels::fixed_groups(blocks[block].elements);
+    }
+    [[nodiscard]] kernels::FixedForm fixed_form() const {  // of gradients that are not float32
+        return form == LUWU_INT16 ? kernels::FixedForm::int16 : kernels::FixedForm::int32;
+    }
+    [[nodiscard]] std::uint64_t mantissa_bytes() const { return kernels::size_of(fixed_form()); }  // of one element
+    [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t block) const {
+        return blocks[block].elements * mantissa_bytes();
+    }
+    [[nodiscard]] std::uint64_t packets(std::uint64_t bytes) const {
+        return (bytes + payload_bytes - 1) / payload_bytes;
+    }
+};
+
+// Throws Error(invalid) naming what cannot work.
+void check(const Wiring& wiring);
+
+// The whole message that a packet is part of: packets `first` to `end` of its stream, one behind the other.
+struct Message {
+    std::uint32_t block = 0;
+    std::uint64_t first = 0;
+    std::uint64_t end = 0;
+    std::uint64_t bytes = 0;
+
+    [[nodiscard]] bool holds(std::uint64_t sequence) const { return sequence >= first && sequence < end; }
+    // Where a packet's payload lies in the message, and how long it is.
+    [[nodiscard]] std::uint64_t offset(std::uint64_t sequence, std::uint32_t payload_bytes) const {
+        return (sequence - first) * payload_bytes;
+    }
+    [[nodiscard]] std::uint64_t length(std::uint64_t sequence, std::uint32_t payload_bytes) const {
+        return std::min<std::uint64_t>(payload_bytes, bytes - offset(sequence, payload_bytes));
+    }
+};
+
+}  // namespace luwu::fabric

@@ -1,0 +1,235 @@
+#include "switch/switch_node.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <tuple>
+
+#include "store/error.h"
+
+namespace luwu::fabric {
+
+namespace {
+
+const Wiring& checked(const Wiring& wiring, std::size_t children) {
+    check(wiring);
+    if (children == 0 || children > kMostChildren) {
+        throw Error(ErrorKind::invalid, "a switch with " + std::to_string(children) + " children; expected 1 to " +
+                                            std::to_string(kMostChildren));
+    }
+    return wiring;
+}
+
+std::optional<luwu_stream> stream_of(std::uint8_t kind) {
+    switch (kind) {
+        case LUWU_REQUEST:
+            return LUWU_STREAM_REQUESTS;
+        case LUWU_EXPONENTS:
+            return LUWU_STREAM_EXPONENTS;
+        case LUWU_GRADIENTS:
+            return LUWU_STREAM_GRADIENTS;
+        default:
+            return std::nullopt;
+    }
+}
+
+}  // namespace
+
+SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child,
+                       const std::vector<Address>& children)
+    : wiring_(checked(wiring, children.size())),
+      seal_(wiring.job, wiring.key, wiring.payload_bytes),
+      epoch_(wiring.epoch),
+      parent_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS]) {
+    for (const Address& address : children) {
+        children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT},
+                               wiring.window[LUWU_STREAM_PARAMETERS]);
+    }
+    const auto count = static_cast<std::uint32_t>(children.size());
+    for (const luwu_stream stream : kUp) {
+        const bool ordered = stream == LUWU_STREAM_GRADIENTS && wiring.form == LUWU_FLOAT32;
+        slots_.emplace_back(stream, wiring, count, ordered);
+        counts_.state_bytes += std::uint64_t{wiring.window[stream]} *
+                               (stream == LUWU_STREAM_REQUESTS ? 0 : wiring.payload_bytes) * (ordered ? count : 1);
+    }
+}
+
+void SwitchNode::begin_epoch(std::uint32_t epoch) {
+    epoch_ = epoch;
+    for (Slots& slots : slots_) slots.reset();
+    for (Link& child : children_) child.reset();
+    parent_.reset();
+}
+
+void SwitchNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) {
+    ++counts_.packets_in;
+    Packet packet;
+    if (!seal_.open(datagram, packet, counts_.drops)) return;
+    const bool down = packet.head.sender == LUWU_FROM_PARENT;
+    if (down ? !(from == parent_.other())
+             : packet.head.sender >= children_.size() || !(from == children_[packet.head.sender].other())) {
+        return drop(Drop::sender);
+    }
+    if (down && packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
+    if (packet.head.epoch != epoch_) return drop(Drop::epoch);
+    down ? from_parent(packet, datagram, now, outbox) : from_child(packet, now, outbox);
+}
+
+void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox) {
+    switch (packet.head.kind) {
+        case LUWU_PARAMETERS:
+        case LUWU_AGREED:
+            for (const Link& child : children_) outbox.send(child.other(), {}, datagram);
+            counts_.packets_out += children_.size();
+            return;
+        case LUWU_HEARTBEAT:
+            if (parent_.take(packet, now, counts_.drops)) take_parents_heartbeat(now, outbox);
+            return;
+        default:
+            return drop(Drop::kind);
+    }
+}
+
+void SwitchNode::take_parents_heartbeat(Time now, Outbox& outbox) {
+    const Heartbeat& theirs = parent_.theirs();
+    for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
+    for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
+        const Hole& hole = theirs.holes[i];
+        if (hole.stream < LUWU_STREAM_REQUESTS || hole.stream > LUWU_STREAM_GRADIENTS) continue;
+        const auto stream = static_cast<luwu_stream>(hole.stream);
+        const std::uint64_t end = slots(stream).end();
+        for (std::uint64_t at = hole.first; at < end && at - hole.first < hole.length; ++at) {
+            if (!slots(stream).take_hole(at, now, parent_.resend_age())) continue;
+            send_sum(stream, at, now, outbox);
+            ++counts_.sums_sent_again;
+        }
+    }
+    for (Link& child : children_) child.changed();
+}
+
+void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
+    const std::uint32_t number = packet.head.sender;
+    Link& child = children_[number];
+    if (packet.head.kind == LUWU_HEARTBEAT) {
+        if (child.take(packet, now, counts_.drops)) parent_.changed();
+        return;
+    }
+    const auto stream = stream_of(packet.head.kind);
+    if (!stream) return drop(Drop::kind);
+    if (!parent_.heard()) return drop(Drop::not_ready);  // where the server stands is not known yet
+    switch (slots(*stream).add(number, packet)) {
+        case Slots::Verdict::added:
+            break;
+        case Slots::Verdict::again:
+            drop(Drop::duplicate);
+            ++counts_.sums_sent_again;
+            send_sum(*stream, packet.head.sequence, now, outbox);
+            break;
+        case Slots::Verdict::completed:
+            send_sum(*stream, packet.head.sequence, now, outbox);
+            break;
+        case Slots::Verdict::duplicate:
+            drop(Drop::duplicate);
+            break;
+        case Slots::Verdict::outside:
+            drop(Drop::window);
+            break;
+    }
+    child.changed();
+}
+
+void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
+    Slots::Sum sum = slots(stream).sum(sequence);
+    sum.head.sender = parent_.sender();
+    if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
+    outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);
+    slots(stream).sent(sequence, now);
+    ++counts_.sums_sent;
+    ++counts_.packets_out;
+}
+
+bool SwitchNode::ready() const {
+    return std::all_of(children_.begin(), children_.end(), [](const Link& child) { return child.heard(); });
+}
+
+// The least of what the children say, and all that any of them misses.
+void SwitchNode::send_up(Time now, Outbox& outbox) {
+    Heartbeat ours{};
+    if (ready()) {
+        constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
+        std::fill_n(ours.next, LUWU_STREAMS, kAll);
+        std::fill_n(ours.ack, LUWU_STREAMS, kAll);
+        std::fill_n(ours.credit, LUWU_STREAMS, kAll);
+        for (const Link& child : children_) {
+            for (std::size_t stream = 0; stream < LUWU_STREAMS; ++stream) {
+                ours.next[stream] = std::min(ours.next[stream], child.theirs().next[stream]);
+                ours.ack[stream] = std::min(ours.ack[stream], child.theirs().ack[stream]);
+                ours.credit[stream] = std::min(ours.credit[stream], child.theirs().credit[stream]);
+            }
+        }
+        std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
+        merge_holes(ours);
+    }
+    parent_.send_heartbeat(ours, epoch_, now, outbox);
+}
+
+void SwitchNode::merge_holes(Heartbeat& ours) const {
+    std::vector<Hole> all;
+    for (const Link& child : children_) {
+        for (std::uint32_t i = 0; i < child.theirs().holes_used; ++i) all.push_back(child.theirs().holes[i]);
+    }
+    std::sort(all.begin(), all.end(), [](const Hole& left, const Hole& right) {
+        return std::tie(left.stream, left.first) < std::tie(right.stream, right.first);
+    });
+    for (const Hole& hole : all) {
+        Hole* last = ours.holes_used > 0 ? &ours.holes[ours.holes_used - 1] : nullptr;
+        if (last != nullptr && last->stream == hole.stream && hole.first <= last->first + last->length) {
+            const std::uint64_t end = std::max(last->first + last->length, hole.first + hole.length);
+            last->length = static_cast<std::uint32_t>(end - last->first);
+        } else if (ours.holes_used < LUWU_MOST_HOLES) {
+            ours.holes[ours.holes_used++] = hole;
+        }
+    }
+}
+
+// What the parent says, and what of this child's is missing here.
+void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& outbox) {
+    const Heartbeat& theirs = parent_.theirs();
+    Heartbeat ours{};
+    ours.next[LUWU_STREAM_PARAMETERS] = theirs.next[LUWU_STREAM_PARAMETERS];
+    ours.next[LUWU_STREAM_EXPONENTS] = theirs.next[LUWU_STREAM_EXPONENTS];
+    for (const luwu_stream stream : kUp) {
+        ours.ack[stream] = theirs.ack[stream];
+        ours.credit[stream] = std::min(theirs.credit[stream], slots(stream).end());
+        ours.heard[stream] = slots(stream).from(number).ack();
+        slots(stream).from(number).report_holes(stream, child.theirs().next[stream], ours);
+    }
+    child.send_heartbeat(ours, epoch_, now, outbox);
+}
+
+Time SwitchNode::advance(Time now, Outbox& outbox) {
+    Time next = parent_.heartbeat_at();
+    if (next <= now) {
+        send_up(now, outbox);
+        next = parent_.heartbeat_at();
+    }
+    for (std::uint32_t number = 0; number < children_.size() && parent_.heard(); ++number) {
+        Link& child = children_[number];
+        if (child.heartbeat_at() <= now) send_down(child, number, now, outbox);
+        next = std::min(next, child.heartbeat_at());
+    }
+    return next;
+}
+
+SwitchCounts SwitchNode::counts() const {
+    SwitchCounts counts = counts_;
+    for (const Link& child : children_) {
+        counts.heartbeats_in += child.heartbeats_heard();
+        counts.heartbeats_out += child.heartbeats_sent();
+    }
+    counts.heartbeats_in += parent_.heartbeats_heard();
+    counts.heartbeats_out += parent_.heartbeats_sent();
+    return counts;
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,63 @@
+// An inner node of the tree: adds up what its children push, copies what its parent sends, and merges heartbeats, so
+// that to its parent its children look like one. What it knows is soft: one that was started again learns it from the
+// next heartbeats, and the children send again what it had. Called by one thread at a time.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "fabric/link.h"
+#include "switch/slots.h"
+
+namespace luwu::fabric {
+
+struct SwitchCounts {
+    std::uint64_t packets_in = 0;
+    std::uint64_t packets_out = 0;
+    std::uint64_t sums_sent = 0;
+    std::uint64_t sums_sent_again = 0;
+    std::uint64_t heartbeats_in = 0;
+    std::uint64_t heartbeats_out = 0;
+    std::uint64_t state_bytes = 0;  // allocated at the start, for slots
+    DropCounts drops{};
+};
+
+inline constexpr std::uint32_t kMostChildren = 1024;
+
+class SwitchNode final : public Node {
+  public:
+    // `child` is this switch's number among its parent's children. The wiring needs no blocks.
+    SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child, const std::vector<Address>& children);
+
+    void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
+    Time advance(Time now, Outbox& outbox) override;
+
+    [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
+    [[nodiscard]] SwitchCounts counts() const;
+
+  private:
+    static constexpr std::array kUp = {LUWU_STREAM_REQUESTS, LUWU_STREAM_EXPONENTS, LUWU_STREAM_GRADIENTS};
+
+    void drop(Drop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void begin_epoch(std::uint32_t epoch);
+    void from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox);
+    void from_child(const Packet& packet, Time now, Outbox& outbox);
+    void take_parents_heartbeat(Time now, Outbox& outbox);
+    [[nodiscard]] Slots& slots(luwu_stream stream) { return slots_[stream - 1]; }
+    [[nodiscard]] const Slots& slots(luwu_stream stream) const { return slots_[stream - 1]; }
+    void send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
+    [[nodiscard]] bool ready() const;  // everyone was heard in this epoch
+    void send_up(Time now, Outbox& outbox);
+    void send_down(Link& child, std::uint32_t number, Time now, Outbox& outbox);
+    void merge_holes(Heartbeat& ours) const;
+
+    Wiring wiring_;
+    Seal seal_;
+    std::uint32_t epoch_;
+    Link parent_;
+    std::vector<Link> children_;
+    std::vector<Slots> slots_;  // by up-stream
+    SwitchCounts counts_;
+};
+
+}  // namespace luwu::fabric

@@ -1,0 +1,299 @@
+// What the network's nodes do with packets that are not what they should be: drop them, count them by reason, and go
+// on.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "fabric/server_node.h"
+#include "fabric/worker_node.h"
+#include "kernels/fixed_point.h"
+#include "simulated_network.h"
+#include "switch/switch_node.h"
+
+namespace luwu::test {
+
+namespace {
+
+using fabric::Drop;
+using fabric::DropCounts;
+using fabric::Head;
+using fabric::Heartbeat;
+using fabric::Packet;
+using fabric::Seal;
+using fabric::Wiring;
+using Bytes = std::vector<std::byte>;
+
+constexpr std::uint64_t kJob = 5;
+constexpr std::uint64_t kKey = 99;
+constexpr std::uint16_t kUp = 10;
+constexpr std::uint16_t kDown = 20;
+constexpr Time kNow = 1'000'000'000;
+
+Wiring wiring() {
+    Wiring wiring;
+    wiring.job = kJob;
+    wiring.key = kKey;
+    wiring.epoch = 3;
+    wiring.payload_bytes = 256;
+    wiring.form = LUWU_INT32;
+    wiring.window = {64, 16, 16, 64};
+    wiring.blocks = {{1000, true}, {300, true}, {500, false}};
+    wiring.timing = {500'000, 50'000'000, 50'000'000, 1'000'000'000, 5'000'000};
+    return wiring;
+}
+
+class Sent final : public fabric::Outbox {
+  public:
+    void send(const Address&, std::span<const std::byte> head, std::span<const std::byte> body) override {
+        datagrams.emplace_back(head.begin(), head.end());
+        datagrams.back().insert(datagrams.back().end(), body.begin(), body.end());
+        if (datagrams.size() > 64) datagrams.clear();
+    }
+    std::byte* room(std::size_t bytes) override {
+        room_.assign(bytes, std::byte{});
+        return room_.data();
+    }
+    std::vector<Bytes> datagrams;
+
+  private:
+    Bytes room_;
+};
+
+Bytes sealed(Head head, const Bytes& payload, std::uint64_t job = kJob, std::uint64_t key = kKey) {
+    Seal(job, key, LUWU_MOST_PAYLOAD).close(head, payload);
+    Bytes datagram(sizeof head + payload.size());
+    std::memcpy(datagram.data(), &head, sizeof head);
+    std::memcpy(datagram.data() + sizeof head, payload.data(), payload.size());
+    return datagram;
+}
+
+Head head_of(std::uint8_t kind, std::uint64_t sequence, std::uint32_t block = 0) {
+    Head head{};
+    head.kind = kind;
+    head.epoch = 3;
+    head.sender = LUWU_FROM_PARENT;
+    head.sequence = sequence;
+    head.block = block;
+    return head;
+}
+
+// A worker that waits for block 0, whose parameters must never become anything but what was sealed for it.
+struct WorkerRig {
+    WorkerRig() : node(wiring(), address_of(kUp), 0, {[this] { ++pulled; }, [] {}, [] {}}) {
+        node.pull(0, memory.data());
+    }
+    void receive(const Bytes& datagram, std::uint16_t from = kUp) {
+        node.receive(address_of(from), datagram, kNow, sent);
+    }
+    std::uint64_t drops(Drop reason) { return node.counts().drops[static_cast<std::size_t>(reason)]; }
+
+    Bytes memory = Bytes(4000, std::byte{0x55});
+    Sent sent;
+    int pulled = 0;
+    fabric::WorkerNode node;
+};
+
+bool untouched(const Bytes& memory) {
+    return std::all_of(memory.begin(), memory.end(), [](std::byte byte) { return byte == std::byte{0x55}; });
+}
+
+}  // namespace
+
+TEST_CASE("each thing wrong with a packet is counted under its name, and nothing is changed") {
+    WorkerRig rig;
+    const Bytes payload(256, std::byte{1});
+    const Bytes good = sealed(head_of(LUWU_PARAMETERS, 0), payload);
+    const auto spoilt = [&good](std::size_t at) {
+        Bytes bytes = good;
+        bytes[at] ^= std::byte{1};
+        return bytes;
+    };
+    Bytes longer = good;
+    longer.push_back({});
+    Head other_epoch = head_of(LUWU_PARAMETERS, 0);
+    other_epoch.epoch = 2;
+    Head misplaced = head_of(LUWU_PARAMETERS, 1);
+    misplaced.index = 0;
+    Head child = head_of(LUWU_PARAMETERS, 0);
+    child.sender = 0;
+    const std::vector<std::pair<Bytes, Drop>> cases = {
+        {Bytes(good.begin(), good.begin() + 20), Drop::truncated},
+        {Bytes(good.begin(), good.end() - 1), Drop::truncated},
+        {longer, Drop::oversized},
+        {spoilt(0), Drop::magic},
+        {spoilt(2), Drop::version},
+        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob + 1), Drop::job},
+        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob, kKey + 1), Drop::checksum},
+        {spoilt(sizeof(Head) + 100), Drop::checksum},
+        {spoilt(offsetof(Head, block)), Drop::checksum},
+        {sealed(other_epoch, payload), Drop::epoch},
+        {sealed(child, payload), Drop::sender},
+        {sealed(head_of(LUWU_GRADIENTS, 0), payload), Drop::kind},
+        {sealed(head_of(LUWU_PARAMETERS, 40), payload), Drop::window},
+        {sealed(head_of(LUWU_PARAMETERS, 0, 1), payload), Drop::block},
+        {sealed(misplaced, payload), Drop::block},
+        {sealed(head_of(LUWU_PARAMETERS, 0), Bytes(100)), Drop::block},
+        {sealed(head_of(LUWU_HEARTBEAT, 1), Bytes(30)), Drop::form},
+    };
+    std::map<Drop, std::uint64_t> expected;
+    for (const auto& [datagram, reason] : cases) {
+        CAPTURE(name_of(reason));
+        rig.receive(datagram);
+        CHECK(rig.drops(reason) == ++expected[reason]);
+        CHECK(untouched(rig.memory));
+    }
+    rig.receive(sealed(head_of(LUWU_AGREED, 0), payload), kUp + 1);  // only its parent may answer
+    CHECK(rig.drops(Drop::sender) == 2);
+    rig.receive(good);
+    rig.receive(good);
+    CHECK(rig.drops(Drop::duplicate) == 1);
+    CHECK(rig.memory[255] == std::byte{1});
+    CHECK(rig.memory[256] == std::byte{0x55});
+}
+
+TEST_CASE("a heartbeat that was recorded and is sent again changes nothing") {
+    WorkerRig rig;
+    Bytes payload(offsetof(Heartbeat, holes));
+    const auto heartbeat = [&](std::uint64_t number, std::uint64_t credit) {
+        Heartbeat values{};
+        values.credit[LUWU_STREAM_REQUESTS] = credit;
+        std::memcpy(payload.data(), &values, payload.size());
+        return sealed(head_of(LUWU_HEARTBEAT, number), payload);
+    };
+    rig.receive(heartbeat(8, 0));
+    rig.receive(heartbeat(8, 1));
+    rig.receive(heartbeat(7, 1));
+    CHECK(rig.drops(Drop::replayed) == 2);
+    rig.node.advance(kNow, rig.sent);
+    CHECK(rig.node.counts().packets_out == 0);  // no credit was taken from the replays
+    rig.receive(heartbeat(9, 1));
+    rig.node.advance(kNow, rig.sent);
+    CHECK(rig.node.counts().packets_out == 1);
+}
+
+namespace {
+
+// Random packets for one kind of node: half of them sealed with the right key, and plausible, so that they get far.
+class Fuzz {
+  public:
+    explicit Fuzz(std::uint64_t seed) : random_(seed) {}
+
+    Bytes packet(bool may_be_sealed) {
+        Head head{};
+        head.kind = static_cast<std::uint8_t>(pick(8));
+        head.epoch = 3 + static_cast<std::uint32_t>(pick(16) == 0 ? pick(3) - 1 : 0);
+        head.sender = pick(2) == 0 ? std::uint16_t{LUWU_FROM_PARENT} : static_cast<std::uint16_t>(pick(3));
+        head.count = static_cast<std::uint16_t>(pick(3));
+        head.form = static_cast<std::uint8_t>(pick(5));
+        head.flags = static_cast<std::uint8_t>(pick(64) == 0);
+        head.sequence = pick(4) == 0 ? random_() >> pick(64) : pick(80);
+        head.block = static_cast<std::uint32_t>(pick(16) == 0 ? random_() : pick(4));
+        head.index = static_cast<std::uint32_t>(pick(4) == 0 ? random_() : pick(20));
+        constexpr std::size_t lengths[] = {0, 32, 160, 176, 256, 10, 8832, 9000};
+        Bytes payload(lengths[pick(8)]);
+        for (std::size_t i = 0; i + 8 <= payload.size(); i += 8) {
+            const std::uint64_t word = pick(3) == 0 ? random_() >> pick(64) : pick(100);
+            std::memcpy(payload.data() + i, &word, 8);
+        }
+        if (head.kind == LUWU_HEARTBEAT && payload.size() >= 160 && pick(2) == 0) {
+            const std::uint64_t holes = (payload.size() - 160) / sizeof(fabric::Hole);
+            std::memcpy(payload.data() + offsetof(Heartbeat, holes_used), &holes, 4);
+        }
+        if (may_be_sealed && pick(8) != 0) return sealed(head, payload);
+        Bytes bytes = sealed(head, payload, kJob, kKey ^ (1 + pick(1000)));
+        if (pick(2) == 0) bytes.resize(pick(bytes.size() + 1));
+        return bytes;
+    }
+    std::uint64_t pick(std::uint64_t below) { return random_() % below; }
+
+  private:
+    std::mt19937_64 random_;
+};
+
+std::uint64_t total(const DropCounts& drops) {
+    std::uint64_t sum = 0;
+    for (const std::uint64_t count : drops) sum += count;
+    return sum;
+}
+
+// LUWU_FUZZ_PACKETS asks for more than the everyday run.
+std::uint64_t fuzz_packets() {
+    const char* text = std::getenv("LUWU_FUZZ_PACKETS");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : 60'000;
+}
+
+}  // namespace
+
+TEST_CASE("packets that strangers make leave counts and nothing else") {
+    const std::uint64_t packets = fuzz_packets() / 2;
+    Fuzz fuzz(1);
+    WorkerRig rig;
+    std::uint64_t calls = 0;
+    const auto called = [&calls](auto&&...) { ++calls; };
+    fabric::ServerNode server(wiring(), address_of(kDown), {},
+                              {called, called,
+                               [&calls](std::uint32_t) -> float* {
+                                   ++calls;
+                                   return nullptr;
+                               },
+                               called, called});
+    fabric::SwitchNode tree(wiring(), address_of(kUp), 0, {address_of(kDown), address_of(kDown + 1)});
+    for (std::uint64_t i = 0; i < packets; ++i) {
+        const Bytes packet = fuzz.packet(false);
+        rig.receive(packet);
+        server.receive(address_of(kDown), packet, kNow + i, rig.sent);
+        tree.receive(address_of(i % 2 == 0 ? kUp : kDown), packet, kNow + i, rig.sent);
+    }
+    CHECK(untouched(rig.memory));
+    CHECK(rig.pulled == 0);
+    CHECK(calls == 0);
+    CHECK(rig.sent.datagrams.empty());
+    CHECK(total(rig.node.counts().drops) == packets);
+    CHECK(total(server.counts().drops) == packets);
+    CHECK(total(tree.counts().drops) == packets);
+}
+
+TEST_CASE("packets that someone with the key makes never reach beyond a node's own memory") {
+    const std::uint64_t packets = fuzz_packets() / 2;
+    Fuzz fuzz(2);
+    std::unique_ptr<WorkerRig> rig;
+    std::unique_ptr<fabric::ServerNode> server;
+    std::unique_ptr<fabric::SwitchNode> tree;
+    std::vector<float> sum(1000);
+    const std::vector<float> gradient(1000, 1.0F);
+    const Bytes parameters(4000);
+    Sent sent;
+    std::vector<std::uint64_t> offers;
+    for (std::uint64_t i = 0; i < packets; ++i) {
+        if (i % 2000 == 0) {
+            offers.clear();
+            rig = std::make_unique<WorkerRig>();
+            rig->node.push(0, reinterpret_cast<const std::byte*>(gradient.data()),
+                           std::vector<std::uint8_t>(kernels::fixed_groups(1000), 127));
+            fabric::ServerEvents events{[&offers](std::uint64_t pull, std::uint32_t) { offers.push_back(pull); },
+                                        [](std::uint32_t) {}, [&sum](std::uint32_t) { return sum.data(); },
+                                        [](std::uint32_t, float*) {}, [](const std::string&) {}};
+            server = std::make_unique<fabric::ServerNode>(wiring(), address_of(kDown), Address{}, std::move(events));
+            tree = std::make_unique<fabric::SwitchNode>(wiring(), address_of(kUp), std::uint16_t{0},
+                                                        std::vector{address_of(kDown), address_of(kDown + 1)});
+        }
+        const Bytes packet = fuzz.packet(true);
+        const Time now = kNow + i * 10'000;
+        rig->node.receive(address_of(kUp), packet, now, sent);
+        server->receive(address_of(kDown), packet, now, sent);
+        for (const std::uint64_t pull : std::exchange(offers, {})) server->offer(pull, parameters.data());
+        tree->receive(address_of(static_cast<std::uint16_t>(i % 2 == 0 ? kUp : kDown + i / 2 % 2)), packet, now, sent);
+        if (i % 4 == 0) {
+            rig->node.advance(now, sent);
+            server->advance(now, sent);
+            tree->advance(now, sent);
+        }
+    }
+}
+
+}  // namespace luwu::test
