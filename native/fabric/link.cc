@@ -21,15 +21,15 @@ Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::ui
            std::uint32_t most_under_way)
     : seal_(seal), timing_(timing), other_(other), sender_(sender), congestion_(most_under_way, timing.queueing) {}
 
-bool Link::take(const Packet& packet, Time now, DropCounts& drops) {
+bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     Heartbeat heartbeat;
     if (!parse(packet.payload, heartbeat)) {
-        ++drops[static_cast<std::size_t>(Drop::form)];
+        ++drops[static_cast<std::size_t>(PacketDrop::form)];
         return false;
     }
     // A number is of its sender's clock, so that one that was started again is not taken for a replay.
     if (packet.head.sequence <= number_heard_) {
-        ++drops[static_cast<std::size_t>(Drop::replayed)];
+        ++drops[static_cast<std::size_t>(PacketDrop::replayed)];
         return false;
     }
     number_heard_ = packet.head.sequence;

@@ -18,7 +18,7 @@ class Link {
     [[nodiscard]] const Address& other() const { return other_; }
     [[nodiscard]] std::uint16_t sender() const { return sender_; }
     // Takes a heartbeat of the other end; false and counted if it is malformed or older than the last.
-    [[nodiscard]] bool take(const Packet& packet, Time now, DropCounts& drops);
+    [[nodiscard]] bool take(const Packet& packet, Time now, PacketDrops& drops);
     [[nodiscard]] bool heard() const { return number_heard_ != 0; }  // from the other end, in this epoch
     [[nodiscard]] const Heartbeat& theirs() const { return theirs_; }
     [[nodiscard]] Time heard_at() const { return heard_at_; }

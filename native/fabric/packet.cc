@@ -10,9 +10,9 @@ namespace {
 constexpr std::size_t kHeadWeights = 16;  // the first weights are the head's
 constexpr std::size_t kHeadWords = 9;
 
-constexpr std::array<const char*, kDrops> kNames = {"truncated", "oversized", "magic", "version",  "job",
-                                                    "epoch",     "checksum",  "kind",  "sender",   "form",
-                                                    "window",    "duplicate", "block", "replayed", "not_ready"};
+constexpr std::array<const char*, kPacketDrops> kNames = {"truncated", "oversized", "magic", "version",  "job",
+                                                          "epoch",     "checksum",  "kind",  "sender",   "form",
+                                                          "window",    "duplicate", "block", "replayed", "not_ready"};
 
 // What every contribution to a slot has in common: the sender, the count and the checksum itself are left out.
 std::uint64_t head_sum(const std::uint32_t* weights, const Head& head) {
@@ -26,7 +26,7 @@ std::uint64_t head_sum(const std::uint32_t* weights, const Head& head) {
 
 }  // namespace
 
-const char* name_of(Drop reason) { return kNames[static_cast<std::size_t>(reason)]; }
+const char* name_of(PacketDrop reason) { return kNames[static_cast<std::size_t>(reason)]; }
 
 Seal::Seal(std::uint64_t job, std::uint64_t key, std::uint32_t most_payload)
     : job_(job),
@@ -48,22 +48,22 @@ void Seal::close(Head& head, std::span<const std::byte> payload) const {
     head.checksum = checksum_of(head, payload);
 }
 
-bool Seal::open(std::span<const std::byte> datagram, Packet& packet, DropCounts& drops) const {
-    const auto drop = [&drops](Drop reason) {
+bool Seal::open(std::span<const std::byte> datagram, Packet& packet, PacketDrops& drops) const {
+    const auto drop = [&drops](PacketDrop reason) {
         ++drops[static_cast<std::size_t>(reason)];
         return false;
     };
-    if (datagram.size() < sizeof(Head)) return drop(Drop::truncated);
+    if (datagram.size() < sizeof(Head)) return drop(PacketDrop::truncated);
     std::memcpy(&packet.head, datagram.data(), sizeof(Head));
     packet.payload = datagram.subspan(sizeof(Head));
     const Head& head = packet.head;
-    if (head.magic != LUWU_MAGIC) return drop(Drop::magic);
-    if (head.version != LUWU_VERSION) return drop(Drop::version);
-    if (head.job != job_) return drop(Drop::job);
+    if (head.magic != LUWU_MAGIC) return drop(PacketDrop::magic);
+    if (head.version != LUWU_VERSION) return drop(PacketDrop::version);
+    if (head.job != job_) return drop(PacketDrop::job);
     const std::size_t most = head.kind == LUWU_HEARTBEAT ? sizeof(Heartbeat) : most_payload_;
-    if (packet.payload.size() < head.bytes) return drop(Drop::truncated);
-    if (packet.payload.size() > head.bytes || head.bytes > most) return drop(Drop::oversized);
-    if (head.checksum != checksum_of(head, packet.payload)) return drop(Drop::checksum);
+    if (packet.payload.size() < head.bytes) return drop(PacketDrop::truncated);
+    if (packet.payload.size() > head.bytes || head.bytes > most) return drop(PacketDrop::oversized);
+    if (head.checksum != checksum_of(head, packet.payload)) return drop(PacketDrop::checksum);
     return true;
 }
 

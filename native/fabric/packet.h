@@ -11,7 +11,7 @@
 
 namespace luwu::fabric {
 
-enum class Drop : std::uint8_t {
+enum class PacketDrop : std::uint8_t {
     truncated,  // shorter than a head, or than its head says
     oversized,  // longer than its head says, or than this job's packets are
     magic,      // not LuWu's
@@ -28,10 +28,10 @@ enum class Drop : std::uint8_t {
     replayed,   // a heartbeat older than the last one
     not_ready,  // before this node knew enough to use it; it will be sent again
 };
-inline constexpr std::size_t kDrops = 15;
-[[nodiscard]] const char* name_of(Drop reason);
+inline constexpr std::size_t kPacketDrops = 15;
+[[nodiscard]] const char* name_of(PacketDrop reason);
 
-using DropCounts = std::array<std::uint64_t, kDrops>;
+using PacketDrops = std::array<std::uint64_t, kPacketDrops>;
 
 struct Packet {
     Head head;
@@ -49,7 +49,7 @@ class Seal {
     void close(Head& head, std::span<const std::byte> payload) const;
     [[nodiscard]] std::uint64_t checksum_of(const Head& head, std::span<const std::byte> payload) const;
     // Reads a datagram into `packet`. Returns false and counts the reason if it is not a whole packet of this job.
-    [[nodiscard]] bool open(std::span<const std::byte> datagram, Packet& packet, DropCounts& drops) const;
+    [[nodiscard]] bool open(std::span<const std::byte> datagram, Packet& packet, PacketDrops& drops) const;
 
   private:
     std::uint64_t job_;

@@ -60,10 +60,10 @@ void ServerNode::receive(const Address& from, std::span<const std::byte> datagra
     counts_.bytes_in += datagram.size();
     Packet packet;
     if (!seal_.open(datagram, packet, counts_.drops)) return;
-    if (!(from == link_.other()) || packet.head.sender != 0) return drop(Drop::sender);
-    if (packet.head.epoch != epoch_) return drop(Drop::epoch);
+    if (!(from == link_.other()) || packet.head.sender != 0) return drop(PacketDrop::sender);
+    if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
     if (packet.head.kind == LUWU_HEARTBEAT) return take_heartbeat(packet, now);
-    if (packet.head.count != wiring_.workers) return drop(Drop::sender);
+    if (packet.head.count != wiring_.workers) return drop(PacketDrop::sender);
     if ((packet.head.flags & LUWU_CONFLICT) != 0) {
         broken_ = true;
         return events_.broken("workers pulled or pushed different blocks (block " + std::to_string(packet.head.block) +
@@ -77,7 +77,7 @@ void ServerNode::receive(const Address& from, std::span<const std::byte> datagra
         case LUWU_GRADIENTS:
             return take_gradient(packet);
         default:
-            return drop(Drop::kind);
+            return drop(PacketDrop::kind);
     }
 }
 
@@ -108,9 +108,9 @@ void ServerNode::take_request(const Packet& packet) {
     const Head& head = packet.head;
     const auto verdict = requests_.look(head.sequence);
     if (verdict != ReceiveWindow::Verdict::fresh) {
-        return drop(verdict == ReceiveWindow::Verdict::outside ? Drop::window : Drop::duplicate);
+        return drop(verdict == ReceiveWindow::Verdict::outside ? PacketDrop::window : PacketDrop::duplicate);
     }
-    if (head.bytes != 0 || head.index != 0 || head.block >= wiring_.blocks.size()) return drop(Drop::block);
+    if (head.bytes != 0 || head.index != 0 || head.block >= wiring_.blocks.size()) return drop(PacketDrop::block);
     requested_[head.sequence % requested_.size()] = head.block;
     requests_.mark(head.sequence);
     link_.changed();
@@ -126,9 +126,9 @@ void ServerNode::take_request(const Packet& packet) {
 void ServerNode::take_exponents(const Packet& packet) {
     const Head& head = packet.head;
     const auto verdict = exponents_.look(head.sequence);
-    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(Drop::duplicate);
+    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(PacketDrop::duplicate);
     if (verdict == ReceiveWindow::Verdict::outside || head.sequence >= agreed_.ack() + stored_.size()) {
-        return drop(Drop::window);
+        return drop(PacketDrop::window);
     }
     Stored& stored = stored_[head.sequence % stored_.size()];
     stored.head = head;
@@ -178,16 +178,16 @@ bool ServerNode::start_collection(std::uint32_t block) {
 void ServerNode::take_gradient(const Packet& packet) {
     const Head& head = packet.head;
     const auto verdict = gradients_.look(head.sequence);
-    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(Drop::duplicate);
+    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(PacketDrop::duplicate);
     const auto collection = std::find_if(collections_.begin(), collections_.end(), [&head](const Collection& entry) {
         return entry.gradient.holds(head.sequence);
     });
-    if (verdict == ReceiveWindow::Verdict::outside || collection == collections_.end()) return drop(Drop::window);
+    if (verdict == ReceiveWindow::Verdict::outside || collection == collections_.end()) return drop(PacketDrop::window);
     const Message& message = collection->gradient;
     if (head.form != wiring_.form || head.bytes != message.length(head.sequence, wiring_.payload_bytes)) {
-        return drop(Drop::form);
+        return drop(PacketDrop::form);
     }
-    if (head.block != message.block || head.index != head.sequence - message.first) return drop(Drop::block);
+    if (head.block != message.block || head.index != head.sequence - message.first) return drop(PacketDrop::block);
     const std::uint64_t first = message.offset(head.sequence, wiring_.payload_bytes) / wiring_.mantissa_bytes();
     const std::uint64_t elements = head.bytes / wiring_.mantissa_bytes();
     if (wiring_.form == LUWU_FLOAT32) {

@@ -30,7 +30,7 @@ struct ServerCounts {
     std::uint64_t resent = 0;
     std::uint64_t heartbeats_in = 0;
     std::uint64_t heartbeats_out = 0;
-    DropCounts drops{};
+    PacketDrops drops{};
 };
 
 class ServerNode final : public Node {
@@ -64,7 +64,7 @@ class ServerNode final : public Node {
         std::vector<std::uint8_t> agreed;
     };
 
-    void drop(Drop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
     void take_heartbeat(const Packet& packet, Time now);
     void take_request(const Packet& packet);
     void take_exponents(const Packet& packet);

@@ -85,9 +85,10 @@ void WorkerNode::receive(const Address& from, std::span<const std::byte> datagra
     Packet packet;
     if (!seal_.open(datagram, packet, counts_.drops)) return;
     const bool from_group = packet.head.kind == LUWU_PARAMETERS;  // may come from the server itself, by multicast
-    if (packet.head.sender != LUWU_FROM_PARENT || (!from_group && !(from == link_.other()))) return drop(Drop::sender);
+    if (packet.head.sender != LUWU_FROM_PARENT || (!from_group && !(from == link_.other())))
+        return drop(PacketDrop::sender);
     if (packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
-    if (packet.head.epoch != epoch_) return drop(Drop::epoch);
+    if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
     switch (packet.head.kind) {
         case LUWU_PARAMETERS:
             return take_parameters(packet);
@@ -96,7 +97,7 @@ void WorkerNode::receive(const Address& from, std::span<const std::byte> datagra
         case LUWU_HEARTBEAT:
             return take_heartbeat(packet, now);
         default:
-            return drop(Drop::kind);
+            return drop(PacketDrop::kind);
     }
 }
 
@@ -109,10 +110,10 @@ bool WorkerNode::fits(const Packet& packet, const Message& message) const {
 void WorkerNode::take_parameters(const Packet& packet) {
     const std::uint64_t sequence = packet.head.sequence;
     const auto verdict = parameters_.look(sequence);
-    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(Drop::duplicate);
+    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(PacketDrop::duplicate);
     Pull* pull = find(pulls_, sequence, [](const Pull& entry) -> const Message& { return entry.message; });
-    if (verdict == ReceiveWindow::Verdict::outside || pull == nullptr) return drop(Drop::window);
-    if (!fits(packet, pull->message)) return drop(Drop::block);
+    if (verdict == ReceiveWindow::Verdict::outside || pull == nullptr) return drop(PacketDrop::window);
+    if (!fits(packet, pull->message)) return drop(PacketDrop::block);
     std::memcpy(pull->memory + pull->message.offset(sequence, wiring_.payload_bytes), packet.payload.data(),
                 packet.payload.size());
     parameters_.mark(sequence);
@@ -127,12 +128,12 @@ void WorkerNode::take_parameters(const Packet& packet) {
 void WorkerNode::take_agreed(const Packet& packet) {
     const std::uint64_t sequence = packet.head.sequence;
     const auto verdict = agreed_.look(sequence);
-    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(Drop::duplicate);
+    if (verdict == ReceiveWindow::Verdict::duplicate) return drop(PacketDrop::duplicate);
     Push* push = push_of_exponents(sequence);
     if (verdict == ReceiveWindow::Verdict::outside || push == nullptr || sequence >= exponents_.next()) {
-        return drop(Drop::window);
+        return drop(PacketDrop::window);
     }
-    if (!fits(packet, push->exponents)) return drop(Drop::block);
+    if (!fits(packet, push->exponents)) return drop(PacketDrop::block);
     std::memcpy(push->agreed.data() + push->exponents.offset(sequence, wiring_.payload_bytes), packet.payload.data(),
                 packet.payload.size());
     agreed_.mark(sequence);

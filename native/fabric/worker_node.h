@@ -24,7 +24,7 @@ struct WorkerCounts {
     std::uint64_t resent = 0;
     std::uint64_t heartbeats_in = 0;
     std::uint64_t heartbeats_out = 0;
-    DropCounts drops{};
+    PacketDrops drops{};
 };
 
 class WorkerNode final : public Node {
@@ -57,7 +57,7 @@ class WorkerNode final : public Node {
         std::vector<std::uint8_t> agreed;
     };
 
-    void drop(Drop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
     void begin_epoch(std::uint32_t epoch);
     void take_heartbeat(const Packet& packet, Time now);
     void take_parameters(const Packet& packet);

@@ -68,10 +68,10 @@ void SwitchNode::receive(const Address& from, std::span<const std::byte> datagra
     const bool down = packet.head.sender == LUWU_FROM_PARENT;
     if (down ? !(from == parent_.other())
              : packet.head.sender >= children_.size() || !(from == children_[packet.head.sender].other())) {
-        return drop(Drop::sender);
+        return drop(PacketDrop::sender);
     }
     if (down && packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
-    if (packet.head.epoch != epoch_) return drop(Drop::epoch);
+    if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
     down ? from_parent(packet, datagram, now, outbox) : from_child(packet, now, outbox);
 }
 
@@ -86,7 +86,7 @@ void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> da
             if (parent_.take(packet, now, counts_.drops)) take_parents_heartbeat(now, outbox);
             return;
         default:
-            return drop(Drop::kind);
+            return drop(PacketDrop::kind);
     }
 }
 
@@ -115,13 +115,13 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
         return;
     }
     const auto stream = stream_of(packet.head.kind);
-    if (!stream) return drop(Drop::kind);
-    if (!parent_.heard()) return drop(Drop::not_ready);  // where the server stands is not known yet
+    if (!stream) return drop(PacketDrop::kind);
+    if (!parent_.heard()) return drop(PacketDrop::not_ready);  // where the server stands is not known yet
     switch (slots(*stream).add(number, packet)) {
         case Slots::Verdict::added:
             break;
         case Slots::Verdict::again:
-            drop(Drop::duplicate);
+            drop(PacketDrop::duplicate);
             ++counts_.sums_sent_again;
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
@@ -129,10 +129,10 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
         case Slots::Verdict::duplicate:
-            drop(Drop::duplicate);
+            drop(PacketDrop::duplicate);
             break;
         case Slots::Verdict::outside:
-            drop(Drop::window);
+            drop(PacketDrop::window);
             break;
     }
     child.changed();

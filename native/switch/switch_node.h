@@ -19,7 +19,7 @@ struct SwitchCounts {
     std::uint64_t heartbeats_in = 0;
     std::uint64_t heartbeats_out = 0;
     std::uint64_t state_bytes = 0;  // allocated at the start, for slots
-    DropCounts drops{};
+    PacketDrops drops{};
 };
 
 inline constexpr std::uint32_t kMostChildren = 1024;
@@ -38,7 +38,7 @@ class SwitchNode final : public Node {
   private:
     static constexpr std::array kUp = {LUWU_STREAM_REQUESTS, LUWU_STREAM_EXPONENTS, LUWU_STREAM_GRADIENTS};
 
-    void drop(Drop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
     void begin_epoch(std::uint32_t epoch);
     void from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox);
     void from_child(const Packet& packet, Time now, Outbox& outbox);

@@ -19,11 +19,11 @@ namespace luwu::test {
 
 namespace {
 
-using fabric::Drop;
-using fabric::DropCounts;
 using fabric::Head;
 using fabric::Heartbeat;
 using fabric::Packet;
+using fabric::PacketDrop;
+using fabric::PacketDrops;
 using fabric::Seal;
 using fabric::Wiring;
 using Bytes = std::vector<std::byte>;
@@ -90,7 +90,7 @@ struct WorkerRig {
     void receive(const Bytes& datagram, std::uint16_t from = kUp) {
         node.receive(address_of(from), datagram, kNow, sent);
     }
-    std::uint64_t drops(Drop reason) { return node.counts().drops[static_cast<std::size_t>(reason)]; }
+    std::uint64_t drops(PacketDrop reason) { return node.counts().drops[static_cast<std::size_t>(reason)]; }
 
     Bytes memory = Bytes(4000, std::byte{0x55});
     Sent sent;
@@ -121,26 +121,26 @@ TEST_CASE("each thing wrong with a packet is counted under its name, and nothing
     misplaced.index = 0;
     Head child = head_of(LUWU_PARAMETERS, 0);
     child.sender = 0;
-    const std::vector<std::pair<Bytes, Drop>> cases = {
-        {Bytes(good.begin(), good.begin() + 20), Drop::truncated},
-        {Bytes(good.begin(), good.end() - 1), Drop::truncated},
-        {longer, Drop::oversized},
-        {spoilt(0), Drop::magic},
-        {spoilt(2), Drop::version},
-        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob + 1), Drop::job},
-        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob, kKey + 1), Drop::checksum},
-        {spoilt(sizeof(Head) + 100), Drop::checksum},
-        {spoilt(offsetof(Head, block)), Drop::checksum},
-        {sealed(other_epoch, payload), Drop::epoch},
-        {sealed(child, payload), Drop::sender},
-        {sealed(head_of(LUWU_GRADIENTS, 0), payload), Drop::kind},
-        {sealed(head_of(LUWU_PARAMETERS, 40), payload), Drop::window},
-        {sealed(head_of(LUWU_PARAMETERS, 0, 1), payload), Drop::block},
-        {sealed(misplaced, payload), Drop::block},
-        {sealed(head_of(LUWU_PARAMETERS, 0), Bytes(100)), Drop::block},
-        {sealed(head_of(LUWU_HEARTBEAT, 1), Bytes(30)), Drop::form},
+    const std::vector<std::pair<Bytes, PacketDrop>> cases = {
+        {Bytes(good.begin(), good.begin() + 20), PacketDrop::truncated},
+        {Bytes(good.begin(), good.end() - 1), PacketDrop::truncated},
+        {longer, PacketDrop::oversized},
+        {spoilt(0), PacketDrop::magic},
+        {spoilt(2), PacketDrop::version},
+        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob + 1), PacketDrop::job},
+        {sealed(head_of(LUWU_PARAMETERS, 0), payload, kJob, kKey + 1), PacketDrop::checksum},
+        {spoilt(sizeof(Head) + 100), PacketDrop::checksum},
+        {spoilt(offsetof(Head, block)), PacketDrop::checksum},
+        {sealed(other_epoch, payload), PacketDrop::epoch},
+        {sealed(child, payload), PacketDrop::sender},
+        {sealed(head_of(LUWU_GRADIENTS, 0), payload), PacketDrop::kind},
+        {sealed(head_of(LUWU_PARAMETERS, 40), payload), PacketDrop::window},
+        {sealed(head_of(LUWU_PARAMETERS, 0, 1), payload), PacketDrop::block},
+        {sealed(misplaced, payload), PacketDrop::block},
+        {sealed(head_of(LUWU_PARAMETERS, 0), Bytes(100)), PacketDrop::block},
+        {sealed(head_of(LUWU_HEARTBEAT, 1), Bytes(30)), PacketDrop::form},
     };
-    std::map<Drop, std::uint64_t> expected;
+    std::map<PacketDrop, std::uint64_t> expected;
     for (const auto& [datagram, reason] : cases) {
         CAPTURE(name_of(reason));
         rig.receive(datagram);
@@ -148,10 +148,10 @@ TEST_CASE("each thing wrong with a packet is counted under its name, and nothing
         CHECK(untouched(rig.memory));
     }
     rig.receive(sealed(head_of(LUWU_AGREED, 0), payload), kUp + 1);  // only its parent may answer
-    CHECK(rig.drops(Drop::sender) == 2);
+    CHECK(rig.drops(PacketDrop::sender) == 2);
     rig.receive(good);
     rig.receive(good);
-    CHECK(rig.drops(Drop::duplicate) == 1);
+    CHECK(rig.drops(PacketDrop::duplicate) == 1);
     CHECK(rig.memory[255] == std::byte{1});
     CHECK(rig.memory[256] == std::byte{0x55});
 }
@@ -168,7 +168,7 @@ TEST_CASE("a heartbeat that was recorded and is sent again changes nothing") {
     rig.receive(heartbeat(8, 0));
     rig.receive(heartbeat(8, 1));
     rig.receive(heartbeat(7, 1));
-    CHECK(rig.drops(Drop::replayed) == 2);
+    CHECK(rig.drops(PacketDrop::replayed) == 2);
     rig.node.advance(kNow, rig.sent);
     CHECK(rig.node.counts().packets_out == 0);  // no credit was taken from the replays
     rig.receive(heartbeat(9, 1));
@@ -215,7 +215,7 @@ class Fuzz {
     std::mt19937_64 random_;
 };
 
-std::uint64_t total(const DropCounts& drops) {
+std::uint64_t total(const PacketDrops& drops) {
     std::uint64_t sum = 0;
     for (const std::uint64_t count : drops) sum += count;
     return sum;
