@@ -69,7 +69,8 @@ void WorkerNode::push(std::uint32_t block, const std::byte* gradient, std::vecto
     link_.changed();
 }
 
-void WorkerNode::begin_epoch(std::uint32_t epoch) {
+void WorkerNode::enter_epoch(std::uint32_t epoch) {
+    if (epoch <= epoch_) return;
     epoch_ = epoch;
     for (SendWindow* window : {&requests_, &exponents_, &gradients_}) window->reset();
     for (ReceiveWindow* window : {&parameters_, &agreed_}) window->reset();
@@ -87,7 +88,7 @@ void WorkerNode::receive(const Address& from, std::span<const std::byte> datagra
     const bool from_group = packet.head.kind == LUWU_PARAMETERS;  // may come from the server itself, by multicast
     if (packet.head.sender != LUWU_FROM_PARENT || (!from_group && !(from == link_.other())))
         return drop(PacketDrop::sender);
-    if (packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
+    if (packet.head.kind == LUWU_HEARTBEAT) enter_epoch(packet.head.epoch);
     if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
     switch (packet.head.kind) {
         case LUWU_PARAMETERS:

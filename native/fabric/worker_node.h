@@ -37,6 +37,9 @@ class WorkerNode final : public Node {
     // its groups (kernels::fixed_exponents).
     void push(std::uint32_t block, const std::byte* gradient, std::vector<std::uint8_t> exponents);
 
+    // The server says that this epoch has begun: as if its heartbeat had said so. An older one changes nothing.
+    void enter_epoch(std::uint32_t epoch);
+
     void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
     Time advance(Time now, Outbox& outbox) override;
 
@@ -58,7 +61,6 @@ class WorkerNode final : public Node {
     };
 
     void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
-    void begin_epoch(std::uint32_t epoch);
     void take_heartbeat(const Packet& packet, Time now);
     void take_parameters(const Packet& packet);
     void take_agreed(const Packet& packet);
