@@ -1,82 +1,24 @@
-"""The test networks themselves: what they carry, limit, cut and harm is what they were told to."""
+"""The test networks themselves: what they carry, limit, cut and clear away."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.network import Host, Link, Match, Network, NetworkError, Process, Rule, namespaces
+from tests.network import Network, NetworkError, Process, namespaces
 from tests.network.fixtures import NetworkFactory
 from tests.network.namespaces import wait_until
+from tests.network.stream import Stream, numbered, numbers
 
-SOL_UDP, UDP_SEGMENT = 17, 103
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 UDP_HEADERS_BYTES = 28  # with IPv4's
-
-
-@contextmanager
-def one_processor() -> Iterator[None]:
-    """Frames sent from two processors may overtake each other; what is counted by number must not."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
-
-
-def numbered(count: int, size: int = 100) -> list[bytes]:
-    """Payloads that begin with their number, from 1 on."""
-    return [number.to_bytes(4, "big").ljust(size, b"\xa5") for number in range(1, count + 1)]
-
-
-def numbers(payloads: list[bytes]) -> list[int]:
-    return [int.from_bytes(payload[:4], "big") for payload in payloads]
-
-
-class Stream:
-    """Datagrams from one host to another over a wire, and what came of them."""
-
-    def __init__(self, sender: Host, receiver: Host, version: int = 4) -> None:
-        self.sender, self.receiver = sender, receiver
-        self.sending, self.receiving = sender.udp(version=version), receiver.udp(version=version)
-        self.sending.sendto(b"hello", self.receiving.getsockname())  # addresses are resolved before anything counts
-        self.receiving.recv(100)
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sending.close()
-        self.receiving.close()
-
-    def send(self, payloads: list[bytes]) -> None:
-        with one_processor():
-            for payload in payloads:
-                self.sending.sendto(payload, self.receiving.getsockname())
-
-    def receive(self, count: int) -> list[bytes]:
-        """That many datagrams, and no more."""
-        received = [self.receiving.recv(65536) for _ in range(count)]
-        assert self.is_quiet()
-        return received
-
-    def is_quiet(self) -> bool:
-        """Whether nothing waits at the receiver, once a last datagram of another stream has passed."""
-        with Stream(self.sender, self.receiver):
-            return not select.select([self.receiving], [], [], 0)[0]
 
 
 def has_ended(pid: int) -> bool:
@@ -85,22 +27,6 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
-
-
-@pytest.fixture
-def pair(wired_network: NetworkFactory) -> tuple[Host, Host, Link]:
-    """Two hosts, and the wired link between them."""
-    net = wired_network()
-    link = net.link("left", "right", wired=True)
-    return net["left"], net["right"], link
-
-
-def seen(link: Link, count: int) -> int:
-    """Wait until the wire's first rule has seen that many frames to the right; on how many it acted."""
-    wait_until(lambda: link.counts("right")["rules"][0]["seen"] >= count, f"{count} frames")
-    (rule,) = link.counts("right")["rules"]
-    assert rule["seen"] == count
-    return int(rule["acted"])
 
 
 # ---- topologies ------------------------------------------------------------------------------------------------------
@@ -153,36 +79,6 @@ def test_mtu_is_kept(wired_network: NetworkFactory, mtu_bytes: int, wired: bool)
                 sending.sendto(bytes(largest + 1), receiving.getsockname())
             assert raised.value.errno == errno.EMSGSIZE
             assert [len(datagram.frame) for datagram in capture.wait(1)] == [mtu_bytes + 14]
-
-
-@pytest.mark.parametrize("offloads", [False, True])
-def test_the_wire_sees_real_frames(wired_network: NetworkFactory, offloads: bool) -> None:
-    """Neither TCP's nor UDP's large sends reach the wire uncut, or without their checksums."""
-    with wired_network(offloads=offloads, check_checksums=True) as net:
-        server, worker, plain = net.star("server", "w0", "w1", wired=["w0"])
-        assert worker.link.a.offloads() == set()
-        assert bool(plain.link.a.offloads()) == offloads
-        received = []
-        with server.inside():
-            listener = socket.create_server((server.address, 0))
-        with listener, worker.inside():
-            sending = socket.create_connection(listener.getsockname())
-            connection, _ = listener.accept()
-        reader = threading.Thread(target=lambda: received.append(len(connection.makefile("rb").read())))
-        reader.start()
-        with sending:
-            sending.sendall(bytes(4 << 20))
-        reader.join()
-        connection.close()
-        assert received == [4 << 20]
-        with Stream(worker, server) as stream:
-            stream.sending.setsockopt(SOL_UDP, UDP_SEGMENT, 1000)
-            stream.send([bytes(20_000)])
-            assert [len(payload) for payload in stream.receive(20)] == [1000] * 20
-        for towards in ("switch", "w0"):
-            counts = worker.link.counts(towards)
-            assert counts["frames"] > 100
-            assert {counts[name] for name in ("oversized", "without_checksum", "wrong_checksum", "missed")} == {0}
 
 
 # ---- limits and cuts -------------------------------------------------------------------------------------------------
@@ -238,110 +134,6 @@ def test_cut_and_mend(wired_network: NetworkFactory, kind: str) -> None:
             assert len(stream.receiving.recv(1000)) in (100, 200)  # what waited for an address may still come
 
 
-# ---- harm ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_seed_loses_the_same_frames_again(pair: tuple[Host, Host, Link]) -> None:
-    left, right, link = pair
-
-    def survivors(seed: int) -> list[int]:
-        link.harm(Rule("drop", 0.1, port=stream.receiving.getsockname()[1]), seed=seed, towards="right")
-        stream.send(numbered(400))
-        lost = seen(link, 400)
-        assert 10 <= lost <= 80
-        return numbers(stream.receive(400 - lost))
-
-    with Stream(left, right) as stream:
-        first = survivors(7)
-        assert survivors(7) == first
-        assert survivors(8) != first
-        assert link.counts("right")["dropped"] == 800 - 2 * len(first) + link.counts("right")["rules"][0]["acted"]
-        link.harm()
-        stream.send(numbered(100))
-        assert numbers(stream.receive(100)) == list(range(1, 101))
-
-
-def test_rules_find_frames_by_number_and_content(pair: tuple[Host, Host, Link]) -> None:
-    left, right, link = pair
-    with Stream(left, right) as stream:
-        link.harm(
-            Rule("drop", first=3, last=4),
-            Rule("drop", matches=(Match(0, 7, width=4), Match(4, 0xA0, mask=0xF0))),
-            Rule("drop", matches=(Match(2, 0x0001, width=2, mask=0x0003),), first=2, last=2),  # 1, then 5
-            Rule("drop", matches=(Match(98, 0xA5A5A5, width=3),)),  # past the end
-        )
-        stream.send(numbered(10))
-        assert numbers(stream.receive(6)) == [1, 2, 6, 8, 9, 10]
-        assert [rule["acted"] for rule in link.counts("right")["rules"]] == [2, 1, 1, 0]
-    with pytest.raises(NetworkError, match="1 to 8 bytes"):
-        link.harm(Rule("drop", matches=(Match(0, 0, width=9),)))
-
-
-def test_duplicates_come_twice_and_are_counted(pair: tuple[Host, Host, Link]) -> None:
-    left, right, link = pair
-    with Stream(left, right) as stream:
-        link.harm(Rule("duplicate", first=2, last=3))
-        stream.send(numbered(4))
-        assert numbers(stream.receive(6)) == [1, 2, 2, 3, 3, 4]
-        assert link.counts("right")["duplicated"] == 2
-
-
-def test_held_frames_let_others_go_first(pair: tuple[Host, Host, Link]) -> None:
-    left, right, link = pair
-    with Stream(left, right) as stream:
-        link.harm(Rule("hold", first=2, last=2, hold_frames=3))
-        stream.send(numbered(6))
-        assert numbers(stream.receive(6)) == [1, 3, 4, 5, 2, 6]
-        link.harm(Rule("hold", first=3, last=3, hold_frames=3, hold_seconds=0.02))
-        stream.send(numbered(3))
-        assert numbers(stream.receive(3)) == [1, 2, 3]  # nothing followed
-        assert link.counts("right")["held"] == 2
-
-
-def test_delay_holds_every_frame_in_order(pair: tuple[Host, Host, Link]) -> None:
-    left, right, link = pair
-    with Stream(left, right) as stream:
-        link.harm(delay_seconds=0.05, towards="right")
-        began = time.monotonic()
-        stream.send(numbered(50))
-        assert numbers([stream.receiving.recv(1000) for _ in range(50)]) == list(range(1, 51))
-        assert time.monotonic() - began >= 0.05
-
-
-@pytest.mark.parametrize("version", [4, 6])
-def test_corruption_is_caught_unless_the_checksum_fits(pair: tuple[Host, Host, Link], version: int) -> None:
-    left, right, link = pair
-    sent = numbered(3, size=1000)
-    with Stream(left, right, version) as stream:
-        before = right.udp_counters()["InCsumErrors"]
-        link.harm(Rule("corrupt", first=2, last=2), seed=3)
-        stream.send(sent)
-        assert stream.receive(2) == [sent[0], sent[2]]
-        if version == 4:
-            assert right.udp_counters()["InCsumErrors"] == before + 1
-
-        link.harm(Rule("corrupt_and_fix", first=2, last=2), seed=3)
-        stream.send(sent)
-        received = stream.receive(3)
-        assert [received[0], received[2]] == [sent[0], sent[2]]
-        difference = int.from_bytes(received[1], "big") ^ int.from_bytes(sent[1], "big")
-        assert difference.bit_count() == 1
-        assert link.counts("right")["corrupted"] == 2
-
-
-def test_all_else_passes_when_all_udp_is_lost(wired_network: NetworkFactory) -> None:
-    with wired_network() as net:
-        server, worker = net.star("server", "w0", wired=["w0"])
-        worker.link.harm(loss=1.0)
-        with server.inside():
-            listener = socket.create_server((server.address, 0))
-        with listener, worker.inside(), socket.create_connection(listener.getsockname(), timeout=5):
-            pass  # address resolution and TCP work
-        with worker.udp() as sending:
-            sending.sendto(b"lost", (server.address, 9))
-        wait_until(lambda: worker.link.counts("switch")["dropped"] == 1, "a dropped frame")
-
-
 # ---- capture, processes, cleanliness ---------------------------------------------------------------------------------
 
 
@@ -372,7 +164,7 @@ def test_processes_end_with_the_network(network: NetworkFactory) -> None:
         assert host.popen(["ls", "/sys/class/net"], own_sys=True).wait() == 0
         assert host.processes[-1].output().split() == ["eth0", "lo"]
         with pytest.raises(NetworkError, match="what went wrong"):
-            host.run(["sh", "-c", "echo what went wrong; exit 3"])
+            host.run(["sh", "-c", "printf 'what %s wrong' went >&2; exit 3"])
         stubborn = host.popen(["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; exec sleep 0.1"])
         wait_until(lambda: stubborn.output() != "", "the child's id")
         child = int(stubborn.output())
