@@ -12,6 +12,7 @@ missing_system_packages() {
     [[ -e /usr/include/liburing.h ]] || echo liburing-dev
     [[ -e /usr/include/doctest/doctest.h ]] || echo doctest-dev
     has_allocator || echo libtcmalloc-minimal4
+    command -v ip >/dev/null || echo iproute2
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
 
@@ -20,6 +21,7 @@ has_allocator() { ldconfig -p 2>/dev/null | grep -q libtcmalloc_minimal; }
 say_what_is_still_missing() {
     [[ -e /usr/include/liburing.h ]] || say "without liburing-dev, a thread pool reads and writes the disk"
     [[ -e /usr/include/doctest/doctest.h ]] || say "without doctest-dev, the native unit tests are skipped"
+    command -v ip >/dev/null || say "without iproute2, the tests that need a network of their own are skipped"
     has_allocator || say "without libtcmalloc-minimal4, workers take more memory and time"
     command -v c++ >/dev/null || fail "a C++20 compiler is needed: g++ 11, clang 14, or newer"
 }
