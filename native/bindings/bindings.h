@@ -8,4 +8,5 @@ void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
+void bind_udp(nanobind::module_& module);
 }  // namespace luwu::bindings

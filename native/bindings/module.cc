@@ -59,4 +59,5 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_kernels(module);
     luwu::bindings::bind_store(module);
     luwu::bindings::bind_fabric(module);
+    luwu::bindings::bind_udp(module);
 }

@@ -33,6 +33,7 @@ class Outbox {
 class Node {
   public:
     virtual ~Node() = default;
+    // The datagram's memory stays until the next advance() has been flushed.
     virtual void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) = 0;
     // Sends what is due. Returns when it wants to be called again at the latest, even if nothing arrives.
     virtual Time advance(Time now, Outbox& outbox) = 0;

@@ -42,7 +42,7 @@ std::uint64_t Seal::checksum_of(const Head& head, std::span<const std::byte> pay
 
 void Seal::close(Head& head, std::span<const std::byte> payload) const {
     head.magic = LUWU_MAGIC;
-    head.version = LUWU_VERSION;
+    head.version = LUWU_PROTOCOL;
     head.job = job_;
     head.bytes = static_cast<std::uint16_t>(payload.size());
     head.checksum = checksum_of(head, payload);
@@ -58,7 +58,7 @@ bool Seal::open(std::span<const std::byte> datagram, Packet& packet, PacketDrops
     packet.payload = datagram.subspan(sizeof(Head));
     const Head& head = packet.head;
     if (head.magic != LUWU_MAGIC) return drop(PacketDrop::magic);
-    if (head.version != LUWU_VERSION) return drop(PacketDrop::version);
+    if (head.version != LUWU_PROTOCOL) return drop(PacketDrop::version);
     if (head.job != job_) return drop(PacketDrop::job);
     const std::size_t most = head.kind == LUWU_HEARTBEAT ? sizeof(Heartbeat) : most_payload_;
     if (packet.payload.size() < head.bytes) return drop(PacketDrop::truncated);

@@ -11,7 +11,7 @@ extern "C" {
 
 enum {
     LUWU_MAGIC = 0x774c,  // "Lw"
-    LUWU_VERSION = 1,
+    LUWU_PROTOCOL = 1,
     LUWU_FROM_PARENT = 0xffff,  // luwu_head.sender of packets on their way down
     LUWU_CONFLICT = 1,          // luwu_head.flags: the contributions did not agree on the block
     LUWU_PAYLOAD_STEP = 128,    // a payload's full length is a multiple, so that it holds whole groups of any form

@@ -79,15 +79,22 @@ void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> da
     switch (packet.head.kind) {
         case LUWU_PARAMETERS:
         case LUWU_AGREED:
-            for (const Link& child : children_) outbox.send(child.other(), {}, datagram);
-            counts_.packets_out += children_.size();
-            return;
+            return forwards_.push_back(datagram);
         case LUWU_HEARTBEAT:
             if (parent_.take(packet, now, counts_.drops)) take_parents_heartbeat(now, outbox);
             return;
         default:
             return drop(PacketDrop::kind);
     }
+}
+
+// Child by child, so that what came in one run leaves in one run.
+void SwitchNode::forward(Outbox& outbox) {
+    for (const Link& child : children_) {
+        for (const std::span<const std::byte> datagram : forwards_) outbox.send(child.other(), {}, datagram);
+    }
+    counts_.packets_out += children_.size() * forwards_.size();
+    forwards_.clear();
 }
 
 void SwitchNode::take_parents_heartbeat(Time now, Outbox& outbox) {
@@ -208,6 +215,7 @@ void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& 
 }
 
 Time SwitchNode::advance(Time now, Outbox& outbox) {
+    forward(outbox);
     Time next = parent_.heartbeat_at();
     if (next <= now) {
         send_up(now, outbox);

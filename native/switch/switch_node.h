@@ -42,6 +42,7 @@ class SwitchNode final : public Node {
     void begin_epoch(std::uint32_t epoch);
     void from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox);
     void from_child(const Packet& packet, Time now, Outbox& outbox);
+    void forward(Outbox& outbox);
     void take_parents_heartbeat(Time now, Outbox& outbox);
     [[nodiscard]] Slots& slots(luwu_stream stream) { return slots_[stream - 1]; }
     [[nodiscard]] const Slots& slots(luwu_stream stream) const { return slots_[stream - 1]; }
@@ -57,6 +58,7 @@ class SwitchNode final : public Node {
     Link parent_;
     std::vector<Link> children_;
     std::vector<Slots> slots_;  // by up-stream
+    std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
     SwitchCounts counts_;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <queue>
@@ -109,10 +110,12 @@ class SimulatedNetwork {
             Out out(*this, number);
             next = std::min(next, std::max(node->advance(now_, out), now_ + 1000));
         }
+        received_.clear();
         if (!in_flight_.empty()) next = std::min(next, in_flight_.top().at);
         now_ = std::max(now_, next);
         while (!in_flight_.empty() && in_flight_.top().at <= now_) {
-            const Datagram datagram = in_flight_.top();
+            received_.push_back(in_flight_.top());
+            const Datagram& datagram = received_.back();
             in_flight_.pop();
             Node* node = nodes_[datagram.to];
             if (node == nullptr || cut_[datagram.to]) continue;
@@ -127,6 +130,7 @@ class SimulatedNetwork {
     std::map<std::uint16_t, bool> cut_;
     std::map<std::pair<std::uint16_t, std::uint16_t>, Time> link_free_;
     std::priority_queue<Datagram> in_flight_;
+    std::deque<Datagram> received_;  // since the nodes advanced
     std::uint64_t order_ = 0;
     Time now_ = 1'000'000'000;
 };
