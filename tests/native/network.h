@@ -4,14 +4,18 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fabric/address.h"
 #include "fabric/datagrams.h"
+#include "fabric/udp_outbox.h"
 
 namespace luwu::test {
 
@@ -56,6 +60,24 @@ inline std::vector<Bytes> receive_bytes(fabric::UdpSocket& socket, std::size_t c
     std::vector<Bytes> out;
     for (auto& [from, datagram] : receive(socket, count)) out.push_back(std::move(datagram));
     return out;
+}
+
+// Datagrams that are told apart, of these sizes.
+inline std::vector<Bytes> patterns(const std::vector<std::size_t>& sizes) {
+    std::vector<Bytes> out;
+    for (const std::size_t bytes : sizes) out.push_back(pattern(bytes, static_cast<unsigned>(out.size())));
+    return out;
+}
+
+// Queues datagrams cut into head and body; the bodies are read when `outbox` flushes.
+inline void send(fabric::UdpOutbox& outbox, const fabric::Address& to, const std::vector<Bytes>& datagrams,
+                 std::size_t head_bytes) {
+    for (const Bytes& datagram : datagrams) {
+        const std::size_t head = std::min(head_bytes, datagram.size());
+        Bytes copy(datagram.begin(), datagram.begin() + static_cast<std::ptrdiff_t>(head));
+        outbox.send(to, copy, std::span(datagram).subspan(head));
+        std::fill(copy.begin(), copy.end(), std::byte{0xee});  // heads are copied at once, bodies are not
+    }
 }
 
 }  // namespace luwu::test

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <future>
 #include <limits>
 #include <stdexcept>
@@ -165,27 +166,20 @@ TEST_CASE("a loop stops while it is busy") {
     TestNode second;
     std::promise<void> running;
     std::atomic<int> echoes{0};
-    const auto echo = [&](const Address& from, std::span<const std::byte> datagram, Time, Outbox& outbox) {
-        outbox.send(from, {}, datagram);
-        if (++echoes == 1000) running.set_value();
-    };
-    first.on_receive = second.on_receive = echo;
-    first.on_advance = [](Time, Outbox&) { return Time{0}; };  // and never sleeps
-    NodeLoop one(UdpSocket(loopback()), first);
-    NodeLoop two(UdpSocket(loopback()), second);
-    UdpSocket sender(two.bound().known() ? loopback() : Address{});
-    UdpOutbox outbox(sender);
-    // Forty datagrams go back and forth between the loops for ever.
-    second.on_receive = echo;
     const Bytes body = pattern(1000, 0);
     bool started = false;
-    one.call([&] {
-        first.on_advance = [&, to = two.bound()](Time, Outbox& out) {
-            for (int i = 0; !started && i < 40; ++i) out.send(to, {}, body);
-            started = true;
-            return Time{0};
+    first.on_receive =
+        second.on_receive = [&](const Address& from, std::span<const std::byte> datagram, Time, Outbox& outbox) {
+            outbox.send(from, {}, datagram);
+            if (++echoes == 1000) running.set_value();
         };
-    });
+    NodeLoop two(UdpSocket(loopback()), second);
+    first.on_advance = [&](Time, Outbox& outbox) {
+        for (int i = 0; !started && i < 40; ++i) outbox.send(two.bound(), {}, body);  // back and forth for ever
+        started = true;
+        return Time{0};  // and this loop never sleeps
+    };
+    const NodeLoop one(UdpSocket(loopback()), first);
     REQUIRE(comes(running.get_future()));
 }
 
