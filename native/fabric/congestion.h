@@ -1,7 +1,8 @@
 // How much a node may have under way on one link: grows while the link's queues are short, shrinks when they are long.
 //
-// The delay of heartbeats tells the length of the queues (as in Swift and LEDBAT). Loss alone does not slow a sender
-// down until it is heavy: on the networks this is for, a little loss is damage, and losing much is an overflow.
+// The delay of heartbeats tells the length of the queues (as in Swift and LEDBAT): the shortest of a period, because a
+// busy processor delays some of them and a queue all. Loss alone does not slow a sender down until it is heavy: on the
+// networks this is for, a little loss is damage, and losing much is an overflow.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ class Congestion {
     [[nodiscard]] Time round_trip() const { return smoothed_; }
 
   private:
-    void shrink(Time now, double factor);
+    void end_period(Time now);
 
     double window_ = 64;
     double most_;
@@ -28,11 +29,12 @@ class Congestion {
     Time least_ = 0;  // round trip of an empty link, lately
     Time least_at_ = 0;
     Time smoothed_ = 0;
-    Time shrunk_at_ = 0;
     bool searching_ = true;  // until the first sign of a queue: doubles each round trip
-    double arrived_ = 0;     // in the present period, which lasts a round trip
+    // Of the present period:
+    Time began_ = 0;
+    Time shortest_ = 0;
+    double arrived_ = 0;
     double lost_ = 0;
-    Time period_ = 0;
 };
 
 }  // namespace luwu::fabric

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace luwu::fabric {
 
@@ -37,7 +38,8 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     heard_at_ = now;
     ++heartbeats_heard_;
     round_trip_ = 0;
-    if (heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
+    const bool news = heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
+    if (news && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
         round_trip_ = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
     }
     return true;

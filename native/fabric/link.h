@@ -47,7 +47,8 @@ class Link {
     Heartbeat theirs_{};
     std::uint64_t number_heard_ = 0;
     Time heard_at_ = 0;
-    Time round_trip_ = 0;  // of the last heartbeat
+    Time echo_ = 0;        // of our heartbeats, the last that the other end has heard
+    Time round_trip_ = 0;  // that this heartbeat measured; 0: none
     Congestion congestion_;
     bool changed_ = true;
     Time sent_at_ = 0;

@@ -226,6 +226,7 @@ void ServerNode::send(const Address& to, Head& head, std::span<const std::byte> 
     seal_.close(head, payload);
     outbox.send(to, std::as_bytes(std::span(&head, 1)), payload);
     ++counts_.packets_out;
+    link_.changed();
     counts_.bytes_out += sizeof(Head) + payload.size();
 }
 

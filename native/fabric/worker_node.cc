@@ -142,9 +142,9 @@ void WorkerNode::take_agreed(const Packet& packet) {
 }
 
 void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
+    const std::uint64_t before = under_way();  // of which the link's state is a part
     if (!link_.take(packet, now, counts_.drops)) return;
     const Heartbeat& theirs = link_.theirs();
-    const std::uint64_t before = under_way();
     requests_.take_state(theirs.ack[LUWU_STREAM_REQUESTS], theirs.credit[LUWU_STREAM_REQUESTS], now);
     exponents_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], theirs.credit[LUWU_STREAM_EXPONENTS], now);
     gradients_.take_state(theirs.ack[LUWU_STREAM_GRADIENTS], theirs.credit[LUWU_STREAM_GRADIENTS], now);
@@ -207,6 +207,7 @@ void WorkerNode::send(Head& head, std::span<const std::byte> payload, Outbox& ou
     seal_.close(head, payload);
     outbox.send(link_.other(), std::as_bytes(std::span(&head, 1)), payload);
     ++counts_.packets_out;
+    link_.changed();
 }
 
 void WorkerNode::send_requests(Time now, Outbox& outbox) {

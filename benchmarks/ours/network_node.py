@@ -1,0 +1,100 @@
+"""One participant of the network fabric without a store, told what to do line by line: aggregator, switch or worker.
+
+Settings: {"role": ..., "address": ...}. It answers each request, one JSON object a line, with one line:
+{"start": {...}}, {"exchange": {"push": bool, "pull": bool, "rounds": n}} (workers), {"stats": {}}.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from child import settings, take_stdout
+
+from luwu import _native
+
+Request = dict[str, Any]
+
+
+def make_wiring(request: Request) -> _native.Wiring:
+    """The job's agreement, as the benchmark spells it out."""
+    values = dict(request)
+    timing = _native.NetworkTiming(**values.pop("timing"))
+    blocks = values.pop("blocks")
+    return _native.Wiring(**values, timing=timing).with_blocks(blocks)
+
+
+def cpu_seconds() -> float:
+    """Processor time of this process so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+class Worker:
+    """Pushes and pulls every block, as many rounds as asked, as far ahead as two rounds."""
+
+    def __init__(self, address: str) -> None:
+        self.node = _native.UdpPort(address, 0)
+        self._blocks: list[int] = []
+
+    def start(self, request: Request) -> None:
+        """Joins the tree."""
+        self._blocks = request["wiring"]["blocks"]
+        child = request["child"]
+        group = tuple(request["group"]) if request.get("group") else None
+        self.node.start(make_wiring(request["wiring"]), tuple(request["parent"]), child, group)
+        random = np.random.default_rng(child)
+        self._gradients = [random.standard_normal(count, dtype=np.float32) for count in self._blocks]
+        self._values = [np.zeros(count, np.float32) for count in self._blocks]
+
+    def exchange(self, push: bool, pull: bool, rounds: int) -> Request:
+        """Seconds that it took, and when it began and ended by the machine's clock."""
+        before, cpu = time.monotonic(), cpu_seconds()
+        tickets: list[int] = []
+        ahead = 2 * len(self._blocks)
+        for number in range(rounds * len(self._blocks)):
+            block = number % len(self._blocks)
+            if push:
+                tickets.append(self.node.push(block, self._gradients[block]))
+            if pull:
+                tickets.append(self.node.pull(block, self._values[block]))
+            while len(tickets) > ahead:
+                self.node.wait(tickets.pop(0))
+        for ticket in tickets:
+            self.node.wait(ticket)
+        after = time.monotonic()
+        return {"seconds": after - before, "began": before, "ended": after, "cpu_seconds": cpu_seconds() - cpu}
+
+
+def main() -> None:
+    """Serves requests until standard input ends."""
+    replies = take_stdout()
+    role, address = settings()["role"], settings()["address"]
+    worker = Worker(address) if role == "worker" else None
+    kinds = {"aggregator": _native.UdpAggregator, "switch": _native.UdpSwitch}
+    node: Any = worker.node if worker else kinds[role](address, 0)
+    replies.write(json.dumps({"port": node.port}) + "\n")
+    for line in sys.stdin:
+        ((name, request),) = json.loads(line).items()
+        reply: Request = {}
+        if name == "exchange" and worker:
+            reply = worker.exchange(**request)
+        elif name == "stats":
+            reply = {**node.stats(), "cpu_seconds": cpu_seconds()}
+        elif worker:
+            worker.start(request)
+        elif role == "switch":
+            children = [tuple(child) for child in request["children"]]
+            node.start(make_wiring(request["wiring"]), tuple(request["parent"]), request["child"], children)
+        else:
+            group = tuple(request["group"]) if request.get("group") else None
+            node.start(make_wiring(request["wiring"]), tuple(request["child"]), group, request["echo"])
+        replies.write(json.dumps(reply) + "\n")
+
+
+if __name__ == "__main__":
+    main()
