@@ -74,16 +74,16 @@ void choose_interface(int descriptor, const Address& bound) {
 
 Descriptor open_socket(const Address& address) {
     Descriptor made(socket(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (made.number() < 0) throw network_error("open a socket for", address, errno);
-    require(made.number(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "open a socket for both IPv4 and IPv6 at", address);
+    if (made.get() < 0) throw network_error("open a socket for", address, errno);
+    require(made.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0, "open a socket for both IPv4 and IPv6 at", address);
     // A fragmented datagram is lost when one of its fragments is, and is put together in a small buffer of the kernel.
-    require(made.number(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO, "forbid fragments from", address);
-    require(made.number(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, "forbid fragments from", address);
+    require(made.get(), IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO, "forbid fragments from", address);
+    require(made.get(), IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO, "forbid fragments from", address);
     return made;
 }
 
 void bind_socket(const Descriptor& socket, const Address& address) {
-    if (bind(socket.number(), reinterpret_cast<const sockaddr*>(&address.value), sizeof address.value) != 0) {
+    if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.value), sizeof address.value) != 0) {
         throw network_error("receive at", address, errno);
     }
 }
@@ -92,10 +92,10 @@ void bind_socket(const Descriptor& socket, const Address& address) {
 void size_buffers(const Descriptor& socket, const UdpSettings& settings) {
     const int receive = static_cast<int>(settings.kernel_receive_bytes);
     const int send = static_cast<int>(settings.kernel_send_bytes);
-    if (!set(socket.number(), SOL_SOCKET, SO_RCVBUFFORCE, receive)) {
-        set(socket.number(), SOL_SOCKET, SO_RCVBUF, receive);
+    if (!set(socket.get(), SOL_SOCKET, SO_RCVBUFFORCE, receive)) {
+        set(socket.get(), SOL_SOCKET, SO_RCVBUF, receive);
     }
-    if (!set(socket.number(), SOL_SOCKET, SO_SNDBUFFORCE, send)) set(socket.number(), SOL_SOCKET, SO_SNDBUF, send);
+    if (!set(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, send)) set(socket.get(), SOL_SOCKET, SO_SNDBUF, send);
 }
 
 // What the network says about datagrams sent earlier, or an interface that went down.
@@ -136,16 +136,12 @@ Error network_error(const std::string& action, const Address& address, int error
     }
 }
 
-Descriptor::~Descriptor() {
-    if (number_ >= 0) close(number_);
-}
-
 UdpSocket::UdpSocket(const Address& bound, const UdpSettings& settings)
     : settings_(settings), bound_(bound), socket_(open_socket(bound)) {
     if (settings.receive_buffers == 0 || settings.buffer_bytes == 0) {
         throw Error(ErrorKind::invalid, "a socket receives into at least one buffer of at least one byte");
     }
-    const int descriptor = socket_.number();
+    const int descriptor = socket_.get();
     size_buffers(socket_, settings);
     choose_interface(descriptor, bound);
     require(descriptor, IPPROTO_IP, IP_MULTICAST_TTL, settings.multicast_hops, "limit the hops from", bound);
@@ -182,7 +178,7 @@ void UdpSocket::join(const Address& group) {
     }
     Address heard = group;
     Descriptor joined = open_socket(group);
-    const int descriptor = joined.number();
+    const int descriptor = joined.get();
     size_buffers(joined, settings_);
     require(descriptor, SOL_SOCKET, SO_REUSEADDR, 1, "share", group);
     if (merges_) set(descriptor, IPPROTO_UDP, UDP_GRO, 1);
@@ -203,10 +199,10 @@ void UdpSocket::join(const Address& group) {
 bool UdpSocket::receive() {
     received_.clear();
     std::size_t filled = 0;
-    if (group_.number() < 0) return receive_from(socket_.number(), filled);
+    if (group_.get() < 0) return receive_from(socket_.get(), filled);
     group_first_ = !group_first_;  // in turn, so that neither keeps the other from being heard
-    const bool first = receive_from(group_first_ ? group_.number() : socket_.number(), filled);
-    const bool second = receive_from(group_first_ ? socket_.number() : group_.number(), filled);
+    const bool first = receive_from(group_first_ ? group_.get() : socket_.get(), filled);
+    const bool second = receive_from(group_first_ ? socket_.get() : group_.get(), filled);
     return first || second;
 }
 
@@ -254,15 +250,15 @@ std::uint32_t UdpSocket::payload_limit(const Address& to) const {
     const Descriptor probe = open_socket(to);
     Address from = bound_;
     from.value.sin6_port = 0;
-    choose_interface(probe.number(), from);
+    choose_interface(probe.get(), from);
     bind_socket(probe, from);
-    if (connect(probe.number(), reinterpret_cast<const sockaddr*>(&to.value), sizeof to.value) != 0) {
+    if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&to.value), sizeof to.value) != 0) {
         throw network_error("find a way to", to, errno);
     }
     int mtu = 0;
     socklen_t length = sizeof mtu;
     const bool ipv4 = is_ipv4(to);
-    if (getsockopt(probe.number(), ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_MTU : IPV6_MTU, &mtu, &length) != 0) {
+    if (getsockopt(probe.get(), ipv4 ? IPPROTO_IP : IPPROTO_IPV6, ipv4 ? IP_MTU : IPV6_MTU, &mtu, &length) != 0) {
         throw network_error("learn the MTU of the way to", to, errno);
     }
     constexpr std::uint32_t kUdpBytes = 8;
@@ -270,12 +266,12 @@ std::uint32_t UdpSocket::payload_limit(const Address& to) const {
     return std::min(static_cast<std::uint32_t>(mtu) - headers, ipv4 ? kMostPayloadIpv4Bytes : kMostPayloadIpv6Bytes);
 }
 
-std::uint32_t UdpSocket::kernel_receive_bytes() const { return granted(socket_.number(), SO_RCVBUF); }
-std::uint32_t UdpSocket::kernel_send_bytes() const { return granted(socket_.number(), SO_SNDBUF); }
+std::uint32_t UdpSocket::kernel_receive_bytes() const { return granted(socket_.get(), SO_RCVBUF); }
+std::uint32_t UdpSocket::kernel_send_bytes() const { return granted(socket_.get(), SO_SNDBUF); }
 
 std::uint64_t UdpSocket::kernel_drops() const {
     std::uint64_t drops = 0;
-    for (const int descriptor : {socket_.number(), group_.number()}) {
+    for (const int descriptor : {socket_.get(), group_.get()}) {
         std::array<std::uint32_t, SK_MEMINFO_VARS> information{};
         socklen_t length = sizeof information;
         if (descriptor < 0) continue;

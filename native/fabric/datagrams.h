@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/descriptor.h"
 #include "fabric/node.h"
 #include "store/error.h"
 
@@ -52,24 +53,6 @@ struct UdpCounters {
 
 [[nodiscard]] Error network_error(const std::string& action, const Address& address, int error_number);
 
-class Descriptor {
-  public:
-    Descriptor() = default;
-    explicit Descriptor(int number) : number_(number) {}
-    ~Descriptor();
-    Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(number_, other.number_);
-        return *this;
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    [[nodiscard]] int number() const { return number_; }
-
-  private:
-    int number_ = -1;
-};
-
 class UdpSocket {
   public:
     // Port 0 is the kernel's choice, and 0.0.0.0 or :: every address (:: takes IPv4 too). Throws Error(io) and
@@ -103,8 +86,8 @@ class UdpSocket {
     [[nodiscard]] std::uint32_t payload_limit(const Address& to) const;
 
     [[nodiscard]] const Address& bound() const { return bound_; }  // with the port
-    [[nodiscard]] int descriptor() const { return socket_.number(); }
-    [[nodiscard]] int group_descriptor() const { return group_.number(); }  // -1: no group
+    [[nodiscard]] int descriptor() const { return socket_.get(); }
+    [[nodiscard]] int group_descriptor() const { return group_.get(); }  // -1: no group
     [[nodiscard]] const UdpSettings& settings() const { return settings_; }
     [[nodiscard]] bool merges() const { return merges_; }
     [[nodiscard]] bool segments() const { return segments_; }

@@ -22,7 +22,7 @@ NodeLoop::NodeLoop(UdpSocket socket, Node& node, LoopSettings settings, OnFailur
       settings_(std::move(settings)),
       on_failure_(std::move(on_failure)),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (wake_.number() < 0) throw network_error("open an event descriptor for", socket_.bound(), errno);
+    if (wake_.get() < 0) throw network_error("open an event descriptor for", socket_.bound(), errno);
     thread_ = std::thread([this] { run(); });
 }
 
@@ -44,7 +44,7 @@ UdpCounters NodeLoop::counters() {
 
 void NodeLoop::wake() const {
     const std::uint64_t one = 1;
-    const bool counted = write(wake_.number(), &one, sizeof one) > 0;  // a full counter wakes as well
+    const bool counted = write(wake_.get(), &one, sizeof one) > 0;  // a full counter wakes as well
     static_cast<void>(counted);
 }
 
@@ -81,7 +81,7 @@ Time NodeLoop::turn() {
 }
 
 void NodeLoop::sleep(Time until) {
-    std::array<pollfd, 3> waited{{{wake_.number(), POLLIN, 0},
+    std::array<pollfd, 3> waited{{{wake_.get(), POLLIN, 0},
                                   {socket_.descriptor(), POLLIN, 0},
                                   {socket_.group_descriptor(), POLLIN, 0}}};  // -1 is passed over
     timespec timeout{};
@@ -95,7 +95,7 @@ void NodeLoop::sleep(Time until) {
     ppoll(waited.data(), waited.size(), for_ever ? nullptr : &timeout, nullptr);
     if ((waited[0].revents & POLLIN) == 0) return;
     std::uint64_t calls = 0;
-    const bool read_them = read(wake_.number(), &calls, sizeof calls) > 0;
+    const bool read_them = read(wake_.get(), &calls, sizeof calls) > 0;
     static_cast<void>(read_them);
 }
 

@@ -10,8 +10,8 @@ UdpPort::UdpPort(const Address& bound, const UdpSettings& udp, Events events)
       bound_(socket_->bound()),
       tasks_("luwu-udp-done") {}
 
-UdpPort::~UdpPort() {
-    loop_.reset();  // then nothing writes to memory that was pulled into any more
+void UdpPort::stop() {
+    loop_.reset();
     tasks_.stop();
 }
 

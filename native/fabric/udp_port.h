@@ -31,13 +31,15 @@ class UdpPort {
     };
 
     UdpPort(const Address& bound, const UdpSettings& udp, Events events);  // throws Error
-    ~UdpPort();
+    ~UdpPort() { stop(); }
     UdpPort(const UdpPort&) = delete;
     UdpPort& operator=(const UdpPort&) = delete;
 
     [[nodiscard]] Address bound() const { return bound_; }
     // Once, when the tree is known. `group`: a multicast group that parameters come from, if known.
     void start(const Wiring& wiring, const Address& parent, std::uint16_t child, const Address& group);
+    // Then nothing writes to memory that was pulled into any more, and nothing else may be called.
+    void stop();
     [[nodiscard]] bool started() const { return loop_ != nullptr; }
     // Runs f() with the lock held; only in there may the next three be called.
     template <class Function>

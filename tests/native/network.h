@@ -1,83 +1,105 @@
-// What the tests of datagrams and of node loops share: sockets on the loopback interface, and all that arrives at one.
+// What the tests of the network fabric share: a server, workers that train over real sockets, and a link that breaks.
 #pragma once
 
-#include <doctest/doctest.h>
-#include <poll.h>
-
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
+#include <atomic>
+#include <memory>
+#include <mutex>
 #include <string>
-#include <utility>
+#include <thread>
 #include <vector>
 
-#include "fabric/address.h"
-#include "fabric/datagrams.h"
-#include "fabric/udp_outbox.h"
+#include "fabric/remote_worker.h"
+#include "fabric/tcp_server.h"
+#include "support.h"
 
 namespace luwu::test {
 
-using Bytes = std::vector<std::byte>;
-inline constexpr int kPatienceMs = 20'000;  // for what must come; only a failing test waits so long
+inline constexpr std::uint64_t kJob = 0x1234567890ABCDEF;
+inline constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(5),
+                                        .silence = std::chrono::seconds(10),
+                                        .reconnect = std::chrono::seconds(20),
+                                        .backoff = std::chrono::milliseconds(5),
+                                        .longest_backoff = std::chrono::milliseconds(50),
+                                        .farewell = std::chrono::seconds(2)};
 
-inline fabric::Address loopback(std::uint16_t port = 0) { return fabric::parse_address("127.0.0.1", port); }
+fabric::Token token_of(std::uint32_t rank, unsigned generation = 0);
+fabric::ServerConfig network_config(const std::string& folder, kernels::Dtype dtype, std::uint32_t workers,
+                                    std::uint64_t memory_bytes = std::uint64_t{1} << 28);
+fabric::TcpConfig tcp_config(const fabric::Timing& timing = kTiming);
+// Every worker is allowed in already.
+std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& config,
+                                                const fabric::TcpConfig& tcp = tcp_config());
+fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
+                                   const fabric::Timing& timing = kTiming);
+// Until something is so; fails the test after many seconds.
+void wait_until(const std::function<bool()>& holds);
+std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
 
-inline Bytes pattern(std::size_t bytes, unsigned seed) {
-    Bytes out(bytes);
-    for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<std::byte>(i * 7 + i / 251 + seed * 31);
-    return out;
-}
+// A worker of small_shape that trains through its endpoint, and begins and votes as a control plane would.
+class Trainee {
+  public:
+    Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config);
+    void initialise();
+    std::int64_t step(std::uint64_t number, bool roll_back = false);
+    // The values of a block, as they were initialised.
+    [[nodiscard]] bool reads_first_values(std::uint32_t block);
+    fabric::Handle push(std::uint64_t step, std::uint32_t block);  // the gradient of a step, at the arena's front
 
-// The addresses of this machine that tests can use: 127.0.0.1, and ::1 where there is IPv6.
-inline std::vector<fabric::Address> loopbacks() {
-    std::vector<fabric::Address> out{loopback()};
-    try {
-        const fabric::Address ipv6 = fabric::parse_address("::1", 0);
-        const fabric::UdpSocket tried(ipv6);
-        out.push_back(ipv6);
-    } catch (const Error& error) {
-        MESSAGE("without IPv6: " << std::string(error.what()));
-    }
-    return out;
-}
+    fabric::RemoteWorker& remote() { return worker_; }
+    fabric::Endpoint& endpoint() { return *endpoint_; }
+    std::uint64_t pushes = 0;
 
-// Waits until `count` datagrams have come; fewer after a long time.
-inline std::vector<std::pair<fabric::Address, Bytes>> receive(fabric::UdpSocket& socket, std::size_t count) {
-    std::vector<std::pair<fabric::Address, Bytes>> out;
-    while (out.size() < count) {
-        std::array<pollfd, 2> waited{{{socket.descriptor(), POLLIN, 0}, {socket.group_descriptor(), POLLIN, 0}}};
-        if (poll(waited.data(), waited.size(), kPatienceMs) <= 0) break;
-        socket.receive_batch([&](const fabric::Address& from, std::span<const std::byte> datagram) {
-            out.emplace_back(from, Bytes(datagram.begin(), datagram.end()));
-        });
-    }
-    return out;
-}
+  private:
+    fabric::TcpServer& server_;
+    std::uint32_t rank_;
+    kernels::Dtype dtype_;
+    store::StoreShape shape_;
+    fabric::RemoteWorker worker_;
+    std::unique_ptr<fabric::Endpoint> endpoint_;
+};
 
-inline std::vector<Bytes> receive_bytes(fabric::UdpSocket& socket, std::size_t count) {
-    std::vector<Bytes> out;
-    for (auto& [from, datagram] : receive(socket, count)) out.push_back(std::move(datagram));
-    return out;
-}
+// Every worker in a thread of its own; all must commit.
+void train(std::vector<std::unique_ptr<Trainee>>& workers, std::uint64_t first_step, std::uint64_t last_step);
 
-// Datagrams that are told apart, of these sizes.
-inline std::vector<Bytes> patterns(const std::vector<std::size_t>& sizes) {
-    std::vector<Bytes> out;
-    for (const std::size_t bytes : sizes) out.push_back(pattern(bytes, static_cast<unsigned>(out.size())));
-    return out;
-}
+// Forwards connections to a server, and breaks them.
+class Proxy {
+  public:
+    explicit Proxy(std::uint16_t target);
+    ~Proxy();
+    Proxy(const Proxy&) = delete;
+    Proxy& operator=(const Proxy&) = delete;
 
-// Queues datagrams cut into head and body; the bodies are read when `outbox` flushes.
-inline void send(fabric::UdpOutbox& outbox, const fabric::Address& to, const std::vector<Bytes>& datagrams,
-                 std::size_t head_bytes) {
-    for (const Bytes& datagram : datagrams) {
-        const std::size_t head = std::min(head_bytes, datagram.size());
-        Bytes copy(datagram.begin(), datagram.begin() + static_cast<std::ptrdiff_t>(head));
-        outbox.send(to, copy, std::span(datagram).subspan(head));
-        std::fill(copy.begin(), copy.end(), std::byte{0xee});  // heads are copied at once, bodies are not
-    }
-}
+    [[nodiscard]] std::uint16_t port() const { return port_; }
+    // Cuts every connection that has carried so many bytes from the worker, or to it.
+    void cut_after(std::uint64_t up, std::uint64_t down);
+    void cut();                                           // all connections, now
+    void refuse(bool refusing) { refusing_ = refusing; }  // new connections are closed at once
+    void stall(fabric::Stream stream, bool stalled) { stalled_[static_cast<std::size_t>(stream)] = stalled; }
+    [[nodiscard]] std::uint64_t cuts() const { return cuts_; }
+
+  private:
+    struct Pair {
+        fabric::Descriptor worker;
+        fabric::Descriptor server;
+        std::uint64_t up = 0;
+        std::uint64_t down = 0;
+        std::size_t stream = 2;  // unknown
+    };
+    void run();
+    [[nodiscard]] bool forward(Pair& pair, bool up);  // false: the connection has ended
+
+    std::uint16_t target_;
+    fabric::Descriptor listener_;
+    std::uint16_t port_;
+    std::atomic<std::uint64_t> most_up_{~0ULL};
+    std::atomic<std::uint64_t> most_down_{~0ULL};
+    std::atomic<std::uint64_t> cuts_{0};
+    std::atomic<bool> cut_now_{false};
+    std::atomic<bool> refusing_{false};
+    std::array<std::atomic<bool>, 3> stalled_{};
+    std::atomic<bool> stopping_{false};
+    std::vector<Pair> pairs_;
+    std::thread thread_;
+};
 
 }  // namespace luwu::test

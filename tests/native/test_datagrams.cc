@@ -8,7 +8,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "network.h"
+#include "datagrams.h"
 
 using namespace luwu;
 using fabric::Address;

@@ -9,9 +9,9 @@
 #include <limits>
 #include <stdexcept>
 
+#include "datagrams.h"
 #include "fabric/control.h"
 #include "fabric/node_loop.h"
-#include "network.h"
 
 using namespace luwu;
 using fabric::Address;

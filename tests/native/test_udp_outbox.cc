@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "network.h"
+#include "datagrams.h"
 
 using namespace luwu;
 using fabric::Address;

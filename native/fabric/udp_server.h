@@ -1,0 +1,71 @@
+// The server of a job whose workers come over UDP, through switches that make them look like one. What is no part of a
+// training step goes over a TcpServer beside it: first values, and pulls of single workers.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+
+#include "fabric/gradient_buffers.h"
+#include "fabric/node_loop.h"
+#include "fabric/server_node.h"
+#include "fabric/step_votes.h"
+#include "fabric/task_queue.h"
+#include "fabric/tcp_server.h"
+
+namespace luwu::fabric {
+
+class UdpServer {
+  public:
+    // `server` is as for any transport, `workers` being those of the job. Throws Error.
+    UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp);
+    ~UdpServer();
+    UdpServer(const UdpServer&) = delete;
+    UdpServer& operator=(const UdpServer&) = delete;
+
+    [[nodiscard]] TcpServer& side() { return side_; }
+    [[nodiscard]] const TcpServer& side() const { return side_; }
+    [[nodiscard]] Address bound() const { return bound_; }  // of UDP
+    // Starts the network when the tree is known; once. The wiring's blocks and workers are filled in here.
+    void start(Wiring wiring, const Address& child, const Address& group);
+
+    void allow_worker(std::uint32_t rank, const Token& token);
+    // What the worker is to be told with the answer: UdpWorker::begin_step().
+    StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups);
+    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<std::int64_t> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    void leave(std::uint32_t worker);
+    [[nodiscard]] std::optional<ServerCounts> counts();
+    [[nodiscard]] std::optional<UdpCounters> socket_counts();
+
+  private:
+    [[nodiscard]] ParameterServer& core() { return side_.core(); }
+    [[nodiscard]] ServerEvents node_events();
+    [[nodiscard]] VoteEvents vote_events();
+    void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
+    void push(std::uint32_t block, std::uint32_t place);
+    void begin_epoch();
+    void try_commit();
+
+    std::uint32_t workers_;
+    TcpServer side_;
+    GradientBuffers buffers_;
+    std::optional<UdpSocket> socket_;  // until the network starts
+    Address bound_;
+    std::deque<std::uint32_t> collecting_;  // places in buffers_, in the node's order; the node's lock guards it
+    std::atomic<std::uint32_t> epoch_{0};
+    // Of the tasks' thread alone:
+    std::uint64_t pushes_ = 0;  // in this step, handed to the pipeline
+    struct Ended {
+        bool roll_back;
+        std::uint64_t pushes;
+    };
+    std::optional<Ended> ended_;  // all have voted on this step; the last pushes may be on their way
+    StepVotes votes_;
+    std::unique_ptr<ServerNode> node_;
+    std::unique_ptr<NodeLoop> loop_;
+    TaskQueue tasks_;  // last: what it runs uses all of the above
+};
+
+}  // namespace luwu::fabric
