@@ -57,16 +57,14 @@ class JoinSwitchRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., fan_in: _Optional[int] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("session", "proof", "job", "transport")
+    __slots__ = ("session", "proof", "transport")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
-    JOB_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     session: bytes
     proof: bytes
-    job: int
     transport: str
-    def __init__(self, session: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., job: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
+    def __init__(self, session: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ()
@@ -103,16 +101,20 @@ class Closing(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class Topology(_message.Message):
-    __slots__ = ("address", "port", "position", "below")
+    __slots__ = ("job", "workers", "address", "port", "position", "below")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    workers: int
     address: str
     port: int
     position: int
     below: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
 
 class Neighbour(_message.Message):
     __slots__ = ("name", "address", "port")
@@ -131,22 +133,18 @@ class AttachRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_address", "data_port", "data_token")
+    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token")
     FRESH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
-    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
     fresh: bool
     step: int
     attempts: int
     rolled_back: int
-    data_address: str
-    data_port: int
     data_token: bytes
-    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_address: _Optional[str] = ..., data_port: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
 
 class InitialisedRequest(_message.Message):
     __slots__ = ()

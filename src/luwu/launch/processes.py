@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import luwu.errors
-from luwu.errors import LuwuError, WorkerLostError
+from luwu.errors import LuwuError, WorkerLostError, error_named
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
 from luwu.observe.machine import worker_allocator
@@ -139,8 +138,5 @@ def typed_error(log: str) -> LuwuError | None:
     for line in reversed(log.splitlines()):
         if line.startswith(ERROR_MARK):
             words = json.loads(line.removeprefix(ERROR_MARK))
-            kind = getattr(luwu.errors, words["type"], LuwuError)
-            if not (isinstance(kind, type) and issubclass(kind, LuwuError)):
-                kind = LuwuError
-            return kind(words["message"])
+            return error_named(words["type"])(words["message"])
     return None
