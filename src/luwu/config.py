@@ -292,7 +292,9 @@ def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         text = str(inner)
-        return ConfigError(text if text.startswith(tuple(f"{group}." for group in kind.model_fields)) else f"{place}: {text}")
+        return ConfigError(
+            text if text.startswith(tuple(f"{group}." for group in kind.model_fields)) else f"{place}: {text}"
+        )
     if first["type"] == "extra_forbidden":
         known = _fields(kind, str(first["loc"][0]))
         return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")

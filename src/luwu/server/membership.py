@@ -186,7 +186,10 @@ class Membership(Generic[CoreT]):
     def fail(self, error: LuwuError) -> None:
         """End the run: every worker that waits gets the error. The first one counts."""
         with self._changed:
-            self._error = self.error() or error
+            first = self.error()
+            if first is None or str(first) == str(error):  # the native core gives the text alone
+                first = error
+            self._error = first
             core = self._core
             self._changed.notify_all()
         if core is not None:
