@@ -72,7 +72,7 @@ class AuthenticationError(LuwuError):
 
 
 class WorkerLostError(LuwuError):
-    """When a worker of the run died; the run ends at the last committed step."""
+    """When a worker of the run, or a switch between, died; the run ends at the last committed step."""
 
 
 class NonFiniteError(LuwuError):

@@ -31,7 +31,7 @@ def error_from(metadata: object, text: str) -> LuwuError | None:
 
 
 def channel_options(timeouts: Timeouts) -> list[tuple[str, int]]:
-    """gRPC's settings for either side: a dead peer is noticed, a link that is cut for a while is not a dead peer."""
+    """Settings of gRPC for either side: a dead peer is noticed, a link that is cut for a while is not a dead peer."""
     return [
         ("grpc.keepalive_time_ms", int(timeouts.keepalive_interval_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(timeouts.keepalive_timeout_seconds * 1000)),

@@ -12,7 +12,8 @@ from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
 from luwu.errors import ConfigError, DataError
-from luwu.fabric.session import Session, join
+from luwu.fabric.local import join
+from luwu.fabric.session import Session
 from luwu.launch.evaluation import evaluate
 from luwu.launch.job import Job
 from luwu.launch.worker import StopRequest

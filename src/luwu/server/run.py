@@ -117,6 +117,8 @@ class Run(Membership[NetworkCore]):
         try:
             yield
         except LuwuError as error:
+            if self._error is not None:  # what it failed with first: the native core may know it under another class
+                raise type(self._error)(str(self._error)) from None
             if self.error() is not None:
                 self.fail(error)
             raise

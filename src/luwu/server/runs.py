@@ -192,7 +192,7 @@ class Runs:
         self.participants.remove(worker, run.error() or WorkerLostError(f"{worker.name} counts as lost; join again"))
 
     def _end_switch(self, switch: SwitchMember) -> None:
-        error = ServerError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; run again")
+        error = WorkerLostError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; run again")
         with self._changed:
             self._switches.pop(switch.name, None)
             run = self._run
