@@ -206,7 +206,7 @@ class Membership(Generic[CoreT]):
             self._closed = True
             self._changed.notify_all()
 
-    def close(self, at_most_seconds: float = 60.0) -> None:
+    def close(self, at_most_seconds: float = 0.0) -> None:
         """End the native server: the store stands at its last commit. Waits for calls under way to return."""
         self.stop_waiting()
         with self._changed:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from luwu.errors import LuwuError
 from luwu.fabric import control_pb2 as pb
+from luwu.fabric.timeouts import Timeouts
 from luwu.server.cores import HyperParameters, NetworkCore
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
@@ -18,8 +19,6 @@ from luwu.server.topology import PlanTopology, SwitchMember, TopologyReady, work
 from luwu.store.manifest import Manifest
 
 DATA_TOKEN_BYTES = 32
-WAIT_SECONDS = 0.2
-"""A commit looks this often whether its worker is still there."""
 
 log = logging.getLogger(__name__)
 
@@ -38,14 +37,15 @@ class Run(Membership[NetworkCore]):
     Args:
         workers: how many make a step.
         open_core: opens the store for the first worker's manifest and this job.
-        gather_seconds: how long to wait for all workers.
+        timeouts: of the network.
     """
 
     def __init__(self, workers: int, open_core: Callable[[Manifest, int], NetworkCore], gather_seconds: float) -> None:
         self.job = secrets.randbits(63)
-        super().__init__(workers, lambda manifest: open_core(manifest, self.job), gather_seconds)
+        super().__init__(workers, lambda manifest: open_core(manifest, self.job), timeouts.gather_seconds)
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
+        self._look_seconds = timeouts.look_seconds
         self._planned = False
 
     @property
@@ -105,7 +105,7 @@ class Run(Membership[NetworkCore]):
                 core.commit(rank, roll_back, pushes)
             while goes_on():
                 with self.core() as core:
-                    result = core.wait_commit(rank, WAIT_SECONDS)
+                    result = core.wait_commit(rank, self._look_seconds)
                 if result is not None:
                     return result == 1
                 self._raise_if_ended()

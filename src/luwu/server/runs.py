@@ -51,7 +51,7 @@ class Runs:
         plan: PlanTopology,
         timeouts: Timeouts,
     ) -> None:
-        self._make_run = lambda: Run(workers, open_core, timeouts.gather_seconds)
+        self._make_run = lambda: Run(workers, open_core, timeouts)
         self._expected_switches = switches
         self._advertise = advertise
         self._plan = plan
@@ -142,7 +142,7 @@ class Runs:
 
     def finish_close(self) -> None:
         """Close the store."""
-        self._run.close()
+        self._run.close(self._timeouts.close_seconds)
 
     def _may_join(self, rank: int) -> bool:
         run = self._run
@@ -235,7 +235,7 @@ class Runs:
                 worker.ended = True
                 self.participants.remove(worker, ended)
                 worker.end_watch()
-        run.close()
+        run.close(self._timeouts.close_seconds)
         with self._changed:
             self._run = self._make_run()
             self._changed.notify_all()
