@@ -37,6 +37,11 @@ class TlsFiles:
     key: Path
     authority: Path
 
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """The paths of certificate, key and authority."""
+        return str(self.certificate), str(self.key), str(self.authority)
+
     def read(self) -> tuple[bytes, bytes, bytes]:
         """The contents of certificate, key and authority; raises ConfigError."""
         return _read(self.certificate), _read(self.key), _read(self.authority)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from luwu import _native
 from luwu.fabric.blocks import block_specs
+from luwu.fabric.credentials import TlsFiles
+from luwu.fabric.timeouts import Timeouts
 from luwu.store.manifest import Manifest
 from luwu.worker.interface import DataEndpoint
 
@@ -34,7 +36,7 @@ class WorkerLink(Protocol):
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """What a link needs to know. ``tls``: PEM text of certificate, key and authority."""
+    """What a link needs to know."""
 
     address: str
     port: int
@@ -43,11 +45,22 @@ class LinkSettings:
     workers: int
     token: bytes
     manifest: Manifest
-    reconnect_seconds: float
-    tls: tuple[bytes, bytes, bytes] | None
+    tls: TlsFiles | None
+    timeouts: Timeouts
 
 
 OpenLink = Callable[[LinkSettings], WorkerLink]
+
+
+def native_timing(timeouts: Timeouts) -> _native.Timing:
+    """The data plane's part of the timeouts."""
+    return _native.Timing(
+        hello_seconds=timeouts.hello_seconds,
+        silence_seconds=timeouts.silence_seconds,
+        backoff_seconds=timeouts.backoff_seconds,
+        longest_backoff_seconds=timeouts.longest_backoff_seconds,
+        farewell_seconds=timeouts.farewell_seconds,
+    )
 
 
 def open_tcp(settings: LinkSettings) -> WorkerLink:
@@ -61,8 +74,9 @@ def open_tcp(settings: LinkSettings) -> WorkerLink:
         token=settings.token,
         blocks=block_specs(settings.manifest),
         parameter_dtype=settings.manifest.dtype,
-        reconnect_seconds=settings.reconnect_seconds,
-        tls=settings.tls,
+        reconnect_seconds=settings.timeouts.reconnect_seconds,
+        tls=settings.tls.paths if settings.tls is not None else None,
+        timing=native_timing(settings.timeouts),
     )
 
 

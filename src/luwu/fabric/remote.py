@@ -98,8 +98,8 @@ class RemoteSession(Session):
                 workers=self.workers,
                 token=token,
                 manifest=manifest,
-                reconnect_seconds=self._timeouts.reconnect_seconds,
-                tls=self._credentials.tls.read() if self._credentials.tls is not None else None,
+                tls=self._credentials.tls,
+                timeouts=self._timeouts,
             )
         )
 

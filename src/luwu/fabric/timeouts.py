@@ -34,6 +34,16 @@ class Timeouts(Group):
     """The other side counts as lost when it has not answered that, or not received anything sent, for this long."""
     reconnect_seconds: Seconds = 30.0
     """The data plane tries this long to have a broken connection back before the worker counts as lost."""
+    hello_seconds: Seconds = 10.0
+    """A connection of the data plane is made, TLS included, within this time, or tried again."""
+    silence_seconds: Seconds = 20.0
+    """A connection of the data plane is made anew when nothing sent over it was acknowledged for this long."""
+    backoff_seconds: Seconds = 0.05
+    """Pause before the data plane's second try to connect; it doubles with each further one."""
+    longest_backoff_seconds: Seconds = 2.0
+    """The longest such pause."""
+    farewell_seconds: Seconds = 1.0
+    """A side of the data plane that closes takes this long at most to tell the other why."""
     signal_check_seconds: Seconds = 0.1
     """Ctrl-C is seen within this time while a worker waits for a commit."""
     look_seconds: Seconds = 0.5

@@ -8,6 +8,9 @@ from typing import Protocol
 
 from luwu import _native
 from luwu.fabric.blocks import block_specs
+from luwu.fabric.credentials import TlsFiles
+from luwu.fabric.links import native_timing
+from luwu.fabric.timeouts import Timeouts
 from luwu.server.folders import Store
 from luwu.server.membership import Core
 
@@ -41,7 +44,7 @@ class NetworkCore(Core, Protocol):
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """What a native server needs beside its store. ``tls``: PEM text of certificate, key and authority."""
+    """What a native server needs beside its store."""
 
     memory_bytes: int
     workers: int
@@ -49,7 +52,8 @@ class CoreSettings:
     address: str
     port: int
     job: int
-    tls: tuple[bytes, bytes, bytes] | None
+    tls: TlsFiles | None
+    timeouts: Timeouts
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -70,7 +74,8 @@ def start_tcp(store: Store, settings: CoreSettings) -> NetworkCore:
         address=settings.address,
         port=settings.port,
         job=settings.job,
-        tls=settings.tls,
+        tls=settings.tls.paths if settings.tls is not None else None,
+        timing=native_timing(settings.timeouts),
     )
 
 

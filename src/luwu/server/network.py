@@ -66,7 +66,7 @@ class NetworkServer:
             )
         self._timeouts = timeouts
         self._listen = parse_host_port(settings.listen)
-        self._tls = credentials.tls.read() if credentials.tls is not None else None
+        self._tls = credentials.tls
         folders = [Path(folder) for folder in settings.stores]
         for folder in folders:
             make_folder(folder)
@@ -141,7 +141,7 @@ class NetworkServer:
             if self._tls is None:
                 port = int(self._grpc.add_insecure_port(str(self._listen)))
             else:
-                certificate, key, authority = self._tls
+                certificate, key, authority = self._tls.read()
                 own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
                 port = int(self._grpc.add_secure_port(str(self._listen), own))
         except RuntimeError as error:
@@ -164,6 +164,7 @@ class NetworkServer:
                 port=settings.data_port,
                 job=job,
                 tls=self._tls,
+                timeouts=self._timeouts,
             )
 
             def start(store: Store) -> NetworkCore:

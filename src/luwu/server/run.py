@@ -40,7 +40,7 @@ class Run(Membership[NetworkCore]):
         timeouts: of the network.
     """
 
-    def __init__(self, workers: int, open_core: Callable[[Manifest, int], NetworkCore], gather_seconds: float) -> None:
+    def __init__(self, workers: int, open_core: Callable[[Manifest, int], NetworkCore], timeouts: Timeouts) -> None:
         self.job = secrets.randbits(63)
         super().__init__(workers, lambda manifest: open_core(manifest, self.job), timeouts.gather_seconds)
         self.people: dict[int, Worker] = {}
