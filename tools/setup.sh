@@ -11,6 +11,7 @@ missing_system_packages() {
     command -v c++ >/dev/null || echo g++
     [[ -e /usr/include/liburing.h ]] || echo liburing-dev
     [[ -e /usr/include/doctest/doctest.h ]] || echo doctest-dev
+    [[ -e /usr/include/openssl/ssl.h ]] || echo libssl-dev
     has_allocator || echo libtcmalloc-minimal4
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
@@ -20,6 +21,7 @@ has_allocator() { ldconfig -p 2>/dev/null | grep -q libtcmalloc_minimal; }
 say_what_is_still_missing() {
     [[ -e /usr/include/liburing.h ]] || say "without liburing-dev, a thread pool reads and writes the disk"
     [[ -e /usr/include/doctest/doctest.h ]] || say "without doctest-dev, the native unit tests are skipped"
+    [[ -e /usr/include/openssl/ssl.h ]] || say "without libssl-dev, workers on other hosts connect without TLS"
     has_allocator || say "without libtcmalloc-minimal4, workers take more memory and time"
     command -v c++ >/dev/null || fail "a C++20 compiler is needed: g++ 11, clang 14, or newer"
 }
@@ -36,10 +38,11 @@ build_package() {
         --config-settings=cmake.define.LUWU_WERROR=ON --editable .
 }
 
-# What the built package depends on; that liburing appeared or went is a reason to build again, too.
+# What the built package depends on; that liburing or OpenSSL appeared or went is a reason to build again, too.
 build_input() {
     hash_of pyproject.toml CMakeLists.txt cmake native requirements/development.txt
     [[ ! -e /usr/include/liburing.h ]] || echo "liburing"
+    [[ ! -e /usr/include/openssl/ssl.h ]] || echo "openssl"
 }
 
 take_turn

@@ -3,9 +3,15 @@
 
 #include <nanobind/nanobind.h>
 
+#include <string>
+
+#include "store/error.h"
+
 namespace luwu::bindings {
+[[nodiscard]] ErrorKind kind_of(const std::string& class_name);  // of luwu.errors; ServerError for any other
 void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);
+void bind_network(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
 }  // namespace luwu::bindings

@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
-#include "bindings/store_shape.h"
+#include "bindings/server_parts.h"
 #include "fabric/aggregator.h"
 #include "fabric/endpoint.h"
 #include "fabric/server.h"
@@ -36,50 +36,14 @@ std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& fold
                                             const std::string& parameter_dtype, std::uint64_t chunk_elements,
                                             std::uint64_t memory_bytes, std::uint32_t workers,
                                             std::uint32_t optimizer_threads) {
-    fabric::ServerConfig config;
-    config.folders = folders;
-    config.uuid = make_uuid(uuid);
-    config.mode = create ? store::OpenMode::create : store::OpenMode::open;
-    config.shape = make_shape(blocks, parameter_dtype, chunk_elements);
-    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
-    config.memory_bytes = memory_bytes;
-    config.workers = workers;
-    config.optimizer_threads = optimizer_threads;
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+                                              memory_bytes, workers, optimizer_threads);
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::Server>(std::move(config));
 }
 
-nb::dict server_stats(const fabric::Server& server) {
-    const pipeline::PipelineStats stats = server.stats();
-    nb::dict result;
-    result["step"] = stats.step;
-    result["attempts"] = stats.attempts;
-    result["rolled_back"] = stats.rolled_back;
-    result["bytes_pulled"] = stats.bytes_pulled;
-    result["bytes_pushed"] = stats.bytes_pushed;
-    result["bytes_read"] = stats.bytes_read;
-    result["bytes_written"] = stats.bytes_written;
-    result["pulls"] = stats.pulls;
-    result["pulls_waited"] = stats.pulls_waited;
-    result["chunks_updated"] = stats.chunks_updated;
-    result["states_waited"] = stats.states_waited;
-    result["elements_updated"] = stats.elements_updated;
-    result["update_seconds"] = static_cast<double>(stats.update_nanoseconds) * 1e-9;
-    result["planned_bytes"] = server.plan().total_bytes;
-    result["minimum_bytes"] = server.plan().minimum_bytes;
-    result["everything_resident"] = server.plan().everything_resident();
-    result["io"] = server.io_name();
-    result["direct_io"] = server.direct_io();
-    return result;
-}
-
-using Group = std::tuple<double, double, double, double, double>;
-
 void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups) {
-    std::vector<pipeline::GroupSettings> settings;
-    for (const auto& [learning_rate, beta1, beta2, epsilon, weight_decay] : groups) {
-        settings.push_back({learning_rate, beta1, beta2, epsilon, weight_decay});
-    }
+    const auto settings = make_groups(groups);
     const nb::gil_scoped_release release;
     endpoint.begin(settings);
 }
@@ -116,11 +80,8 @@ void bind_server(nb::module_& module) {
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
         .def(
             "set_segments",
-            [](fabric::Server& self, std::uint32_t block,
-               const std::vector<std::tuple<std::uint64_t, std::uint32_t>>& segments) {
-                std::vector<pipeline::Segment> converted;
-                for (const auto& [end, group] : segments) converted.push_back({end, group});
-                self.set_segments(block, std::move(converted));
+            [](fabric::Server& self, std::uint32_t block, const Segments& segments) {
+                set_segments(self.core(), block, segments);
             },
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
         .def("worker_left", &fabric::Server::leave, "rank"_a,
@@ -129,12 +90,8 @@ void bind_server(nb::module_& module) {
             "worker_lost",
             [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
-        .def("failure",
-             [](const fabric::Server& self) -> std::optional<std::string> {
-                 const auto failure = self.failure();
-                 return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
-             })
-        .def("stats", &server_stats);
+        .def("failure", [](const fabric::Server& self) { return failure_of(self.core()); })
+        .def("stats", [](const fabric::Server& self) { return stats_of(self.core()); });
 }
 
 void bind_aggregator(nb::module_& module) {

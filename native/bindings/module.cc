@@ -1,5 +1,7 @@
+#include <array>
+#include <utility>
+
 #include "bindings/bindings.h"
-#include "store/error.h"
 
 namespace nb = nanobind;
 
@@ -7,35 +9,35 @@ namespace luwu::bindings {
 
 namespace {
 
+constexpr std::array<std::pair<ErrorKind, const char*>, 11> kClassNames{{
+    {ErrorKind::io, "StoreError"},
+    {ErrorKind::no_space, "StoreSpaceError"},
+    {ErrorKind::permission, "StorePermissionError"},
+    {ErrorKind::locked, "StoreLockedError"},
+    {ErrorKind::corrupt, "StoreCorruptError"},
+    {ErrorKind::format, "StoreFormatError"},
+    {ErrorKind::memory_budget, "MemoryBudgetError"},
+    {ErrorKind::order, "StepOrderError"},
+    {ErrorKind::worker_lost, "WorkerLostError"},
+    {ErrorKind::server, "ServerError"},
+    {ErrorKind::invalid, "ConfigError"},
+}};
+
 const char* class_name(ErrorKind kind) {
-    switch (kind) {
-        case ErrorKind::io:
-            return "StoreError";
-        case ErrorKind::no_space:
-            return "StoreSpaceError";
-        case ErrorKind::permission:
-            return "StorePermissionError";
-        case ErrorKind::locked:
-            return "StoreLockedError";
-        case ErrorKind::corrupt:
-            return "StoreCorruptError";
-        case ErrorKind::format:
-            return "StoreFormatError";
-        case ErrorKind::memory_budget:
-            return "MemoryBudgetError";
-        case ErrorKind::order:
-            return "StepOrderError";
-        case ErrorKind::worker_lost:
-            return "WorkerLostError";
-        case ErrorKind::server:
-            return "ServerError";
-        case ErrorKind::invalid:
-            return "ConfigError";
+    for (const auto& [known, name] : kClassNames) {
+        if (known == kind) return name;
     }
     return "LuwuError";
 }
 
 }  // namespace
+
+ErrorKind kind_of(const std::string& class_name) {
+    for (const auto& [kind, name] : kClassNames) {
+        if (class_name == name) return kind;
+    }
+    return ErrorKind::server;
+}
 
 void bind_errors(nb::module_&) {
     nb::register_exception_translator(
@@ -54,9 +56,10 @@ void bind_errors(nb::module_&) {
 
 NB_MODULE(_native, module) {
     nanobind::set_leak_warnings(false);  // objects alive at the end of the interpreter are not worth a line to its user
-    module.doc() = "LuWu's native core: kernels, store, pipeline and the shared-memory fabric.";
+    module.doc() = "LuWu's native core: kernels, store, pipeline and the fabric.";
     luwu::bindings::bind_errors(module);
     luwu::bindings::bind_kernels(module);
     luwu::bindings::bind_store(module);
     luwu::bindings::bind_fabric(module);
+    luwu::bindings::bind_network(module);
 }

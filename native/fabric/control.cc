@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <ctime>
 
@@ -36,6 +37,20 @@ std::uint64_t* block_bytes_table(ControlArea& control) {
 WorkerArea& worker_area(ControlArea& control, std::uint32_t rank) {
     auto* areas = reinterpret_cast<std::byte*>(&control) + workers_offset(control.blocks);
     return *(reinterpret_cast<WorkerArea*>(areas) + rank);
+}
+
+std::vector<std::uint64_t> window_bytes_of_blocks(const store::StoreShape& shape) {
+    std::vector<std::uint64_t> bytes;
+    for (const store::BlockShape& block : shape.blocks) {
+        bytes.push_back(store::round_up(block.elements * kernels::size_of(shape.parameter_dtype), store::kPage));
+    }
+    return bytes;
+}
+
+std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan) {
+    std::uint64_t largest = 0;
+    for (const store::BlockShape& block : shape.blocks) largest = std::max(largest, block.elements);
+    return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage)) + kArenaSlackBytes;
 }
 
 std::uint64_t monotonic_ns() {

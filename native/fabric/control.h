@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "pipeline/pipeline.h"
 
@@ -64,6 +65,11 @@ static_assert(arena_start(15) <= kArenaSlackBytes);
 [[nodiscard]] std::uint64_t control_bytes(std::uint32_t workers, std::uint32_t blocks);
 [[nodiscard]] std::uint64_t* block_bytes_table(ControlArea& control);
 [[nodiscard]] WorkerArea& worker_area(ControlArea& control, std::uint32_t rank);
+
+// What a worker's memory is made of, wherever it is: a block's place in a window, and the file of an arena. First
+// values travel as fp32 through the arena, whatever the gradients' dtype. Pages that nobody writes cost nothing.
+[[nodiscard]] std::vector<std::uint64_t> window_bytes_of_blocks(const store::StoreShape& shape);
+[[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan);
 
 [[nodiscard]] std::uint64_t monotonic_ns();
 // Sleeps until the word differs from `seen`, a wake-up, or the time is over.

@@ -62,9 +62,9 @@ class Updater {
             buffers = many.data();
         }
         for (std::size_t worker = 0; worker < update_.gradients.size(); ++worker) {
-            buffers[worker] = update_.gradients[worker] + first * size_;
+            buffers[worker] = update_.gradients[worker] + first * kernels::size_of(update_.gradient_dtype);
         }
-        const kernels::Gradients gradients{buffers, update_.gradients.size(), update_.dtype, update_.scale};
+        const kernels::Gradients gradients{buffers, update_.gradients.size(), update_.gradient_dtype, update_.scale};
         const bool low = update_.dtype == kernels::Dtype::bfloat16;
         auto* master = low ? plane(0, first) : reinterpret_cast<float*>(update_.parameters) + first;
         auto* copy = low ? reinterpret_cast<std::uint16_t*>(update_.parameters) + first : nullptr;

@@ -19,12 +19,13 @@ struct Segment {
 
 struct ChunkUpdate {
     const store::ChunkPlace* place = nullptr;
-    kernels::Dtype dtype = kernels::Dtype::float32;
-    std::byte* parameters = nullptr;          // of this chunk, in the window
-    std::byte* states = nullptr;              // header page, then the planes
-    std::vector<const std::byte*> gradients;  // one per worker, at this chunk
-    float scale = 1.0F;                       // 1 / workers: gradients are averaged
-    std::span<const Segment> segments;        // of the block
+    kernels::Dtype dtype = kernels::Dtype::float32;           // of the parameters
+    kernels::Dtype gradient_dtype = kernels::Dtype::float32;  // of all gradients
+    std::byte* parameters = nullptr;                          // of this chunk, in the window
+    std::byte* states = nullptr;                              // header page, then the planes
+    std::vector<const std::byte*> gradients;                  // one per worker, at this chunk
+    float scale = 1.0F;                                       // of their sum: 1 / workers, so that they are averaged
+    std::span<const Segment> segments;                        // of the block
     std::span<const kernels::AdamWStep> groups;
     bool verify = false;  // the states came from the disk
 };

@@ -83,6 +83,10 @@ std::uint64_t Pipeline::block_bytes(std::uint32_t block) const {
     return layout_.shape().blocks[block].elements * layout_.parameter_size();
 }
 
+kernels::Dtype Pipeline::gradient_dtype() const {
+    return settings_.gradient_dtype.value_or(layout_.shape().parameter_dtype);
+}
+
 // Of a step that will be rolled back, new versions may never have been written: they must not be read.
 bool Pipeline::reading_allowed(std::uint32_t block) const { return !(step_is_void() && blocks_[block].updated); }
 
@@ -159,22 +163,28 @@ void Pipeline::pull(std::uint32_t worker, std::uint32_t block, Reply reply) {
     const std::lock_guard lock(mutex_);
     if (failure_) return reply({false, 0});
     pass_.pulled(worker, block);
-    ++stats_.pulls;
-    Block& entry = blocks_[block];
-    if (entry.gradients[worker] != nullptr) {
+    if (blocks_[block].gradients[worker] != nullptr) {
         fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " pulled block '" +
                                                 layout_.shape().blocks[block].name +
                                                 "' again after pushing its gradient in the same step"));
         return reply({false, 0});
     }
-    if (window_.state(block) == WindowCache::State::resident) {
-        deliver(block, reply);
-    } else {
-        ++stats_.pulls_waited;
-        entry.waiting_pulls.push_back(std::move(reply));
-        want_parameters(block);
-    }
+    hand_out(block, std::move(reply));
     prefetch_parameters(worker);
+}
+
+void Pipeline::read(std::uint32_t block, Reply reply) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return reply({false, 0});
+    hand_out(block, std::move(reply));
+}
+
+void Pipeline::hand_out(std::uint32_t block, Reply reply) {
+    ++stats_.pulls;
+    if (window_.state(block) == WindowCache::State::resident) return deliver(block, reply);
+    ++stats_.pulls_waited;
+    blocks_[block].waiting_pulls.push_back(std::move(reply));
+    want_parameters(block);
 }
 
 void Pipeline::release(std::uint32_t block) {
@@ -278,7 +288,7 @@ void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* 
     }
     entry.gradients[worker] = gradient;
     entry.push_replies.push_back(std::move(reply));
-    stats_.bytes_pushed += block_bytes(block);
+    stats_.bytes_pushed += layout_.shape().blocks[block].elements * kernels::size_of(gradient_dtype());
     entry.phase = Block::Phase::collecting;
     if (++entry.arrived == settings_.workers) begin_update(block);
 }

@@ -40,6 +40,8 @@ struct PipelineSettings {
     ResidencyPlan plan;
     std::byte* window = nullptr;  // plan.window_bytes, page aligned
     std::uint32_t workers = 1;
+    std::optional<kernels::Dtype> gradient_dtype;  // default: the parameters'
+    std::optional<float> gradient_scale;           // of the sum over workers; default: 1 / workers
     std::uint32_t optimizer_threads = 1;
     std::uint32_t io_depth = 16;
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
@@ -85,8 +87,11 @@ class Pipeline {
     // Starts a worker's step. All workers must bring the same settings.
     void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups);
     void pull(std::uint32_t worker, std::uint32_t block, Reply reply);
+    // A pull that is part of no worker's pass, such as an evaluation's, outside of that worker's own steps. Ends with
+    // release(), soon: places in the window are few.
+    void read(std::uint32_t block, Reply reply);
     void release(std::uint32_t block);
-    // `gradient` is the whole block's, in the store's parameter dtype, and stays in place until the reply.
+    // `gradient` is the whole block's, in the gradients' dtype, and stays in place until the reply.
     void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
     // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite.
     void commit(std::uint32_t worker, bool roll_back, Reply reply);
@@ -116,11 +121,13 @@ class Pipeline {
 
     // All below are called with mutex_ held unless they say otherwise.
     [[nodiscard]] std::uint64_t block_bytes(std::uint32_t block) const;
+    [[nodiscard]] kernels::Dtype gradient_dtype() const;
     [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
 
     [[nodiscard]] Error left_too_early() const;
 
+    void hand_out(std::uint32_t block, Reply reply);
     void want_parameters(std::uint32_t block);
     void start_parameter_read(std::uint32_t block);
     void retry_waiting_blocks();

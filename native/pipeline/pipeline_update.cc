@@ -157,7 +157,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
                                                       group.weight_decay, count + 1));
         }
         const std::uint64_t offset = place.first_element * layout_.parameter_size();
-        for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + offset);
+        const std::uint64_t gradient_offset = place.first_element * kernels::size_of(gradient_dtype());
+        for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + gradient_offset);
         update.parameters = settings_.window + window_.offset(place.block) + offset;
         update.states = states_.memory(chunk);
         update.verify = states_.unverified(chunk);
@@ -165,7 +166,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
     }
     update.place = &place;
     update.dtype = layout_.shape().parameter_dtype;
-    update.scale = 1.0F / static_cast<float>(settings_.workers);
+    update.gradient_dtype = gradient_dtype();
+    update.scale = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
     update.groups = groups;
     const ChunkUpdateResult result = update_chunk(update);
     if (result.finite) {

@@ -42,8 +42,14 @@ std::uint64_t choose_evenly(const std::vector<std::uint64_t>& costs, std::uint64
 class Planner {
   public:
     Planner(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
-            const std::vector<bool>& held)
-        : layout_(layout), memory_bytes_(memory_bytes), workers_(workers), held_(held) {}
+            const std::vector<bool>& held, kernels::Dtype gradients)
+        : layout_(layout), memory_bytes_(memory_bytes), workers_(workers), held_(held), gradients_(gradients) {}
+
+    ResidencyPlan plan_minimum() {
+        measure();
+        memory_bytes_ = plan_.minimum_bytes;
+        return divide();
+    }
 
     ResidencyPlan plan() {
         measure();
@@ -53,13 +59,17 @@ class Planner {
                                                       " worker(s) needs at least " + mebibytes(plan_.minimum_bytes) +
                                                       "; raise --memory");
         }
+        return divide();
+    }
+
+  private:
+    ResidencyPlan divide() {
         pin_parameters();
         pin_states();
         place_blocks();
         return plan_;
     }
 
-  private:
     void measure() {
         plan_.pinned_offset.assign(layout_.block_count(), -1);
         plan_.state_pinned.assign(layout_.chunks().size(), false);
@@ -72,10 +82,12 @@ class Planner {
         for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
             const std::uint64_t bytes = layout_.window_bytes(block);
             if (layout_.shape().blocks[block].trainable) {
+                const std::uint64_t gradient = store::round_up(
+                    layout_.shape().blocks[block].elements * kernels::size_of(gradients_), store::kPage);
                 if (held_[block])
-                    held_gradients += bytes;
+                    held_gradients += gradient;
                 else
-                    largest_gradient = std::max(largest_gradient, bytes);
+                    largest_gradient = std::max(largest_gradient, gradient);
             }
             pinned_[block] = held_[block];
             (held_[block] ? held_bytes : rotating_bytes_) += bytes;
@@ -151,6 +163,7 @@ class Planner {
     std::uint64_t memory_bytes_;
     std::uint32_t workers_;
     const std::vector<bool>& held_;
+    kernels::Dtype gradients_;
     ResidencyPlan plan_;
     std::vector<bool> pinned_;
     std::uint64_t fixed_bytes_ = 0;
@@ -162,8 +175,12 @@ class Planner {
 }  // namespace
 
 ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
-                             const std::vector<bool>& held) {
-    return Planner(layout, memory_bytes, workers, held).plan();
+                             const std::vector<bool>& held, std::optional<kernels::Dtype> gradients) {
+    return Planner(layout, memory_bytes, workers, held, gradients.value_or(layout.shape().parameter_dtype)).plan();
+}
+
+ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, const std::vector<bool>& held) {
+    return Planner(layout, 0, workers, held, layout.shape().parameter_dtype).plan_minimum();
 }
 
 }  // namespace luwu::pipeline

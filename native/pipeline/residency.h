@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "store/layout.h"
@@ -29,9 +30,13 @@ struct ResidencyPlan {
 
 // Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
 // over the model, so that the disk's work is even over the step. `held` tells, per block, which are held through the
-// whole step (the root's) and therefore always pinned.
+// whole step (the root's) and therefore always pinned; `gradients` is their dtype, without it the parameters'.
 // Throws Error(memory_budget) naming the minimum.
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
-                                           std::uint32_t workers, const std::vector<bool>& held);
+                                           std::uint32_t workers, const std::vector<bool>& held,
+                                           std::optional<kernels::Dtype> gradients = std::nullopt);
+// The plan of the smallest budget that can work.
+[[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
+                                         const std::vector<bool>& held);
 
 }  // namespace luwu::pipeline

@@ -1,0 +1,227 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "bindings/bindings.h"
+#include "bindings/server_parts.h"
+#include "fabric/remote_worker.h"
+#include "fabric/tcp_server.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker connects
+constexpr double kLongestSeconds = 1e6;
+constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(10),
+                                 .silence = std::chrono::seconds(20),
+                                 .reconnect = {},  // always given
+                                 .backoff = std::chrono::milliseconds(50),
+                                 .longest_backoff = std::chrono::seconds(2),
+                                 .farewell = std::chrono::seconds(1)};
+
+constexpr double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) * 1e-3; }
+
+using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certificate, key, authority
+
+std::chrono::milliseconds milliseconds(const char* name, double seconds) {
+    if (!(seconds >= 0) || seconds > kLongestSeconds) {
+        throw Error(ErrorKind::invalid, std::string(name) + ": expected 0 to " + std::to_string(kLongestSeconds) +
+                                            " seconds, found " + std::to_string(seconds));
+    }
+    return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+fabric::Timing make_timing(double hello, double silence, double backoff, double longest_backoff, double farewell) {
+    return {.hello = milliseconds("hello_seconds", hello),
+            .silence = milliseconds("silence_seconds", silence),
+            .reconnect = {},
+            .backoff = milliseconds("backoff_seconds", backoff),
+            .longest_backoff = milliseconds("longest_backoff_seconds", longest_backoff),
+            .farewell = milliseconds("farewell_seconds", farewell)};
+}
+
+fabric::Token make_token(const nb::bytes& bytes) {
+    fabric::Token token{};
+    if (bytes.size() != token.size()) {
+        throw Error(ErrorKind::invalid, "a worker's token has " + std::to_string(token.size()) + " bytes; found " +
+                                            std::to_string(bytes.size()));
+    }
+    std::memcpy(token.data(), bytes.data(), token.size());
+    return token;
+}
+
+std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files, const std::string& server_name) {
+    if (!files) return std::nullopt;
+    const auto& [certificate, key, authority] = *files;
+    return fabric::TlsSettings{certificate, key, authority, server_name};
+}
+
+std::unique_ptr<fabric::TcpServer> make_server(
+    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
+    const std::string& parameter_dtype, std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
+    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
+    const std::optional<TlsFiles>& tls, const std::optional<fabric::Timing>& timing) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+                                              memory_bytes, workers, optimizer_threads);
+    const nb::gil_scoped_release release;
+    return std::make_unique<fabric::TcpServer>(
+        std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls, ""), timing.value_or(kTiming)});
+}
+
+nb::dict server_stats(const fabric::TcpServer& server) {
+    nb::dict stats = stats_of(server.core());
+    nb::dict drops;
+    for (std::size_t reason = 0; reason < fabric::kDrops; ++reason) {
+        const auto drop = static_cast<fabric::Drop>(reason);
+        drops[fabric::name_of(drop)] = server.dropped(drop);
+    }
+    stats["drops"] = drops;
+    return stats;
+}
+
+std::unique_ptr<fabric::RemoteWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
+                                                  std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
+                                                  const std::vector<BlockSpec>& blocks,
+                                                  const std::string& parameter_dtype, double reconnect_seconds,
+                                                  const std::optional<TlsFiles>& tls, const std::string& server_name,
+                                                  const std::optional<fabric::Timing>& limits) {
+    fabric::Timing timing = limits.value_or(kTiming);
+    timing.reconnect = milliseconds("reconnect_seconds", reconnect_seconds);
+    fabric::RemoteConfig config;
+    config.shape = make_shape(blocks, parameter_dtype, store::kChunkStep);
+    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
+    config.link = {address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), timing};
+    auto worker = std::make_unique<fabric::RemoteWorker>(config);
+    while (true) {
+        {
+            const nb::gil_scoped_release release;
+            if (worker->wait_connected(kSignalCheck)) return worker;
+        }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+}
+
+nb::dict worker_stats(const fabric::RemoteWorker& worker) {
+    const fabric::LinkStats stats = worker.stats();
+    nb::dict result;
+    result["bytes_received"] = stats.bytes_received;
+    result["bytes_sent"] = stats.bytes_sent;
+    result["reconnects"] = stats.reconnects;
+    return result;
+}
+
+void bind_timing(nb::module_& module) {
+    nb::class_<fabric::Timing>(
+        module, "Timing",
+        "Time limits of the network fabric: for a hello with TLS; until a host that acknowledges nothing counts as "
+        "gone; between attempts to connect; and for telling the others why when one side closes.")
+        .def(nb::new_(&make_timing), "hello_seconds"_a = seconds(kTiming.hello),
+             "silence_seconds"_a = seconds(kTiming.silence), "backoff_seconds"_a = seconds(kTiming.backoff),
+             "longest_backoff_seconds"_a = seconds(kTiming.longest_backoff),
+             "farewell_seconds"_a = seconds(kTiming.farewell));
+}
+
+void bind_tcp_server(nb::module_& module) {
+    using Self = fabric::TcpServer;
+    nb::class_<Self>(module, "TcpServer", "The server of workers on other hosts: an open store behind TCP or TLS.")
+        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
+             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
+             "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one.")
+        .def_prop_ro("port", &Self::port)
+        .def_prop_ro("initialised", [](const Self& self) { return self.core().initialised(); })
+        .def(
+            "allow_worker",
+            [](Self& self, std::uint32_t rank, const nb::bytes& bytes) {
+                const fabric::Token token = make_token(bytes);
+                const nb::gil_scoped_release release;
+                self.allow_worker(rank, token);
+            },
+            "rank"_a, "token"_a,
+            "Lets one RemoteWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
+        .def(
+            "begin",
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups) {
+                const auto settings = make_groups(groups);
+                const nb::gil_scoped_release release;
+                self.core().begin(worker, settings);
+            },
+            "worker"_a, "groups"_a,
+            "Starts a worker's step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
+        .def(
+            "commit",
+            [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+                self.core().commit(worker, roll_back, pushes);
+            },
+            "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "A worker's vote on its step; counts when `pushes` pushes in all have come since allow_worker.")
+        .def(
+            "wait_commit",
+            [](Self& self, std::uint32_t worker, double at_most_seconds) {
+                return self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "1 when the step was committed, 0 when it was rolled back, None when that takes longer.")
+        .def(
+            "set_segments",
+            [](Self& self, std::uint32_t block, const Segments& segments) {
+                set_segments(self.core(), block, segments);
+            },
+            "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
+        .def(
+            "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
+            "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
+        .def(
+            "worker_lost",
+            [](Self& self, const std::string& message) { self.core().fail(Error(ErrorKind::worker_lost, message)); },
+            "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
+        .def("failure", [](const Self& self) { return failure_of(self.core()); })
+        .def("stats", &server_stats, "As Server.stats, and `drops`: connections that were dropped, by reason.");
+}
+
+void bind_remote_worker(nb::module_& module) {
+    using Self = fabric::RemoteWorker;
+    nb::class_<Self>(module, "RemoteWorker", "A worker's connection to a TcpServer, with memory of its own.")
+        .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
+             "parameter_dtype"_a, "reconnect_seconds"_a, "tls"_a = nb::none(), "server_name"_a = "",
+             "timing"_a = nb::none(),
+             "Returns when it is connected. tls: paths of the PEM files (certificate, key, ca); server_name: whom the "
+             "server's certificate must be for, if not for the address.")
+        .def(
+            "endpoint",
+            [](const Self& self, bool shared_window) {
+                return self.endpoint(shared_window ? fabric::MapMode::shared : fabric::MapMode::private_copy);
+            },
+            "shared_window"_a = false,
+            "Pulls, pushes and first values; a step begins and ends through the control plane. One for each worker.")
+        .def(
+            "fail",
+            [](Self& self, const std::string& class_name, const std::string& message) {
+                self.fail(Error(kind_of(class_name), message));
+            },
+            "class_name"_a, "message"_a, "Everyone who waits raises this class of luwu.errors; the first call counts.")
+        .def("stats", &worker_stats, "Payload bytes that were answered, and how often a connection was made again.")
+        .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+void bind_network(nb::module_& module) {
+    bind_timing(module);
+    bind_tcp_server(module);
+    bind_remote_worker(module);
+    module.def("tls_built_in", &fabric::tls_built_in, "Whether OpenSSL was there when this module was built.");
+}
+
+}  // namespace luwu::bindings

@@ -1,0 +1,66 @@
+#include "bindings/server_parts.h"
+
+namespace nb = nanobind;
+
+namespace luwu::bindings {
+
+fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
+                                 const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                                 std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
+                                 std::uint32_t optimizer_threads) {
+    fabric::ServerConfig config;
+    config.folders = folders;
+    config.uuid = make_uuid(uuid);
+    config.mode = create ? store::OpenMode::create : store::OpenMode::open;
+    config.shape = make_shape(blocks, parameter_dtype, chunk_elements);
+    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
+    config.memory_bytes = memory_bytes;
+    config.workers = workers;
+    config.optimizer_threads = optimizer_threads;
+    return config;
+}
+
+std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups) {
+    std::vector<pipeline::GroupSettings> settings;
+    for (const auto& [learning_rate, beta1, beta2, epsilon, weight_decay] : groups) {
+        settings.push_back({learning_rate, beta1, beta2, epsilon, weight_decay});
+    }
+    return settings;
+}
+
+void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments) {
+    std::vector<pipeline::Segment> converted;
+    for (const auto& [end, group] : segments) converted.push_back({end, group});
+    server.set_segments(block, std::move(converted));
+}
+
+std::optional<std::string> failure_of(const fabric::ParameterServer& server) {
+    const auto failure = server.failure();
+    return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
+}
+
+nb::dict stats_of(const fabric::ParameterServer& server) {
+    const pipeline::PipelineStats stats = server.stats();
+    nb::dict result;
+    result["step"] = stats.step;
+    result["attempts"] = stats.attempts;
+    result["rolled_back"] = stats.rolled_back;
+    result["bytes_pulled"] = stats.bytes_pulled;
+    result["bytes_pushed"] = stats.bytes_pushed;
+    result["bytes_read"] = stats.bytes_read;
+    result["bytes_written"] = stats.bytes_written;
+    result["pulls"] = stats.pulls;
+    result["pulls_waited"] = stats.pulls_waited;
+    result["chunks_updated"] = stats.chunks_updated;
+    result["states_waited"] = stats.states_waited;
+    result["elements_updated"] = stats.elements_updated;
+    result["update_seconds"] = static_cast<double>(stats.update_nanoseconds) * 1e-9;
+    result["planned_bytes"] = server.plan().total_bytes;
+    result["minimum_bytes"] = server.plan().minimum_bytes;
+    result["everything_resident"] = server.plan().everything_resident();
+    result["io"] = server.io_name();
+    result["direct_io"] = server.direct_io();
+    return result;
+}
+
+}  // namespace luwu::bindings

@@ -1,0 +1,29 @@
+// What the bindings of every server have in common: how it is configured, and what it tells about itself.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/store_shape.h"
+#include "fabric/parameter_server.h"
+
+namespace luwu::bindings {
+
+using Group = std::tuple<double, double, double, double, double>;  // lr, beta1, beta2, eps, weight_decay
+using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
+
+[[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
+                                               bool create, const std::vector<BlockSpec>& blocks,
+                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads);
+[[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
+void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
+[[nodiscard]] std::optional<std::string> failure_of(const fabric::ParameterServer& server);
+[[nodiscard]] nanobind::dict stats_of(const fabric::ParameterServer& server);
+
+}  // namespace luwu::bindings

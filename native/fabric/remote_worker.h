@@ -1,0 +1,57 @@
+// A worker on another host than its server: serves this process's fabric::Endpoint from memory of its own, and fetches
+// and sends over TCP. A step's beginning and its votes go through the control plane instead.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "fabric/endpoint.h"
+#include "fabric/streams.h"
+#include "fabric/tcp_link.h"
+#include "fabric/worker_window.h"
+
+namespace luwu::fabric {
+
+struct RemoteConfig {
+    store::StoreShape shape;  // the chunk size does not matter
+    std::vector<bool> held;   // per block
+    LinkSettings link;
+};
+
+class RemoteWorker {
+  public:
+    explicit RemoteWorker(const RemoteConfig& config);  // throws Error(invalid); connects in threads of its own
+    ~RemoteWorker() { close(); }
+    RemoteWorker(const RemoteWorker&) = delete;
+    RemoteWorker& operator=(const RemoteWorker&) = delete;
+
+    // Whether it is connected, within this time. Throws Error once it has failed.
+    [[nodiscard]] bool wait_connected(std::chrono::milliseconds at_most);
+    // Descriptors of control, window and arena; they stay the worker's. The endpoint's rank in them is 0.
+    [[nodiscard]] std::array<int, 3> files() const;
+    [[nodiscard]] std::unique_ptr<Endpoint> endpoint(MapMode window_mode) const;
+    void fail(const Error& error);  // whoever waits raises it; the first one counts
+    void close();                   // the same, that it was closed here; ends all threads
+    [[nodiscard]] std::optional<Error> failure() const;
+    [[nodiscard]] LinkStats stats() const { return link_.stats(); }
+
+  private:
+    RemoteWorker(const RemoteConfig& config, const store::Layout& layout);
+    RemoteWorker(const RemoteConfig& config, const pipeline::ResidencyPlan& plan);
+    void handle(Request& request);
+    void handle_release(Request& request);
+    void handle_send(Request& request);
+
+    store::StoreShape shape_;
+    MemoryFile arena_file_;
+    Mapping arena_;
+    Streams streams_;
+    mutable std::mutex mutex_;
+    std::optional<Error> failure_;
+    WorkerWindow window_;
+    TcpLink link_;
+};
+
+}  // namespace luwu::fabric

@@ -1,0 +1,60 @@
+// A worker's own memory for parameters, where the server's is out of reach: each held block has a place of its own, the
+// others take turns in slots. A block is fetched when it is pulled and forgotten when it is released.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "fabric/shared_memory.h"
+#include "pipeline/residency.h"
+
+namespace luwu::fabric {
+
+class WorkerWindow {
+  public:
+    using Reply = std::function<void(bool ok, std::int64_t offset)>;
+    // Fetches a block's parameters into its place and calls fetched() then, from any thread. Must not wait.
+    using Fetch = std::function<void(std::uint32_t block, std::span<std::byte> into)>;
+
+    // `plan`: of one worker's memory (pipeline::plan_minimum); `parameter_bytes` per block, without padding.
+    WorkerWindow(const pipeline::ResidencyPlan& plan, std::vector<std::uint64_t> parameter_bytes, Fetch fetch);
+
+    // Never waits: the reply comes at once for a block that is held, else when it was fetched, for which it may have to
+    // wait for a slot. A block that is held is not fetched again.
+    void pull(std::uint32_t block, Reply reply);
+    [[nodiscard]] bool release(std::uint32_t block);  // false: it was not held
+    void fetched(std::uint32_t block, bool ok);
+    void fail();  // replies to whoever waits
+    [[nodiscard]] int descriptor() const { return file_.descriptor(); }
+
+  private:
+    struct Block {
+        std::optional<std::uint64_t> offset;  // where it lies or is being fetched to
+        bool pinned = false;
+        std::uint32_t slot = 0;
+        std::uint32_t holds = 0;
+        std::vector<Reply> waiting;
+    };
+
+    [[nodiscard]] std::vector<std::uint32_t> place_waiting();  // with the mutex held
+    void fetch(const std::vector<std::uint32_t>& blocks);
+
+    std::uint64_t slots_offset_;
+    std::uint64_t slot_bytes_;
+    std::vector<std::uint64_t> parameter_bytes_;
+    Fetch fetch_;
+    MemoryFile file_;
+    Mapping memory_;
+    std::mutex mutex_;
+    std::vector<Block> blocks_;
+    std::vector<std::uint32_t> free_slots_;
+    std::deque<std::uint32_t> queue_;  // blocks that wait for a slot
+    bool failed_ = false;
+};
+
+}  // namespace luwu::fabric

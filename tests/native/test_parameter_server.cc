@@ -1,0 +1,138 @@
+#include <doctest/doctest.h>
+
+#include <future>
+#include <thread>
+
+#include "fabric/parameter_server.h"
+#include "kernels/convert.h"
+#include "support.h"
+
+using namespace luwu;
+using fabric::ParameterServer;
+using luwu::test::Scratch;
+
+namespace {
+
+constexpr auto kLow = kernels::Dtype::bfloat16;
+const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
+constexpr std::chrono::milliseconds kLong{10'000};
+
+fabric::ServerConfig make_config(const std::string& folder, std::uint32_t workers) {
+    fabric::ServerConfig config;
+    config.folders = {folder};
+    config.uuid = test::kUuid;
+    config.mode = store::OpenMode::create;
+    config.shape = test::small_shape(kLow);
+    config.held.assign(config.shape.blocks.size(), false);
+    config.held[0] = true;
+    config.memory_bytes = std::uint64_t{1} << 28;
+    config.workers = workers;
+    return config;
+}
+
+void initialise(ParameterServer& server) {
+    for (std::uint32_t block = 0; block < server.layout().block_count(); ++block) {
+        std::vector<float> values(server.layout().shape().blocks[block].elements);
+        for (std::size_t i = 0; i < values.size(); ++i) values[i] = test::first_value(block, i);
+        server.initialise(block, values.data());
+    }
+    server.finish_initialise();
+}
+
+// The sum over workers of one block's gradients, each rounded as its worker would.
+std::vector<float> summed_gradient(std::uint32_t workers, std::uint64_t step, std::uint32_t block,
+                                   std::uint64_t elements) {
+    std::vector<float> sum(elements, 0.0F);
+    std::vector<std::uint16_t> low(elements);
+    std::vector<float> values(elements);
+    for (std::uint32_t worker = 0; worker < workers; ++worker) {
+        for (std::uint64_t i = 0; i < elements; ++i) values[i] = test::gradient_value(worker, step, block, i);
+        kernels::float_to_bfloat16(values.data(), low.data(), elements);
+        kernels::bfloat16_to_float(low.data(), values.data(), elements);
+        for (std::uint64_t i = 0; i < elements; ++i) sum[i] += values[i];
+    }
+    return sum;
+}
+
+}  // namespace
+
+TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the workers' own gradients do") {
+    const Scratch scratch;
+    {
+        auto config = make_config(scratch.folder(), 1);
+        config.gradient_dtype = kernels::Dtype::float32;
+        config.gradient_scale = 0.5F;
+        std::vector<std::vector<float>> gradients;
+        ParameterServer server(config, [](const Error&) {});
+        initialise(server);
+        std::uint64_t pushes = 0;
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+            server.begin(0, kGroups);
+            for (std::uint32_t block = server.layout().block_count(); block-- > 0;) {
+                const store::BlockShape& shape = server.layout().shape().blocks[block];
+                if (!shape.trainable) continue;
+                CHECK(server.gradient_bytes(block) == shape.elements * sizeof(float));
+                gradients.push_back(summed_gradient(2, step, block, shape.elements));
+                server.push(0, block, reinterpret_cast<const std::byte*>(gradients.back().data()),
+                            [](pipeline::Outcome) {});
+                ++pushes;
+            }
+            server.commit(0, false, pushes);
+            CHECK(server.wait_commit(0, kLong) == 1);
+        }
+        const auto plain = pipeline::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
+        CHECK(server.plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
+    }
+    CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 2, 3)));
+}
+
+TEST_CASE("a vote that overtakes its worker's pushes counts when they have come") {
+    const Scratch scratch;
+    const std::vector<std::byte> gradient(1 << 16);  // outlives the server
+    ParameterServer server(make_config(scratch.folder(), 1), [](const Error&) {});
+    initialise(server);
+    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
+    for (std::uint64_t step = 1; step <= 2; ++step) {
+        server.begin(0, kGroups);
+        server.push(0, 2, gradient.data(), [](pipeline::Outcome) {});
+        server.commit(0, step == 2, 2 * step);
+        CHECK_THROWS_AS(server.commit(0, false, 2 * step), Error);
+        CHECK_FALSE(server.wait_commit(0, std::chrono::milliseconds(20)).has_value());
+        server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
+        CHECK(server.wait_commit(0, kLong) == (step == 2 ? 0 : 1));
+        CHECK(server.wait_commit(0, kLong) == (step == 2 ? 0 : 1));
+    }
+    server.joined(0);
+    server.begin(0, kGroups);
+    server.commit(0, true, 1);
+    server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
+    CHECK(server.wait_commit(0, kLong) == 0);
+    CHECK_THROWS_AS(server.begin(1, kGroups), Error);
+    server.begin(0, kGroups);
+    server.commit(0, false, 99);
+    auto waiter = std::async(std::launch::async, [&] { (void)server.wait_commit(0, kLong); });
+    server.fail(Error(ErrorKind::worker_lost, "worker 3 is lost"));
+    CHECK_THROWS_WITH_AS(waiter.get(), "worker 3 is lost", Error);
+}
+
+TEST_CASE("a read gives a block's parameters also after its worker pushed, and leaves the pass alone") {
+    const Scratch scratch;
+    const std::vector<std::byte> gradient(1 << 16);
+    ParameterServer server(make_config(scratch.folder(), 2), [](const Error&) {});
+    initialise(server);
+    server.begin(0, kGroups);
+    server.push(0, 3, gradient.data(), [](pipeline::Outcome) {});
+    std::promise<pipeline::Outcome> promise;
+    server.read(3, [&](pipeline::Outcome outcome) { promise.set_value(outcome); });
+    const pipeline::Outcome outcome = promise.get_future().get();
+    REQUIRE(outcome.ok);
+    std::vector<float> values(server.layout().shape().blocks[3].elements);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = test::first_value(3, i);
+    std::vector<std::uint16_t> low(values.size());
+    kernels::float_to_bfloat16(values.data(), low.data(), low.size());
+    CHECK(std::equal(low.begin(), low.end(), reinterpret_cast<const std::uint16_t*>(server.window() + outcome.value)));
+    server.release(3);
+    CHECK_FALSE(server.failure().has_value());
+    server.pull(0, 3, [](pipeline::Outcome) {});
+    CHECK(server.failure().has_value());
+}
