@@ -58,7 +58,7 @@ class ServerProcess:
 def work(url: str, rank: int, workers: int, steps: int, then: str = "leave", tls: TlsFiles | None = None) -> None:
     """A worker: some steps, and then it leaves, dies, or goes on until it is stopped."""
     try:
-        session = connect(url, rank=rank, workers=workers, key=KEY, tls=tls)
+        session = connect(url, rank=rank, workers=workers, key=None if tls else KEY, tls=tls)
         worker = NumpyWorker(session, small_manifest())
         for _ in range(steps):
             worker.step()

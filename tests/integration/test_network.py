@@ -26,6 +26,7 @@ from tests.integration.network import (
 
 import luwu
 from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError, ServerError
+from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.folders import open_reader
@@ -166,16 +167,12 @@ def test_mutual_tls_lets_in_who_has_a_certificate_of_the_authority(tmp_path: Pat
     train_locally(tmp_path / "local", 2, 2)
     with ServerProcess(tmp_path / "store", 2, *map(str, flags), key=None) as server:
         assert run_workers(server.url, 2, 2, ours) == [0, 0]
-        half = luwu_tls(theirs.certificate, theirs.key, authority)  # trusts the server, which does not trust it
+        half = TlsFiles(theirs.certificate, theirs.key, authority)  # trusts the server, which does not trust it
         for wrong in (theirs, half, None):
             with pytest.raises(AuthenticationError, match=server.url.removeprefix("luwu://")):
                 luwu.connect(server.url, rank=0, workers=2, tls=wrong, timeouts=Timeouts(connect_seconds=20))
         assert server.stop() == 0
     assert equal(tmp_path / "local/store", tmp_path / "store")
-
-
-def luwu_tls(certificate: Path, key: Path, authority: Path) -> network.TlsFiles:
-    return network.TlsFiles(certificate, key, authority)
 
 
 def test_a_worker_with_certificates_meets_a_server_without(tmp_path: Path) -> None:

@@ -81,12 +81,12 @@ def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> 
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit this: the signal comes to sigwait alone
     with NetworkServer(wanted, credentials, settings.timeouts) as network:
         log.info("serves %s stores=%s workers=%d", network.url, ",".join(wanted.stores), wanted.workers)
-        sys.stdout.write(f"{network.url}\n")
-        sys.stdout.flush()
         if url_file is not None:
             partial = url_file.with_suffix(".partial")
             partial.write_text(f"{network.url}\n")
             partial.replace(url_file)
+        sys.stdout.write(f"{network.url}\n")
+        sys.stdout.flush()
         number = signal.sigwait(SIGNALS)
         log.info("stops signal=%s step=%d", signal.Signals(number).name, network.step)
     log.info("stopped")
