@@ -35,6 +35,8 @@ def channel_options(timeouts: Timeouts) -> list[tuple[str, int]]:
     return [
         ("grpc.keepalive_time_ms", int(timeouts.keepalive_interval_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(timeouts.keepalive_timeout_seconds * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(timeouts.keepalive_timeout_seconds * 1000)),
+        ("grpc.http2.bdp_probe", 0),  # its pings would stand in the way of those that find a dead peer
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
