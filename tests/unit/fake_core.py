@@ -85,6 +85,7 @@ class FakeCore:
     def commit(self, worker: int, roll_back: bool, pushes: int) -> None:
         with self.changed:
             self.votes[worker] = (roll_back, pushes)
+            self.changed.notify_all()
             self._try_finish()
 
     def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -109,6 +111,27 @@ def test_workers_begin_together_and_each_set_of_them_resumes(serve):
     for expected in (2, 4):
         results = together(server, 3, lambda session: (train(session, 2), session.step)[1])
         assert results == [expected] * 3
+
+
+def test_ctrl_c_ends_the_wait_for_a_commit(serve):
+    server = serve(workers=2)
+    with ThreadPoolExecutor(2) as pool:
+        sessions = list(pool.map(lambda rank: join(server, rank, 2), range(2)))
+        workers = list(pool.map(lambda session: NumpyWorker(session, small_manifest()), sessions))
+        endpoint, core = workers[0].endpoint, CORES[max(CORES)]
+
+        def interrupt():
+            with core.changed:
+                core.changed.wait_for(lambda: core.votes, 30)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        endpoint.begin([GROUP])
+        vote = endpoint.commit(skip=True)
+        pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            endpoint.wait(vote)
+    for session in sessions:
+        session.close()
 
 
 def test_a_missing_worker_is_named_when_the_time_is_over(serve):
