@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize lint format bench clean
+.PHONY: help setup train test test-sanitize lint format proto bench clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
@@ -35,6 +35,9 @@ format: setup ## Rewrite the sources as ruff and clang-format want them
 	@$(BIN)/ruff check --fix $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/ruff format $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/clang-format -i $(CXX_SOURCES)
+
+proto: setup ## Write the control plane's Python modules from control.proto anew
+	@tools/proto.sh
 
 bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
 	@$(BIN)/python tools/bench.py

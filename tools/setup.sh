@@ -12,6 +12,7 @@ missing_system_packages() {
     [[ -e /usr/include/liburing.h ]] || echo liburing-dev
     [[ -e /usr/include/doctest/doctest.h ]] || echo doctest-dev
     [[ -e /usr/include/openssl/ssl.h ]] || echo libssl-dev
+    command -v openssl >/dev/null || echo openssl # tests make certificates with it
     has_allocator || echo libtcmalloc-minimal4
     command -v ip >/dev/null || echo iproute2
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev

@@ -7,18 +7,21 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luwu.fabric.session import Session, open
+    from luwu.fabric.local import open
+    from luwu.fabric.remote import connect
+    from luwu.fabric.session import Session
     from luwu.optim.adamw import AdamW
     from luwu.worker.parallelize import full_state_dict, parallelize
 
-__all__ = ["AdamW", "Session", "full_state_dict", "open", "parallelize"]
+__all__ = ["AdamW", "Session", "connect", "full_state_dict", "open", "parallelize"]
 
 # Resolved at first use, so that a server or `luwu --help` does not wait for torch.
 _PLACES = {
     "AdamW": "luwu.optim.adamw",
     "Session": "luwu.fabric.session",
+    "connect": "luwu.fabric.remote",
     "full_state_dict": "luwu.worker.parallelize",
-    "open": "luwu.fabric.session",
+    "open": "luwu.fabric.local",
     "parallelize": "luwu.worker.parallelize",
 }
 

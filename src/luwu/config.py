@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -66,6 +66,9 @@ class Group(BaseModel):
     """A group of settings: unknown names are refused, and the text below each field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+GroupT = TypeVar("GroupT", bound=Group)
 
 
 class ModelSettings(Group):
@@ -190,6 +193,11 @@ def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
     Raises:
         ConfigError: naming the setting, what was expected, what was found.
     """
+    return build(Settings, *overlays)
+
+
+def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> GroupT:
+    """`build_settings` for any group of groups."""
     merged: dict[str, dict[str, Any]] = {}
     for overlay in overlays:
         for group, values in overlay.items():
@@ -197,9 +205,9 @@ def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
                 raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {values!r}")
             merged.setdefault(group, {}).update(values)
     try:
-        return Settings.model_validate(merged)
+        return kind.model_validate(merged)
     except ValidationError as error:
-        raise _config_error(error) from None
+        raise _config_error(kind, error) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -225,9 +233,9 @@ def to_toml(settings: Settings) -> str:
     return "\n".join(lines)
 
 
-def describe(group: str, name: str) -> str:
-    """The meaning of one setting, as declared above."""
-    return _fields(group)[name].description or ""
+def describe(group: str, name: str, kind: type[Group] = Settings) -> str:
+    """The meaning of one setting, as declared with it."""
+    return _fields(kind, group)[name].description or ""
 
 
 def default_text(group: str, name: str) -> str:
@@ -255,13 +263,13 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
 
 def _fixed_settings() -> Iterator[tuple[str, str]]:
     for group in Settings.model_fields:
-        yield from ((group, name) for name, field in _fields(group).items() if FIXED in field.metadata)
+        yield from ((group, name) for name, field in _fields(Settings, group).items() if FIXED in field.metadata)
 
 
-def _fields(group: str) -> Mapping[str, FieldInfo]:
+def _fields(kind: type[Group], group: str) -> Mapping[str, FieldInfo]:
     """The settings of a group, or the groups where the name is none of theirs."""
-    field = Settings.model_fields.get(group)
-    annotation = field.annotation if field else Settings
+    field = kind.model_fields.get(group)
+    annotation = field.annotation if field else kind
     assert isinstance(annotation, type) and issubclass(annotation, Group)
     return annotation.model_fields
 
@@ -277,16 +285,18 @@ def _toml_value(value: object) -> str:
     return repr(value)
 
 
-def _config_error(error: ValidationError) -> ConfigError:
+def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     """The first complaint in our own words."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         text = str(inner)
-        return ConfigError(text if text.startswith(("model.", "run.")) else f"{place}: {text}")
+        return ConfigError(
+            text if text.startswith(tuple(f"{group}." for group in kind.model_fields)) else f"{place}: {text}"
+        )
     if first["type"] == "extra_forbidden":
-        known = _fields(str(first["loc"][0]))
+        known = _fields(kind, str(first["loc"][0]))
         return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return ConfigError(f"{place}: expected {expected}, found {first['input']!r}; change it in the settings or its flag")

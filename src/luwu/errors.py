@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "AuthenticationError",
     "ConfigError",
     "DataError",
     "LuwuError",
@@ -18,6 +19,7 @@ __all__ = [
     "StorePermissionError",
     "StoreSpaceError",
     "WorkerLostError",
+    "error_named",
 ]
 
 
@@ -65,8 +67,12 @@ class ServerError(LuwuError):
     """When the server stopped; every waiting worker gets it, with the server's own message."""
 
 
+class AuthenticationError(LuwuError):
+    """When the job key or the TLS certificates of a server and of who wants to join it do not fit together."""
+
+
 class WorkerLostError(LuwuError):
-    """When a worker of the run died; the run ends at the last committed step."""
+    """When a worker of the run, or a switch between, died; the run ends at the last committed step."""
 
 
 class NonFiniteError(LuwuError):
@@ -79,3 +85,9 @@ class DataError(LuwuError):
 
 class StepOrderError(LuwuError):
     """When forward, backward and ``optim.step()`` are called in an order that one step cannot be made of."""
+
+
+def error_named(name: str, otherwise: type[LuwuError] = LuwuError) -> type[LuwuError]:
+    """The class above of this name, as another process sent it; ``otherwise`` for a name that is none of them."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, LuwuError) else otherwise

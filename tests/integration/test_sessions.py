@@ -24,7 +24,7 @@ from luwu.errors import (
     StorePermissionError,
     WorkerLostError,
 )
-from luwu.fabric.session import join
+from luwu.fabric.local import join
 from luwu.server.folders import StoreIdentity, open_reader, read_identity, write_identity
 from luwu.server.server import LocalServer
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.integration.network import KEY, ServerProcess
 
 pytestmark = pytest.mark.slow
 
@@ -181,3 +182,34 @@ def test_one_run_folder_has_one_user(folder):
     assert str(process.pid) in error
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
+
+
+def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with ServerProcess(folder / "elsewhere-store", 2) as server:
+        process = start(folder, "elsewhere", "--server", server.url)
+        wait_for_steps(folder, "elsewhere", 5)
+        process.send_signal(signal.SIGINT)
+        code, output, error = finish(process)
+        assert code == 130, error
+        code, output, error = finish(start(folder, "elsewhere", "--server", server.url))
+        assert code == 0, error
+        assert "resuming after step" in output
+        assert (losses(folder, "elsewhere"), validation(output)) == undisturbed
+        assert not (folder / "elsewhere/store").exists()
+        monkeypatch.setenv("LUWU_JOB_KEY", KEY[::-1])
+        code, _, error = finish(start(folder, "elsewhere", "--server", server.url))
+        assert code == 2 and "the job key is not the server's" in error
+
+
+def test_a_worker_that_dies_far_from_its_server(folder, undisturbed, monkeypatch):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with ServerProcess(folder / "far-store", 2) as server:
+        process = start(folder, "far", "--server", server.url)
+        wait_for_steps(folder, "far", 5)
+        os.kill(workers_of(process)[1], signal.SIGKILL)
+        code, _, error = finish(process)
+        assert code == 1 and "worker 1" in error and "killed by SIGKILL" in error
+        code, output, error = finish(start(folder, "far", "--server", server.url))
+        assert code == 0, error
+        assert (losses(folder, "far"), validation(output)) == undisturbed

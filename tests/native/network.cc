@@ -146,6 +146,15 @@ std::int64_t Trainee::step(std::uint64_t number, bool roll_back) {
     return *outcome;
 }
 
+std::vector<std::unique_ptr<Trainee>> join(fabric::TcpServer& server, std::uint16_t port, std::uint32_t workers,
+                                           const fabric::Timing& timing) {
+    std::vector<std::unique_ptr<Trainee>> all;
+    for (std::uint32_t rank = 0; rank < workers; ++rank) {
+        all.push_back(std::make_unique<Trainee>(server, remote_config(server, port, rank, timing)));
+    }
+    return all;
+}
+
 void train(std::vector<std::unique_ptr<Trainee>>& workers, std::uint64_t first_step, std::uint64_t last_step) {
     std::vector<std::thread> threads;
     for (const auto& worker : workers) {
@@ -177,6 +186,11 @@ Proxy::~Proxy() {
 void Proxy::cut_after(std::uint64_t up, std::uint64_t down) {
     most_up_ = up;
     most_down_ = down;
+}
+
+void Proxy::damage_at(std::uint64_t up, std::uint64_t down) {
+    damaged_[1] = up;
+    damaged_[0] = down;
 }
 
 void Proxy::cut() {
@@ -219,6 +233,8 @@ bool Proxy::forward(Pair& pair, bool up) {
     std::uint64_t& carried = up ? pair.up : pair.down;
     const std::uint64_t most = up ? most_up_ : most_down_;
     const auto allowed = std::min(static_cast<std::uint64_t>(count), most - std::min(most, carried));
+    const std::uint64_t damaged = damaged_[up ? 1 : 0] - carried;
+    if (damaged < allowed) bytes[damaged] = static_cast<char>(bytes[damaged] ^ 0x10);
     for (std::uint64_t sent = 0; sent < allowed;) {
         const auto moved =
             send((up ? pair.server : pair.worker).get(), bytes.data() + sent, allowed - sent, MSG_NOSIGNAL);

@@ -58,8 +58,20 @@ class Trainee {
     std::unique_ptr<fabric::Endpoint> endpoint_;
 };
 
+std::vector<std::unique_ptr<Trainee>> join(fabric::TcpServer& server, std::uint16_t port, std::uint32_t workers,
+                                           const fabric::Timing& timing = kTiming);
 // Every worker in a thread of its own; all must commit.
 void train(std::vector<std::unique_ptr<Trainee>>& workers, std::uint64_t first_step, std::uint64_t last_step);
+
+template <typename Act>
+Error failure_of(Act&& act) {
+    try {
+        act();
+    } catch (const Error& error) {
+        return error;
+    }
+    return {ErrorKind::invalid, "no error"};
+}
 
 // Forwards connections to a server, and breaks them.
 class Proxy {
@@ -72,6 +84,8 @@ class Proxy {
     [[nodiscard]] std::uint16_t port() const { return port_; }
     // Cuts every connection that has carried so many bytes from the worker, or to it.
     void cut_after(std::uint64_t up, std::uint64_t down);
+    // Changes a byte of every connection, the one that so many were carried before, from the worker or to it.
+    void damage_at(std::uint64_t up, std::uint64_t down);
     void cut();                                           // all connections, now
     void refuse(bool refusing) { refusing_ = refusing; }  // new connections are closed at once
     void stall(fabric::Stream stream, bool stalled) { stalled_[static_cast<std::size_t>(stream)] = stalled; }
@@ -93,6 +107,7 @@ class Proxy {
     std::uint16_t port_;
     std::atomic<std::uint64_t> most_up_{~0ULL};
     std::atomic<std::uint64_t> most_down_{~0ULL};
+    std::array<std::atomic<std::uint64_t>, 2> damaged_{~0ULL, ~0ULL};  // down, up
     std::atomic<std::uint64_t> cuts_{0};
     std::atomic<bool> cut_now_{false};
     std::atomic<bool> refusing_{false};

@@ -8,12 +8,14 @@ import typer
 from typer.core import TyperGroup
 
 from luwu.cli.doctor import doctor
+from luwu.cli.health import health
+from luwu.cli.server import server
 from luwu.cli.train import train
-from luwu.errors import ConfigError, DataError, LuwuError, ManifestMismatchError, MemoryBudgetError
+from luwu.errors import AuthenticationError, ConfigError, DataError, LuwuError, ManifestMismatchError, MemoryBudgetError
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
-BAD_INPUT = (ConfigError, DataError, ManifestMismatchError, MemoryBudgetError)
+BAD_INPUT = (AuthenticationError, ConfigError, DataError, ManifestMismatchError, MemoryBudgetError)
 
 
 class Commands(TyperGroup):
@@ -37,6 +39,8 @@ app = typer.Typer(
     help="Train models whose parameters and optimizer state live in a store on disk.",
 )
 app.command()(train)
+app.command()(server)
+app.command()(health)
 app.command()(doctor)
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from luwu.config import Settings
     from luwu.launch.folder import RunFolder
+    from luwu.launch.job import RemoteServer
     from luwu.launch.local import Outcome
 
 EXIT_STOPPED = 130
@@ -45,12 +46,21 @@ def train(
     device: Annotated[str | None, setting("run", "device")] = None,
     seed: Annotated[int | None, setting("run", "seed")] = None,
     checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
+    server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
 ) -> None:
     """Train a small language model on text, with the server and the workers on this machine.
 
     Without arguments it learns Python from the standard library's source in a few minutes. The same command again
     goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
+
+    With `--server` all workers of that server start here, and memory and stores are the server's own. For workers on
+    several machines start a script that calls `luwu.connect` under torchrun.
     """
+    remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca))
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data},
         "model": {"layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
@@ -70,10 +80,32 @@ def train(
     given = {
         group: {name: value for name, value in values.items() if value is not None} for group, values in flags.items()
     }
-    run_training(config, run, given)
+    run_training(config, run, given, remote)
 
 
-def run_training(config: Path | None, run: Path | None, flags: dict[str, dict[str, Any]]) -> None:
+def find_server(
+    url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None]
+) -> RemoteServer | None:
+    """The server that was named, once its URL and files have been looked at; raises ConfigError."""
+    if url is None:
+        return None
+    from luwu.config import absolute
+    from luwu.fabric.address import parse_url
+    from luwu.fabric.credentials import find_credentials, tls_files
+    from luwu.launch.job import RemoteServer
+
+    files = tls_files(*tls)
+    find_credentials(key_file=key_file, tls=files)
+    return RemoteServer(
+        url=parse_url(url).url,
+        key_file=absolute(key_file) if key_file else None,
+        tls=(absolute(files.certificate), absolute(files.key), absolute(files.authority)) if files else None,
+    )
+
+
+def run_training(
+    config: Path | None, run: Path | None, flags: dict[str, dict[str, Any]], server: RemoteServer | None = None
+) -> None:
     """Settle the settings, prepare the data, run, and tell how it ended."""
     from rich.console import Console
 
@@ -94,7 +126,7 @@ def run_training(config: Path | None, run: Path | None, flags: dict[str, dict[st
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
-        outcome = LocalRun(settings, folder, display).run()
+        outcome = LocalRun(settings, folder, display, server).run()
     draw_plots(folder, outcome)
     tell(console, settings, folder, outcome)
     if outcome.stopped:

@@ -1,5 +1,1 @@
-"""Sessions and endpoints over the native data plane."""
-
-from luwu._native import copy_past_cache
-
-__all__ = ["copy_past_cache"]
+"""Sessions and endpoints over the native data plane, on one host and over the network."""

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import luwu.errors as errors
+from luwu.errors import LuwuError, ServerError, error_named
 
 PROTOCOL_VERSION = 1
 SOCKET_NAME = "luwu.sock"
@@ -56,7 +56,7 @@ def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
     return json.loads(payload), files
 
 
-def error_message(error: errors.LuwuError) -> Message:
+def error_message(error: LuwuError) -> Message:
     """The answer that carries an error to the other side."""
     return {"error": type(error).__name__, "message": str(error)}
 
@@ -64,8 +64,7 @@ def error_message(error: errors.LuwuError) -> Message:
 def raise_if_error(answer: Message) -> Message:
     """Return an answer, or raise the error of `luwu.errors` that it carries."""
     if "error" in answer:
-        kind = getattr(errors, str(answer["error"]), errors.ServerError)
-        raise kind(answer["message"])
+        raise error_named(str(answer["error"]), ServerError)(answer["message"])
     return answer
 
 

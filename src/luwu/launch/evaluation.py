@@ -9,22 +9,30 @@ from luwu.config import Settings
 from luwu.data.corpus import Bytes
 from luwu.data.sampler import cut, share
 from luwu.fabric.session import Session
+from luwu.launch.reports import ReportFunction
 from luwu.models.gpt import generate
 
 PROMPT_BYTES = 64
 
 
-def evaluate(settings: Settings, model: torch.nn.Module, session: Session, text: Bytes, device: torch.device) -> None:
+def evaluate(
+    settings: Settings,
+    model: torch.nn.Module,
+    session: Session,
+    text: Bytes,
+    device: torch.device,
+    report: ReportFunction,
+) -> None:
     """Measure the model on the held-back `text` (uint8) and let it write; the results go to the launcher."""
     model.eval()
-    loss_sum, sequences = validate(settings, model, session, text, device)
+    loss_sum, sequences = validate(settings, model, session, text, device, report)
     if session.rank == 0:
-        session.report({"kind": "stage", "text": "writing a sample", "detail": ""})
+        report({"kind": "stage", "text": "writing a sample", "detail": ""})
     prompt = choose_prompt(text)
     seq = settings.model.seq
     ids = torch.from_numpy(prompt.astype(np.int64)).to(device)
     written = generate(model, ids, settings.sample.length, seq, settings.sample.temperature, settings.run.seed)
-    session.report(
+    report(
         {
             "kind": "result",
             "loss_sum": loss_sum,
@@ -37,7 +45,12 @@ def evaluate(settings: Settings, model: torch.nn.Module, session: Session, text:
 
 @torch.no_grad()
 def validate(
-    settings: Settings, model: torch.nn.Module, session: Session, text: Bytes, device: torch.device
+    settings: Settings,
+    model: torch.nn.Module,
+    session: Session,
+    text: Bytes,
+    device: torch.device,
+    report: ReportFunction,
 ) -> tuple[float, int]:
     """This worker's share of the validation: its losses summed over sequences, and how many sequences it had.
 
@@ -58,7 +71,7 @@ def validate(
         sequences += len(own)
         if session.rank == 0:
             done = first + len(together)
-            session.report({"kind": "stage", "text": "validating", "detail": f"{done} of {wanted} sequences"})
+            report({"kind": "stage", "text": "validating", "detail": f"{done} of {wanted} sequences"})
     return loss_sum, sequences
 
 

@@ -18,13 +18,25 @@ ERROR_MARK = "luwu error "
 """Starts the line in the log of a worker that ended with a typed error; JSON follows: {"type": ..., "message": ...}."""
 
 
+class RemoteServer(BaseModel):
+    """A server on the network and the files to join it with; secrets stay in their files, or in the environment."""
+
+    url: str
+    key_file: str | None = None
+    tls: tuple[str, str, str] | None = None
+    """certificate, key and authority"""
+
+
 class Job(BaseModel):
     """A run as one worker needs to know it. Times and paths are the launcher's."""
 
     settings: Settings
     folder: str
-    socket_path: str
+    socket_path: str | None
+    """of the launcher's own server"""
     launcher_pid: int
+    server: RemoteServer | None = None
+    """where the launcher has none"""
 
     @property
     def stop_path(self) -> Path:

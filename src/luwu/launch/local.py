@@ -1,4 +1,4 @@
-"""A whole run on this machine: an embedded server here, worker processes beside it.
+"""A whole run on this machine: an embedded server here, or one on the network, and worker processes beside it.
 
 This process never imports torch: the workers bring their own, and it stays as small as the server is.
 """
@@ -10,6 +10,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from luwu.config import Settings
@@ -17,11 +18,12 @@ from luwu.data.corpus import Corpus
 from luwu.errors import ServerError
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import Job
+from luwu.launch.job import Job, RemoteServer
 from luwu.launch.processes import WorkerProcesses
 from luwu.observe.display import Display
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
+from luwu.server.folders import lock_folder, make_folder
 from luwu.server.server import LocalServer
 
 LOOK_SECONDS = 0.1
@@ -45,10 +47,40 @@ class Outcome:
     sample: str = ""
 
 
-class LocalRun:
-    """Runs a job once: start or resume, train, evaluate."""
+class ServerElsewhere:
+    """Stands for a server on the network: holds the run folder for this launcher, and knows no counts."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, display: Display) -> None:
+    socket_path = None
+
+    def __init__(self, folder: Path) -> None:
+        make_folder(folder)
+        self._lock = lock_folder(folder, "run folder")
+
+    def __enter__(self) -> ServerElsewhere:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.close()
+
+    def stats(self) -> dict[str, Any]:
+        """Nothing: that server is watched where it runs."""
+        return {}
+
+
+class LocalRun:
+    """Runs a job once: start or resume, train, evaluate.
+
+    Args:
+        settings: of the run; memory and stores are the server's own where it is elsewhere.
+        folder: what the run leaves behind.
+        display: what the user sees.
+        server: on the network; None: this process embeds one.
+    """
+
+    def __init__(
+        self, settings: Settings, folder: RunFolder, display: Display, server: RemoteServer | None = None
+    ) -> None:
+        self._remote = server
         self._settings = settings
         self._folder = folder
         self._display = display
@@ -71,17 +103,7 @@ class LocalRun:
         Raises:
             LuwuError: what a worker or the server failed with; the run stands at its last commit.
         """
-        run = self._settings.run
-        with (
-            Interrupts() as interrupts,
-            LocalServer(
-                self._folder.path,
-                list(run.stores),
-                run.memory,
-                run.workers,
-                on_report=lambda rank, report: self._reports.put((rank, report)),
-            ) as server,
-        ):
+        with Interrupts() as interrupts, self._serve() as server:
             self._display.stage("reading the text")
             self._outcome.corpus = self._folder.load_corpus(self._settings)
             self._server = server
@@ -92,17 +114,28 @@ class LocalRun:
                 self._metrics.close()
         return self._outcome
 
+    def _serve(self) -> LocalServer | ServerElsewhere:
+        run = self._settings.run
+        if self._remote is not None:
+            return ServerElsewhere(self._folder.path)
+        return LocalServer(self._folder.path, list(run.stores), run.memory, run.workers, on_report=self._queue)
+
+    def _queue(self, rank: int, report: Report) -> None:
+        self._reports.put((rank, report))
+
     def _supervise(self, interrupts: Interrupts) -> None:
         job = Job(
             settings=self._settings,
             folder=str(self._folder.path),
-            socket_path=str(self._server.socket_path),
+            socket_path=str(self._server.socket_path) if self._remote is None else None,
             launcher_pid=os.getpid(),
+            server=self._remote,
         )
         job.write(self._folder.job_path)
         job.stop_path.unlink(missing_ok=True)
         self._display.stage("starting workers")
-        workers = WorkerProcesses(self._folder, self._settings.run.workers)
+        pipes = self._queue if self._remote is not None else None
+        workers = WorkerProcesses(self._folder, self._settings.run.workers, pipes)
         asked = False
         try:
             while workers.running():

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import luwu.errors
-from luwu.errors import LuwuError, WorkerLostError
+from luwu.errors import LuwuError, WorkerLostError, error_named
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
+from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe
 from luwu.observe.machine import worker_allocator
 
 LOG_LINES = 12
@@ -44,9 +45,12 @@ class Ended:
 
 
 class WorkerProcesses:
-    """N worker processes in sessions of their own, so that Ctrl-C reaches the launcher alone."""
+    """N worker processes in sessions of their own, so that Ctrl-C reaches the launcher alone.
 
-    def __init__(self, folder: RunFolder, workers: int) -> None:
+    With ``on_report``, called with (rank, report), they report through pipes rather than through their server.
+    """
+
+    def __init__(self, folder: RunFolder, workers: int, on_report: Callable[[int, Report], None] | None = None) -> None:
         self._folder = folder
         self._order_of_death: list[Ended] = []
         threads = max(1, len(os.sched_getaffinity(0)) // workers)
@@ -60,20 +64,32 @@ class WorkerProcesses:
                     "OMP_NUM_THREADS": str(threads),
                     **preload,
                 }
-                with folder.log_path(rank).open("wb") as log:
-                    self._processes.append(
-                        subprocess.Popen(
-                            [sys.executable, "-m", "luwu.launch.worker", str(folder.job_path)],
-                            env=environment,
-                            stdin=subprocess.DEVNULL,
-                            stdout=log,
-                            stderr=subprocess.STDOUT,
-                            start_new_session=True,
-                        )
-                    )
+                self._processes.append(self._start(rank, environment, on_report))
         except OSError:
             self.kill()
             raise
+
+    def _start(
+        self, rank: int, environment: dict[str, str], on_report: Callable[[int, Report], None] | None
+    ) -> subprocess.Popen[bytes]:
+        pipe = ReportPipe(rank, on_report) if on_report is not None else None
+        given = [pipe.write_descriptor] if pipe is not None else []
+        if pipe is not None:
+            environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
+        try:
+            with self._folder.log_path(rank).open("wb") as log:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "luwu.launch.worker", str(self._folder.job_path)],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    pass_fds=given,
+                )
+        finally:
+            if pipe is not None:
+                pipe.given_away()
 
     def running(self) -> bool:
         """Whether any worker still runs."""
@@ -139,8 +155,5 @@ def typed_error(log: str) -> LuwuError | None:
     for line in reversed(log.splitlines()):
         if line.startswith(ERROR_MARK):
             words = json.loads(line.removeprefix(ERROR_MARK))
-            kind = getattr(luwu.errors, words["type"], LuwuError)
-            if not (isinstance(kind, type) and issubclass(kind, LuwuError)):
-                kind = LuwuError
-            return kind(words["message"])
+            return error_named(words["type"])(words["message"])
     return None

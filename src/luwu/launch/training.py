@@ -12,9 +12,12 @@ from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
 from luwu.errors import ConfigError, DataError
-from luwu.fabric.session import Session, join
+from luwu.fabric.credentials import TlsFiles
+from luwu.fabric.local import join
+from luwu.fabric.session import Session
 from luwu.launch.evaluation import evaluate
 from luwu.launch.job import Job
+from luwu.launch.reports import ReportFunction, reporter
 from luwu.launch.worker import StopRequest
 from luwu.models.gpt import GPT, Block, GPTConfig
 
@@ -27,7 +30,8 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
     text, validation_text = corpus.map(folder)
     device = choose_device(settings, rank)
-    session = join(job.socket_path, rank, workers)
+    session = find_session(job, rank, workers)
+    report = reporter(session)
     with torch.device("meta"):
         model = GPT(GPTConfig(**settings.model.model_dump()))
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -40,7 +44,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         checkpoint=settings.run.checkpoint,
         seed=settings.run.seed,
     )
-    session.report(
+    report(
         {
             "kind": "start",
             "parameters": parameters,
@@ -50,15 +54,26 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         }
     )
     sampler = Sampler(text, settings.model.seq, settings.run.batch, settings.run.seed)
-    trainer = Trainer(settings, model, session, sampler, device)
+    trainer = Trainer(settings, model, session, sampler, device, report)
     stopped = False
     while not stopped and session.step < settings.run.steps:
         stopped = trainer.run_step(stop, job.stop_path)
     if stopped:
-        session.report({"kind": "stopped"})
+        report({"kind": "stopped"})
     else:
-        evaluate(settings, model, session, validation_text, device)
+        evaluate(settings, model, session, validation_text, device, report)
     session.close()  # only here: a worker that fails must not look as if it had left
+
+
+def find_session(job: Job, rank: int, workers: int) -> Session:
+    """Join the launcher's server, or the one on the network that the launcher was told of."""
+    if job.server is None:
+        assert job.socket_path is not None
+        return join(job.socket_path, rank, workers)
+    from luwu.fabric.remote import connect  # brings gRPC, which a run on one machine does without
+
+    tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
+    return connect(job.server.url, rank=rank, workers=workers, key_file=job.server.key_file, tls=tls)
 
 
 def choose_device(settings: Settings, rank: int) -> torch.device:
@@ -74,8 +89,15 @@ class Trainer:
     """Tries one step after another; everything a step depends on comes from the settings and the session's counts."""
 
     def __init__(
-        self, settings: Settings, model: torch.nn.Module, session: Session, sampler: Sampler, device: torch.device
+        self,
+        settings: Settings,
+        model: torch.nn.Module,
+        session: Session,
+        sampler: Sampler,
+        device: torch.device,
+        report: ReportFunction,
     ) -> None:
+        self._report = report
         self._settings = settings
         self._model = model
         self._session = session
@@ -112,7 +134,7 @@ class Trainer:
             partial.write_text(str(attempt))
             partial.replace(stop_path)
         self._optimizer.step()
-        session.report(
+        self._report(
             {
                 "kind": "step",
                 "attempt": attempt,

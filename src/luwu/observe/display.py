@@ -134,10 +134,10 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
         ("left", duration(meter.seconds_left())),
         ("pulled", size(last.bytes_pulled)),
         ("pushed", size(last.bytes_pushed)),
-        ("store read", size(server.get("bytes_read", 0))),
-        ("store written", size(server.get("bytes_written", 0))),
-        ("communication hidden", f"{100 * meter.hidden():.0f} %"),
     ]
+    if server:  # else the store is another machine's
+        shown += [("store read", size(server["bytes_read"])), ("store written", size(server["bytes_written"]))]
+    shown.append(("communication hidden", f"{100 * meter.hidden():.0f} %"))
     if meter.rolled_back:
         shown.append(("rolled back", str(meter.rolled_back)))
     return shown

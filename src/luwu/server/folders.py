@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO, TypeVar
 
 from luwu import _native
 from luwu.errors import (
@@ -16,13 +20,16 @@ from luwu.errors import (
     StoreCorruptError,
     StoreError,
     StoreFormatError,
+    StoreLockedError,
     StorePermissionError,
     StoreSpaceError,
 )
-from luwu.store.manifest import ROOT_NAME, Manifest, first_difference
+from luwu.fabric.blocks import block_specs
+from luwu.store.manifest import Manifest, first_difference
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 1
+LOCK_NAME = "luwu.lock"
 
 
 @dataclass(frozen=True)
@@ -124,21 +131,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def block_specs(manifest: Manifest) -> list[_native.BlockSpec]:
-    """The manifest's blocks as the native core wants them. The root unit's blocks are held through the whole step."""
-    return [
-        _native.BlockSpec(block.name, block.elements, block.trainable, block.name.startswith(ROOT_NAME))
-        for block in manifest.blocks
-    ]
+CoreT = TypeVar("CoreT")
 
 
-def open_server(
-    folders: list[Path], manifest: Manifest, memory_bytes: int, workers: int, optimizer_threads: int
-) -> tuple[_native.Server, Manifest]:
-    """Open the store in these folders for this manifest, or create it, and start its server.
+@dataclass(frozen=True)
+class Store:
+    """A store as a native server opens it."""
 
-    Returns:
-        The native server, and the manifest as the store has it (its own chunk size).
+    folders: list[Path]
+    identity: StoreIdentity
+    create: bool
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as the store has it (its own chunk size)."""
+        return self.identity.manifest
+
+
+def open_store(
+    folders: list[Path], manifest: Manifest, start: Callable[[Store], CoreT], *, with_chunks: bool = False
+) -> CoreT:
+    """Open the store in these folders for this manifest, or create it, and start a native server over it.
+
+    Args:
+        folders: one or more; the first has the manifest file.
+        manifest: the model's.
+        start: makes the native server.
+        with_chunks: the model's chunk size must be the store's.
 
     Raises:
         ManifestMismatchError: the store was made for another model.
@@ -148,7 +167,7 @@ def open_server(
         make_folder(folder)
     identity = read_identity(folders[0])
     if identity is not None:
-        difference = first_difference(manifest, identity.manifest)
+        difference = first_difference(manifest, identity.manifest, with_chunks=with_chunks)
         if difference is not None:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} was made for another model: {difference}; "
@@ -161,20 +180,50 @@ def open_server(
             )
     create = identity is None
     identity = identity or StoreIdentity(uuid.uuid4().hex, len(folders), manifest)
-    server = _native.Server(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        create,
-        block_specs(identity.manifest),
-        identity.manifest.dtype,
-        identity.manifest.chunk_elements,
-        memory_bytes,
-        workers,
-        optimizer_threads,
-    )
+    core = start(Store(folders, identity, create))
     if create:
         write_identity(folders[0], identity)
-    return server, identity.manifest
+    return core
+
+
+def open_server(
+    folders: list[Path], manifest: Manifest, memory_bytes: int, workers: int, optimizer_threads: int
+) -> _native.Server:
+    """Open or create a store (`open_store`) and serve it to this host's workers through shared memory."""
+
+    def start(store: Store) -> _native.Server:
+        return _native.Server(
+            [str(folder) for folder in store.folders],
+            store.identity.uuid,
+            store.create,
+            block_specs(store.manifest),
+            store.manifest.dtype,
+            store.manifest.chunk_elements,
+            memory_bytes,
+            workers,
+            optimizer_threads,
+        )
+
+    return open_store(folders, manifest, start)
+
+
+def lock_folder(folder: Path, what: str) -> TextIO:
+    """Hold a folder for this process until the file is closed; raises StoreLockedError, which names who has it."""
+    file = (folder / LOCK_NAME).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise StoreLockedError(
+            f"the {what} {folder} is in use by process {owner}; stop that process or use another folder"
+        ) from error
+    # Who holds it is for the message above only: on a full disk the run goes on without it.
+    with suppress(OSError):
+        os.truncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
+    return file
 
 
 def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:

@@ -66,13 +66,16 @@ class Manifest:
             ) from error
 
 
-def first_difference(expected: Manifest, found: Manifest) -> str | None:
+def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool = False) -> str | None:
     """Name the first thing in which the store's manifest ``found`` is not what the model ``expected``.
 
-    ``chunk_elements`` is not compared: it is the store's own business, not the model's.
+    ``chunk_elements`` is the store's own business, not the model's, so on one host it is not compared. Over a network
+    (``with_chunks``) it is what packets are counted by, and both sides must agree.
     """
     if expected.dtype != found.dtype:
         return f"dtype: expected {expected.dtype}, found {found.dtype}"
+    if with_chunks and expected.chunk_elements != found.chunk_elements:
+        return f"chunk size: expected {expected.chunk_elements} elements, found {found.chunk_elements}"
     parameter = _first_parameter_difference(expected, found)
     if parameter is not None:
         return parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,8 @@ HyperParameters = tuple[float, float, float, float, float]
 """lr, beta1, beta2, eps, weight_decay of one optimizer group."""
 
 
-class Endpoint(Protocol):
-    """The worker's end of the fabric. Handles are waited for; every wait may raise the server's error."""
+class DataEndpoint(Protocol):
+    """The worker's end of a data plane. Handles are waited for; every wait may raise the server's error."""
 
     @property
     def window(self) -> Memory:
@@ -37,10 +37,6 @@ class Endpoint(Protocol):
 
     def register(self, nbytes: int) -> Memory:
         """Take the next ``nbytes`` of the arena."""
-        ...
-
-    def begin(self, groups: Sequence[HyperParameters]) -> None:
-        """Start an attempt at a step with these hyper-parameters, before its first pull."""
         ...
 
     def pull(self, block: int) -> int:
@@ -63,12 +59,24 @@ class Endpoint(Protocol):
         """Commit step 0, after every block's `initialise`."""
         ...
 
-    def commit(self, skip: bool = False) -> int:
-        """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
-        ...
-
     def wait(self, handle: int) -> int:
         """Block until the request is done and return its result."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds."""
+        ...
+
+
+class Endpoint(DataEndpoint, Protocol):
+    """The worker's end of the fabric: a data plane, and the beginning and the end of a step."""
+
+    def begin(self, groups: Sequence[HyperParameters]) -> None:
+        """Start an attempt at a step with these hyper-parameters, before its first pull."""
+        ...
+
+    def commit(self, skip: bool = False) -> int:
+        """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
         ...
 
 

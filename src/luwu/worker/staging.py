@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from luwu.errors import ConfigError
-from luwu.fabric import copy_past_cache
+from luwu.fabric.memory import copy_past_cache
 
 _LARGE_BYTES = 1 << 18
 """From here on a copy past the cache is faster than torch's."""

@@ -1,0 +1,28 @@
+"""`luwu health`: ask a server whether it serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def health(
+    url: Annotated[str, typer.Argument(help="luwu://HOST:PORT of the server")],
+    tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
+) -> None:
+    """Ask a server whether it serves; prints the answer.
+
+    Exit status: 0 it serves, 1 it does not or does not answer, 2 arguments that cannot work.
+    """
+    from luwu.fabric.credentials import Credentials, find_credentials, tls_files
+    from luwu.fabric.health import check_health
+
+    tls = find_credentials(tls=tls_files(tls_cert, tls_key, tls_ca)).tls
+    status = check_health(url, Credentials(tls=tls))
+    typer.echo(f"{url} {status}")
+    if status != "serving":
+        raise typer.Exit(1)

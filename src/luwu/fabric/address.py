@@ -1,0 +1,47 @@
+"""Where a server listens: ``luwu://HOST:PORT`` for who connects, ``HOST:PORT`` for who listens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from luwu.errors import ConfigError
+
+SCHEME = "luwu://"
+DEFAULT_PORT = 7070
+
+
+@dataclass(frozen=True)
+class HostPort:
+    """A host by name or number, and a port; 0 lets the kernel choose where one listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """HOST:PORT, an IPv6 number in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address as workers write it."""
+        return f"{SCHEME}{self}"
+
+
+def parse_host_port(text: str, *, lowest_port: int = 0) -> HostPort:
+    """Read ``HOST``, ``HOST:PORT`` or ``[IPV6]:PORT``; without a port it is 7070. Raises ConfigError."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\s:/\[\]@?#]+))(?::(\d{1,5}))?", text)
+    port = int(match[3]) if match and match[3] else DEFAULT_PORT
+    if match is None or not lowest_port <= port < 1 << 16:
+        raise ConfigError(
+            f"address {text!r}: expected HOST:PORT or [IPV6]:PORT with a port from {lowest_port} to 65535, "
+            f"such as 10.0.0.9:{DEFAULT_PORT}"
+        )
+    return HostPort(match[1] or match[2], port)
+
+
+def parse_url(url: str) -> HostPort:
+    """Read ``luwu://HOST:PORT``. Raises ConfigError."""
+    if not url.startswith(SCHEME):
+        raise ConfigError(f"server {url!r}: expected an address such as {SCHEME}10.0.0.9:{DEFAULT_PORT}")
+    return parse_host_port(url.removeprefix(SCHEME).rstrip("/"), lowest_port=1)

@@ -1,0 +1,241 @@
+"""A participant's end of the control plane: reaching the server, proving the key, calls, and the watch."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric import control_pb2_grpc
+from luwu.fabric.address import parse_url
+from luwu.fabric.credentials import Credentials, make_nonce
+from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
+from luwu.fabric.timeouts import Timeouts
+
+REFUSALS = 3
+"""A port that takes connections and this often does not speak as it should belongs to no server of ours."""
+
+
+def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
+    """A channel to the server at ``luwu://HOST:PORT``; connects when it is first used. Raises ConfigError."""
+    target, options = str(parse_url(url)), channel_options(timeouts)
+    if credentials.tls is None:
+        return grpc.insecure_channel(target, options)
+    certificate, key, authority = credentials.tls.read()
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
+
+
+class ControlClient:
+    """One session on a server's control plane. Calls may come from any thread.
+
+    Args:
+        url: ``luwu://HOST:PORT``.
+        credentials: what this side proves itself with.
+        timeouts: of the network.
+        on_event: called with each event of the watch, in a thread of its own.
+        on_end: called with the error that the session ended with, unless it was closed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        timeouts: Timeouts,
+        on_event: Callable[[pb.Event], None],
+        on_end: Callable[[LuwuError], None],
+    ) -> None:
+        self.url = url
+        self._credentials = credentials
+        self._timeouts = timeouts
+        self._on_event = on_event
+        self._on_end = on_end
+        self._channel = open_channel(url, credentials, timeouts)
+        self._stub = control_pb2_grpc.ControlStub(self._channel)
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._lock = threading.Lock()
+        self._error: LuwuError | None = None
+        self._closed = False
+        self._watching = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="luwu-watch", daemon=True)
+
+    def join(self, asked: str, join: Callable[[Any, bytes, bytes, float], pb.JoinReply]) -> str:
+        """Prove the key, join and watch.
+
+        Args:
+            asked: what the proof is about, see fabric/credentials.py.
+            join: makes the call from the stub, the server's nonce, the proof, and how long it may take in seconds.
+
+        Returns:
+            The server's transport.
+
+        Raises:
+            ServerError: nobody answered in time. AuthenticationError: the keys or certificates do not fit.
+            ConfigError: the server does not want this participant. Others: see `luwu.errors`.
+        """
+        own = make_nonce()
+        hello = self._hello(own)
+        proof = self._credentials.prove_participant(own, hello.nonce, asked)
+        seconds = self._timeouts.rejoin_seconds + self._timeouts.answer_seconds
+        try:
+            reply = join(self._stub, hello.nonce, proof, seconds)
+        except grpc.RpcError as error:
+            raise self._translated(error, "joining") from None
+        expected = self._credentials.prove_server(own, hello.nonce, asked)
+        if expected and reply.proof != expected:
+            raise AuthenticationError(f"the server at {self.url} does not know the job key; check the address")
+        self._metadata = ((SESSION_METADATA, reply.session.hex()),)
+        self._thread.start()
+        if not self._watching.wait(self._timeouts.answer_seconds):
+            raise self.error() or ServerError(f"the server at {self.url} did not let this participant watch; run again")
+        if self._error is not None:
+            raise self._error
+        return str(reply.transport)
+
+    def error(self) -> LuwuError | None:
+        """What the session ended with, if it did."""
+        return self._error
+
+    def call(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> Any:
+        """Call a method and return its answer.
+
+        Args:
+            method: of control.proto.
+            request: its message.
+            seconds: how long it may take; default: ``answer_seconds``.
+            patient: it waits for other workers, so only the session's end ends it.
+        """
+        return self.finish(self.start(method, request, seconds, patient=patient))
+
+    def start(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> grpc.Future:
+        """Begin a call; `finish` waits for its answer."""
+        if self._error is not None:
+            raise self._again(self._error)
+        limit = None if patient else seconds or self._timeouts.answer_seconds
+        return getattr(self._stub, method).future(request, timeout=limit, metadata=self._metadata)
+
+    def finish(self, call: grpc.Future) -> Any:
+        """Wait for a call's answer; Ctrl-C is seen. Raises what the server answered with, or the session ended with."""
+        while True:
+            try:
+                return call.result(timeout=self._timeouts.signal_check_seconds)
+            except grpc.FutureTimeoutError:
+                continue
+            except grpc.FutureCancelledError:
+                raise self._again(self._error or ServerError("the session was closed during a call")) from None
+            except grpc.RpcError as error:
+                raise self._translated(error, "waiting for an answer") from None
+
+    def close(self, *, leave: bool) -> None:
+        """End the session; without leaving first it counts as a loss."""
+        with self._lock:
+            self._closed = True  # what the watch says from now on is no news
+        if leave and self._error is None and self._metadata:
+            with suppress(LuwuError):  # the server may be gone already
+                self.call("Leave", pb.LeaveRequest(), self._timeouts.leave_seconds)
+        self._channel.close()
+        if self._thread.is_alive():
+            self._thread.join(self._timeouts.leave_seconds)
+
+    def _hello(self, nonce: bytes) -> pb.HelloReply:
+        request = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce)
+        deadline = time.monotonic() + self._timeouts.connect_seconds
+        refusals = 0
+        while True:
+            remaining = max(0.001, deadline - time.monotonic())
+            try:
+                reply = self._stub.Hello(request, timeout=min(remaining, self._timeouts.answer_seconds))
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise self._translated(error, "saying hello") from None
+                reached = self._reached()
+                refusals += reached
+                if refusals >= REFUSALS:
+                    raise self._misunderstood(error) from None
+                if time.monotonic() + self._timeouts.retry_seconds >= deadline:
+                    raise ServerError(
+                        f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s "
+                        f"({_reason(error)}); start it, or check the address and what lies between"
+                    ) from None
+                time.sleep(self._timeouts.retry_seconds)
+                continue
+            if reply.protocol_version != PROTOCOL_VERSION:
+                raise ConfigError(
+                    f"protocol version: expected {PROTOCOL_VERSION}, found {reply.protocol_version} at {self.url}; "
+                    "install the server's version of luwu"
+                )
+            return reply
+
+    def _reached(self) -> bool:
+        """Whether somebody takes connections there at all."""
+        address = parse_url(self.url)
+        try:
+            with socket.create_connection((address.host, address.port), self._timeouts.retry_seconds):
+                return True
+        except OSError:
+            return False
+
+    def _misunderstood(self, error: grpc.RpcError) -> LuwuError:
+        reason = _reason(error)
+        if self._credentials.tls is not None:
+            return AuthenticationError(
+                f"TLS with the server at {self.url} failed ({reason}); use certificates that the same authority "
+                "signed on both sides, and on the server one that names its host"
+            )
+        return AuthenticationError(
+            f"{self.url} takes connections but does not answer as a luwu server without TLS does ({reason}); "
+            "check the address, or name certificates with tls=, --tls-cert or LUWU_TLS_CERT"
+        )
+
+    def _watch(self) -> None:
+        error: LuwuError = ServerError(f"the server at {self.url} ended the session; run again to resume")
+        try:
+            for event in self._stub.Watch(pb.WatchRequest(), metadata=self._metadata):
+                if event.HasField("watching"):
+                    self._watching.set()
+                elif event.HasField("failure"):
+                    self._end(error_named(event.failure.error, ServerError)(event.failure.message))
+                elif event.HasField("closing"):
+                    self._end(ServerError(event.closing.message))
+                else:
+                    self._on_event(event)
+        except grpc.RpcError as broken:
+            error = self._translated(broken, "watching")
+        self._end(error)
+        self._watching.set()
+
+    def _end(self, error: LuwuError) -> None:
+        with self._lock:
+            if self._closed or self._error is not None:
+                return
+            self._error = error
+        self._on_end(error)
+
+    def _translated(self, error: grpc.RpcError, what: str) -> LuwuError:
+        sent = error_from(error.trailing_metadata(), error.details() or "")
+        if sent is not None:
+            return sent
+        if self._error is not None:
+            return self._again(self._error)
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ServerError(f"the server at {self.url} did not answer in time while {what}; look at its log")
+        return ServerError(
+            f"the server at {self.url} ended while {what} ({_reason(error)}); "
+            "start it where it is down, and run again to resume at the last committed step"
+        )
+
+    @staticmethod
+    def _again(error: LuwuError) -> LuwuError:
+        """The same error to raise once more: an exception belongs to one place."""
+        return type(error)(str(error))
+
+
+def _reason(error: grpc.RpcError) -> str:
+    details = (error.details() or "no details").split("last error: ")[-1]
+    return f"{error.code().name.lower()}: {details}"

@@ -1,0 +1,211 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Empty(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ("protocol_version", "nonce")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    nonce: bytes
+    def __init__(self, protocol_version: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class HelloReply(_message.Message):
+    __slots__ = ("protocol_version", "nonce", "asks_for_key")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FOR_KEY_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    nonce: bytes
+    asks_for_key: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., nonce: _Optional[bytes] = ..., asks_for_key: bool = ...) -> None: ...
+
+class JoinWorkerRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "rank", "workers")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    rank: int
+    workers: int
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., rank: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class JoinSwitchRequest(_message.Message):
+    __slots__ = ("nonce", "proof", "name", "address", "port", "fan_in")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    FAN_IN_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    name: str
+    address: str
+    port: int
+    fan_in: int
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., fan_in: _Optional[int] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("session", "proof", "transport")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    session: bytes
+    proof: bytes
+    transport: str
+    def __init__(self, session: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., transport: _Optional[str] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("watching", "failure", "topology", "closing")
+    WATCHING_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    CLOSING_FIELD_NUMBER: _ClassVar[int]
+    watching: Watching
+    failure: Failure
+    topology: Topology
+    closing: Closing
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
+
+class Watching(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("error", "message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    message: str
+    def __init__(self, error: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Closing(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class Topology(_message.Message):
+    __slots__ = ("job", "workers", "address", "port", "position", "below")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    job: int
+    workers: int
+    address: str
+    port: int
+    position: int
+    below: _containers.RepeatedCompositeFieldContainer[Neighbour]
+    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+
+class Neighbour(_message.Message):
+    __slots__ = ("name", "address", "port")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    address: str
+    port: int
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("manifest",)
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    manifest: str
+    def __init__(self, manifest: _Optional[str] = ...) -> None: ...
+
+class AttachReply(_message.Message):
+    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token")
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    fresh: bool
+    step: int
+    attempts: int
+    rolled_back: int
+    data_token: bytes
+    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
+
+class InitialisedRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetSegmentsRequest(_message.Message):
+    __slots__ = ("block", "segments")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    block: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, block: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("end", "group")
+    END_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    end: int
+    group: int
+    def __init__(self, end: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
+
+class BeginRequest(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[HyperParameters]
+    def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ...) -> None: ...
+
+class HyperParameters(_message.Message):
+    __slots__ = ("lr", "beta1", "beta2", "eps", "weight_decay")
+    LR_FIELD_NUMBER: _ClassVar[int]
+    BETA1_FIELD_NUMBER: _ClassVar[int]
+    BETA2_FIELD_NUMBER: _ClassVar[int]
+    EPS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    def __init__(self, lr: _Optional[float] = ..., beta1: _Optional[float] = ..., beta2: _Optional[float] = ..., eps: _Optional[float] = ..., weight_decay: _Optional[float] = ...) -> None: ...
+
+class CommitRequest(_message.Message):
+    __slots__ = ("roll_back", "pushes")
+    ROLL_BACK_FIELD_NUMBER: _ClassVar[int]
+    PUSHES_FIELD_NUMBER: _ClassVar[int]
+    roll_back: bool
+    pushes: int
+    def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ...) -> None: ...
+
+class CommitReply(_message.Message):
+    __slots__ = ("committed",)
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    committed: bool
+    def __init__(self, committed: bool = ...) -> None: ...
+
+class ReportRequest(_message.Message):
+    __slots__ = ("report",)
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    report: str
+    def __init__(self, report: _Optional[str] = ...) -> None: ...
+
+class LeaveRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

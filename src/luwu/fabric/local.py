@@ -1,0 +1,153 @@
+"""Sessions on one host: `open` embeds the server in this process, `join` finds one through its socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from luwu import _native
+from luwu.config import parse_size
+from luwu.errors import ConfigError, ServerError
+from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
+from luwu.fabric.session import Session
+from luwu.server.server import LocalServer
+from luwu.store.manifest import Manifest
+
+DEFAULT_MEMORY = "8GiB"
+_JOIN_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
+_LEAVE_SECONDS = 60.0
+
+
+class LocalSession(Session):
+    """A session with a server of this host, through its Unix socket and shared memory."""
+
+    def __init__(self, connection: socket.socket, rank: int, workers: int, server: LocalServer | None = None) -> None:
+        super().__init__(rank, workers)
+        self._connection = connection
+        self._server = server
+
+    @property
+    def server(self) -> LocalServer | None:
+        """The server that this process embeds, if it does."""
+        return self._server
+
+    def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
+        answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})
+        try:
+            self._endpoint = _native.Endpoint(files, self.rank, self._connection.fileno(), shared_window)
+        finally:
+            for file in files:
+                os.close(file)
+        self.step, self.attempts, self.rolled_back = answer["step"], answer["attempts"], answer["rolled_back"]
+        return bool(answer["fresh"])
+
+    def initialised(self) -> None:
+        """Let the other workers in: the store's first values are committed."""
+        self._ask({"type": "initialised"})
+
+    def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
+        self._ask({"type": "segments", "block": block, "segments": [list(segment) for segment in segments]})
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Send something that JSON can hold to whoever started the server; nothing comes back."""
+        try:
+            send(self._connection, {"type": "report", "report": report})
+        except OSError as error:
+            raise ServerError("the server ended; run again to resume at the last committed step") from error
+
+    def _end(self, *, failed: bool) -> None:
+        try:
+            if not failed:
+                with suppress(OSError):  # the server may be gone already
+                    send(self._connection, {"type": "leave"})
+                if self._server is not None:
+                    self._server.wait_for_leaves(_LEAVE_SECONDS)
+        finally:
+            if self._server is not None:
+                self._server.close()
+            self._connection.close()
+
+    def _ask(self, message: Message) -> tuple[Message, list[int]]:
+        try:
+            send(self._connection, message)
+            received = receive(self._connection)
+        except OSError as error:
+            raise ServerError(f"the connection to the server broke: {error}") from error
+        if received is None:
+            raise ServerError("the server ended; run again to resume at the last committed step")
+        return raise_if_error(received[0]), received[1]
+
+
+def open(
+    path: str | Path,
+    *,
+    stores: Sequence[str | Path] | None = None,
+    memory: str | int = DEFAULT_MEMORY,
+    rank: int | None = None,
+    workers: int | None = None,
+) -> LocalSession:
+    """Open a run in this process, which is then its own server, like SQLite.
+
+    Under torchrun (or with ``rank`` and ``workers``) the processes of this host share one run: rank 0 embeds the
+    server, the others join it through the run folder.
+
+    Args:
+        path: folder of the run; made where missing.
+        stores: folders to stripe the store over; default: ``path/store``.
+        memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
+        rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
+
+    Raises:
+        StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
+    """
+    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+    workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
+    if not 0 <= rank < workers:
+        raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    run_dir = Path(path)
+    if rank > 0:
+        return join(run_dir / SOCKET_NAME, rank, workers)
+    folders = [Path(folder) for folder in stores] if stores else None
+    server = LocalServer(run_dir, folders, parse_size(memory), workers)
+    try:
+        return join(server.socket_path, rank, workers, server=server)
+    except BaseException:
+        server.close()
+        raise
+
+
+def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServer | None = None) -> LocalSession:
+    """Join the server that listens at a socket of this host, waiting up to a minute for it to be there.
+
+    Raises:
+        ServerError: nobody listens there. ConfigError: the server expects other workers.
+    """
+    path = Path(socket_path)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            with short_address(path) as address:
+                connection.connect(address)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                connection.close()
+                raise ServerError(
+                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                ) from error
+            time.sleep(_RETRY_SECONDS)
+    session = LocalSession(connection, rank, workers, server)
+    try:
+        session._ask({"type": "join", "protocol": PROTOCOL_VERSION, "rank": rank, "workers": workers})
+    except BaseException:
+        connection.close()
+        raise
+    return session

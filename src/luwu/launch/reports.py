@@ -1,0 +1,55 @@
+"""Workers' reports to the launcher where no server of this machine carries them: a pipe each, one JSON text a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from luwu.errors import ServerError
+from luwu.fabric.session import Session
+
+REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
+"""Environment variable of a worker: the open file that its reports go to."""
+
+Report = dict[str, Any]
+ReportFunction = Callable[[Report], None]
+
+
+def reporter(session: Session) -> ReportFunction:
+    """How this worker reports: through the launcher's pipe if it was given one, else through its session."""
+    descriptor = os.environ.get(REPORT_DESCRIPTOR)
+    if descriptor is None:
+        return session.report
+    pipe = int(descriptor)
+
+    def report(words: Report) -> None:
+        line = memoryview(f"{json.dumps(words)}\n".encode())
+        try:
+            while line:
+                line = line[os.write(pipe, line) :]
+        except OSError as error:
+            raise ServerError(f"the launcher of this worker ended: {error}; run again to resume") from error
+
+    return report
+
+
+class ReportPipe:
+    """The launcher's end of one worker's pipe: a thread hands each report on until the worker ends."""
+
+    def __init__(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
+        self._read, self.write_descriptor = os.pipe()
+        self._thread = threading.Thread(target=self._run, args=(rank, on_report), name="luwu-reports", daemon=True)
+        self._thread.start()
+
+    def given_away(self) -> None:
+        """The worker has its end; close this process's copy, or the pipe never ends."""
+        os.close(self.write_descriptor)
+
+    def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
+        with open(self._read, encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("\n"):  # a worker that was killed may leave half a line
+                    on_report(rank, json.loads(line))

@@ -1,0 +1,198 @@
+"""The control plane's gRPC service: translates between messages and `Runs`, and lets nobody by without a token."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric import control_pb2_grpc
+from luwu.fabric.credentials import switch_request, worker_request
+from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
+from luwu.server.gate import Gate
+from luwu.server.participants import Participant
+from luwu.server.run import Worker
+from luwu.server.runs import Runs
+from luwu.server.topology import SwitchMember
+from luwu.store.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def answering(handler: Handler) -> Handler:
+    """Have a method's errors travel to the caller as their class and message."""
+
+    @functools.wraps(handler)
+    def answer(self: ControlService, request: Any, context: Any) -> Any:
+        try:
+            return handler(self, request, context)
+        except LuwuError as error:
+            _abort(context, error)
+        except MemoryError:
+            _abort(context, ServerError("the server has no memory left; lower --memory"))
+
+    return answer  # type: ignore[return-value]
+
+
+def _abort(context: Any, error: LuwuError) -> NoReturn:
+    authentic = not isinstance(error, AuthenticationError)
+    context.set_trailing_metadata(((ERROR_METADATA, type(error).__name__),))
+    context.abort(grpc.StatusCode.ABORTED if authentic else grpc.StatusCode.UNAUTHENTICATED, error_text(error))
+    raise AssertionError("abort raises")
+
+
+class ControlService(control_pb2_grpc.ControlServicer):
+    """Serves control.proto.
+
+    Args:
+        runs: the runs to serve.
+        gate: who may join.
+        transport: name of the data plane, which workers must bring.
+        on_report: called with (rank, report) for everything a worker reports.
+    """
+
+    def __init__(
+        self, runs: Runs, gate: Gate, transport: str, on_report: Callable[[int, dict[str, Any]], None]
+    ) -> None:
+        self._runs = runs
+        self._gate = gate
+        self._transport = transport
+        self._on_report = on_report
+
+    @answering
+    def Hello(self, request: pb.HelloRequest, context: Any) -> pb.HelloReply:  # noqa: N802
+        """Challenge a participant of the same protocol."""
+        if request.protocol_version != PROTOCOL_VERSION:
+            log.warning("refused peer=%s why='protocol %d'", context.peer(), request.protocol_version)
+            raise ConfigError(
+                f"protocol version: expected {PROTOCOL_VERSION}, found {request.protocol_version}; "
+                "install the server's version of luwu"
+            )
+        nonce = self._gate.challenge(request.nonce)
+        return pb.HelloReply(protocol_version=PROTOCOL_VERSION, nonce=nonce, asks_for_key=self._gate.asks_for_key)
+
+    @answering
+    def JoinWorker(self, request: pb.JoinWorkerRequest, context: Any) -> pb.JoinReply:  # noqa: N802
+        """Let a worker in."""
+        asked = worker_request(request.rank, request.workers)
+        proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
+        worker = self._runs.join_worker(request.rank, request.workers, context.peer())
+        if not context.is_active():  # it went while it waited, and will never watch
+            self._runs.gone(worker)
+        return pb.JoinReply(session=worker.token, proof=proof, transport=self._transport)
+
+    @answering
+    def JoinSwitch(self, request: pb.JoinSwitchRequest, context: Any) -> pb.JoinReply:  # noqa: N802
+        """Let a switch in."""
+        asked = switch_request(request.name, request.address, request.port, request.fan_in)
+        proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
+        switch = SwitchMember(
+            name=f"switch {request.name}",
+            peer=context.peer(),
+            address=request.address,
+            port=request.port,
+            fan_in=request.fan_in,
+        )
+        self._runs.join_switch(switch)
+        return pb.JoinReply(session=switch.token, proof=proof, transport=self._transport)
+
+    def Watch(self, request: pb.WatchRequest, context: Any) -> Iterator[pb.Event]:  # noqa: N802
+        """Send what happens; the stream's end is the participant's."""
+        participant = self._start_watch(request, context)
+        yield pb.Event(watching=pb.Watching())
+        while (event := participant.events.get()) is not None:
+            yield event
+
+    @answering
+    def _start_watch(self, request: pb.WatchRequest, context: Any) -> Participant:
+        participant = self._participant(context)
+        if participant.watched:
+            raise ConfigError(f"{participant.name} watches already")
+        participant.watched = True
+        if not context.add_callback(lambda: self._watch_ended(participant)):
+            self._watch_ended(participant)
+        return participant
+
+    def _watch_ended(self, participant: Participant) -> None:
+        participant.end_watch()
+        self._runs.gone(participant)
+
+    @answering
+    def Attach(self, request: pb.AttachRequest, context: Any) -> pb.AttachReply:  # noqa: N802
+        """Open the store for a worker's model."""
+        worker = self._worker(context)
+        attached = self._runs.attach(worker, Manifest.from_json(request.manifest))
+        return pb.AttachReply(fresh=attached.fresh, data_token=attached.token, **attached.stats)
+
+    @answering
+    def Initialised(self, request: pb.InitialisedRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """The first values are committed."""
+        run = self._worker(context).run
+        with run.core() as core:
+            if not core.initialised:
+                raise ConfigError("initialised: expected the first values in the store, found none; write them before")
+        run.let_in()
+        return pb.Empty()
+
+    @answering
+    def SetSegments(self, request: pb.SetSegmentsRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Set the optimizer groups of a block."""
+        with self._worker(context).run.core() as core:
+            core.set_segments(request.block, [(segment.end, segment.group) for segment in request.segments])
+        return pb.Empty()
+
+    @answering
+    def Begin(self, request: pb.BeginRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Start an attempt at a step."""
+        worker = self._worker(context)
+        worker.run.begin(
+            worker.rank,
+            [(group.lr, group.beta1, group.beta2, group.eps, group.weight_decay) for group in request.groups],
+        )
+        return pb.Empty()
+
+    @answering
+    def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:  # noqa: N802
+        """End an attempt."""
+        worker = self._worker(context)
+        committed = worker.run.commit(worker.rank, request.roll_back, request.pushes, context.is_active)
+        return pb.CommitReply(committed=bool(committed))
+
+    @answering
+    def Report(self, request: pb.ReportRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """Hand on what a worker says."""
+        rank = self._worker(context).rank
+        try:
+            self._on_report(rank, json.loads(request.report))
+        except ValueError as error:
+            raise ConfigError(f"report: expected JSON, found {error}") from None
+        return pb.Empty()
+
+    @answering
+    def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.Empty:  # noqa: N802
+        """A participant goes on purpose."""
+        self._runs.leave(self._participant(context))
+        return pb.Empty()
+
+    def _participant(self, context: Any) -> Participant:
+        for key, value in context.invocation_metadata():
+            if key == SESSION_METADATA:
+                try:
+                    return self._runs.participants.find(bytes.fromhex(value))
+                except ValueError:
+                    break
+        raise AuthenticationError("session: expected its token with every call, found none; join first")
+
+    def _worker(self, context: Any) -> Worker:
+        participant = self._participant(context)
+        if not isinstance(participant, Worker):
+            raise ConfigError(f"{participant.name} is no worker and makes no steps")
+        return participant

@@ -1,0 +1,82 @@
+"""The native servers of the network's transports behind one interface. A new transport is one line in `TRANSPORTS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from luwu import _native
+from luwu.fabric.blocks import block_specs
+from luwu.fabric.credentials import TlsFiles
+from luwu.fabric.links import native_timing
+from luwu.fabric.timeouts import Timeouts
+from luwu.server.folders import Store
+from luwu.server.membership import Core
+
+HyperParameters = tuple[float, float, float, float, float]
+
+
+class NetworkCore(Core, Protocol):
+    """A native server whose workers push and pull over the network, and begin and commit through the control plane."""
+
+    @property
+    def port(self) -> int:
+        """Where the data plane listens."""
+        ...
+
+    def allow_worker(self, rank: int, token: bytes) -> None:
+        """Let this rank into the data plane with this token alone."""
+        ...
+
+    def begin(self, worker: int, groups: Sequence[HyperParameters]) -> None:
+        """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with."""
+        ...
+
+    def commit(self, worker: int, roll_back: bool, pushes: int) -> None:
+        """End a worker's attempt once this many of its pushes since it joined have come. Returns at once."""
+        ...
+
+    def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:
+        """1: committed, 0: rolled back, None: not yet. Raises what the run failed with."""
+        ...
+
+
+@dataclass(frozen=True)
+class CoreSettings:
+    """What a native server needs beside its store."""
+
+    memory_bytes: int
+    workers: int
+    optimizer_threads: int
+    address: str
+    port: int
+    job: int
+    tls: TlsFiles | None
+    timeouts: Timeouts
+
+
+StartCore = Callable[[Store, CoreSettings], NetworkCore]
+
+
+def start_tcp(store: Store, settings: CoreSettings) -> NetworkCore:
+    """Serve a store over TCP, encrypted where there are certificates."""
+    return _native.TcpServer(
+        folders=[str(folder) for folder in store.folders],
+        uuid=store.identity.uuid,
+        create=store.create,
+        blocks=block_specs(store.manifest),
+        parameter_dtype=store.manifest.dtype,
+        chunk_elements=store.manifest.chunk_elements,
+        memory_bytes=settings.memory_bytes,
+        workers=settings.workers,
+        optimizer_threads=settings.optimizer_threads,
+        address=settings.address,
+        port=settings.port,
+        job=settings.job,
+        tls=settings.tls.paths if settings.tls is not None else None,
+        timing=native_timing(settings.timeouts),
+    )
+
+
+TRANSPORTS: dict[str, StartCore] = {"tcp": start_tcp}

@@ -1,0 +1,257 @@
+"""The workers of one run: who has joined, whose model opened the store, who has gone. Every kind of server has it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Protocol, TypeVar
+
+from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
+from luwu.store.manifest import Manifest, first_difference
+
+
+class Core(Protocol):
+    """What membership needs of a native server: a store that is open, its pipeline, and its data plane."""
+
+    @property
+    def initialised(self) -> bool:
+        """Whether the store holds first values."""
+        ...
+
+    def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block: ascending (end element, group)."""
+        ...
+
+    def worker_left(self, rank: int) -> None:
+        """The worker makes no more steps; fails the run when others are in one, or begin one later."""
+        ...
+
+    def worker_lost(self, message: str) -> None:
+        """Fail the run: every wait raises WorkerLostError with this message."""
+        ...
+
+    def failure(self) -> str | None:
+        """What the run failed with, if it did."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the store was opened, and its committed step."""
+        ...
+
+
+CoreT = TypeVar("CoreT", bound=Core)
+
+
+class Membership(Generic[CoreT]):
+    """One set of workers over one opening of the store. Functions may be called from any thread.
+
+    Args:
+        workers: how many make a step.
+        open_core: opens the store for the first worker's manifest.
+        gather_seconds: `attach` returns when every worker has attached, and fails the run after this time; None: it
+            does not wait for the others.
+    """
+
+    def __init__(
+        self, workers: int, open_core: Callable[[Manifest], CoreT], gather_seconds: float | None = None
+    ) -> None:
+        if workers < 1:
+            raise ConfigError(f"workers: expected at least 1, found {workers}")
+        self.workers = workers
+        self._open_core = open_core
+        self._gather_seconds = gather_seconds
+        self._changed = threading.Condition()  # its lock may be taken again by who holds it
+        self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
+        self._core: CoreT | None = None
+        self._manifest: Manifest | None = None
+        self._first_values = False
+        self._joined: set[int] = set()
+        self._attached: set[int] = set()  # have used the data plane, which serves each rank once
+        self._lost: list[str] = []
+        self._error: LuwuError | None = None
+        self._closed = False
+        self._uses = 0
+
+    @property
+    def joined(self) -> set[int]:
+        """Workers that are in the run now."""
+        with self._changed:
+            return set(self._joined)
+
+    @property
+    def missing(self) -> list[int]:
+        """Workers that the run still waits for to begin."""
+        with self._changed:
+            return sorted(set(range(self.workers)) - self._attached)
+
+    @property
+    def lost(self) -> list[str]:
+        """One line for each worker that ended without leaving."""
+        with self._changed:
+            return list(self._lost)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the store is open."""
+        return self._core is not None
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the store was opened, and its committed step; empty before."""
+        core = self._core
+        return core.stats() if core is not None else {}
+
+    @property
+    def step(self) -> int:
+        """Committed steps; 0 before the store is open."""
+        return int(self.stats().get("step", 0))
+
+    def error(self) -> LuwuError | None:
+        """What the run failed with first, if it did."""
+        core = self._core
+        failure = core.failure() if core is not None else None
+        if self._error is None and failure is not None:
+            return ServerError(failure)
+        return self._error
+
+    def join(self, rank: int, workers: int) -> None:
+        """Take a worker in; raises ConfigError where it does not fit."""
+        if workers != self.workers or not 0 <= rank < workers:
+            raise ConfigError(
+                f"worker {rank} of {workers} cannot join: this server was started for {self.workers} workers"
+            )
+        with self._changed:
+            if rank in self._joined:
+                raise ConfigError(f"worker {rank} has joined already; give every worker a rank of its own")
+            if rank in self._attached:
+                raise ConfigError(f"worker {rank} has left this server; start the server again to train on")
+            self._joined.add(rank)
+
+    def attach(self, rank: int, manifest: Manifest) -> bool:
+        """Open the store for the first worker's model, which the others' must be; whether it is fresh.
+
+        Returns when there are first values, or to rank 0, which writes them.
+
+        Raises:
+            ManifestMismatchError: another model. WorkerLostError, ServerError: the run ended meanwhile. Others: see
+            `luwu.errors`.
+        """
+        self._open_for(manifest)
+        with self._changed:
+            self._attached.add(rank)
+            self._changed.notify_all()
+        if self._gather_seconds is not None:
+            self._gather(self._gather_seconds)
+        if rank != 0:
+            self._wait_for_first_values()
+        return not self._first_values
+
+    def let_in(self) -> None:
+        """There are first values: the workers that wait in `attach` go on."""
+        with self._changed:
+            self._first_values = True
+            self._changed.notify_all()
+
+    @contextmanager
+    def core(self) -> Iterator[CoreT]:
+        """The native server, for one call: `close` waits for its end. Raises ServerError before `attach`."""
+        with self._changed:
+            if self._core is None:
+                raise ServerError("the store is not open yet: attach first")
+            self._uses += 1
+        try:
+            yield self._core
+        finally:
+            with self._changed:
+                self._uses -= 1
+                self._changed.notify_all()
+
+    def leave(self, rank: int) -> None:
+        """A worker goes on purpose."""
+        if self._core is not None and not self._closed:
+            self._core.worker_left(rank)
+        self._forget(rank)
+
+    def lose(self, rank: int, why: str = "ended without leaving") -> None:
+        """A worker ended otherwise: the run fails for the others, unless it had before."""
+        message = f"worker {rank} {why}; the run stands at step {self.step}: run again to resume from there"
+        with self._changed:
+            if self._closed:
+                return
+            self._lost.append(message)
+        self.fail(WorkerLostError(message))
+        self._forget(rank)
+
+    def fail(self, error: LuwuError) -> None:
+        """End the run: every worker that waits gets the error. The first one counts."""
+        with self._changed:
+            first = self.error()
+            if first is None or str(first) == str(error):  # the native core gives the text alone
+                first = error
+            self._error = first
+            core = self._core
+            self._changed.notify_all()
+        if core is not None:
+            core.worker_lost(str(error))
+
+    def wait_for_leaves(self, at_most_seconds: float) -> bool:
+        """Return when every worker that joined has left or ended, or the time is over; whether they have."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._joined, at_most_seconds)
+
+    def stop_waiting(self) -> None:
+        """Send those away that wait in `attach`; nothing is failed or lost from now on."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def close(self, at_most_seconds: float = 0.0) -> None:
+        """End the native server: the store stands at its last commit. Waits for calls under way to return."""
+        self.stop_waiting()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._uses, at_most_seconds)
+            self._core = None  # the native server ends with its last reference
+        gc.collect()  # which an error's traceback may still hold
+
+    def _open_for(self, manifest: Manifest) -> None:
+        with self._opening:
+            if self._core is None:
+                core = self._open_core(manifest)
+                with self._changed:
+                    self._core, self._manifest = core, manifest
+                    self._first_values = core.initialised
+                return
+        assert self._manifest is not None
+        difference = first_difference(manifest, self._manifest, with_chunks=self._gather_seconds is not None)
+        if difference is not None:
+            raise ManifestMismatchError(
+                f"this worker's model is not that of the workers before it: {difference}; run one script on all"
+            )
+
+    def _gather(self, at_most_seconds: float) -> None:
+        with self._changed:
+            together = self._changed.wait_for(
+                lambda: len(self._attached) == self.workers or self._error is not None or self._closed, at_most_seconds
+            )
+        if not together:
+            missing = ", ".join(str(rank) for rank in self.missing)
+            self.fail(WorkerLostError(f"worker {missing} of {self.workers} did not come within {at_most_seconds:g} s"))
+        self._raise_if_ended()
+
+    def _wait_for_first_values(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._first_values or self._error is not None or self._closed)
+        if not self._first_values:
+            self._raise_if_ended()
+
+    def _raise_if_ended(self) -> None:
+        if self._error is not None:
+            raise type(self._error)(str(self._error))
+        if self._closed:
+            raise ServerError("the server ended before the run began; run again")
+
+    def _forget(self, rank: int) -> None:
+        with self._changed:
+            self._joined.discard(rank)
+            self._changed.notify_all()

@@ -1,0 +1,175 @@
+"""The server of a network: one store, one run of workers after another, for as long as the process lives."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from luwu.errors import ConfigError, ServerError
+from luwu.fabric import control_pb2_grpc
+from luwu.fabric.address import HostPort, parse_host_port
+from luwu.fabric.credentials import Credentials
+from luwu.fabric.rpc import SERVICE, channel_options
+from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.server.control import ControlService
+from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
+from luwu.server.folders import Store, lock_folder, make_folder, open_store
+from luwu.server.gate import Gate
+from luwu.server.runs import Runs
+from luwu.server.settings import ServerSettings
+from luwu.server.topology import PlanTopology, star
+from luwu.store.manifest import Manifest
+
+SPARE_THREADS = 64
+"""Of the control plane: for switches, for who joins, and for who asks."""
+
+log = logging.getLogger(__name__)
+
+
+class NetworkServer:
+    """Serves a store to the workers of a network until it is closed. Threads of its own do everything.
+
+    Args:
+        settings: of the server.
+        credentials: what participants must prove; a key, certificates, or both.
+        timeouts: of the network.
+        on_report: called with (rank, report) for everything a worker reports.
+        start_core: makes the native server; default: the one of ``settings.transport``.
+        plan: the tree of a run; default: every worker sends straight to the server.
+
+    Raises:
+        ConfigError: settings that cannot work, or neither key nor certificates. ServerError: it cannot listen there.
+        StoreLockedError: another server has this store. StorePermissionError, StoreSpaceError: the folders cannot be
+        used.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        credentials: Credentials,
+        timeouts: Timeouts = TIMEOUTS,
+        on_report: Callable[[int, dict[str, Any]], None] | None = None,
+        start_core: StartCore | None = None,
+        plan: PlanTopology = star,
+    ) -> None:
+        if credentials.key is None and credentials.tls is None:
+            raise ConfigError(
+                "job key: expected a key or TLS certificates, found neither; make a key with "
+                "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
+            )
+        self._timeouts = timeouts
+        self._listen = parse_host_port(settings.listen)
+        self._tls = credentials.tls
+        folders = [Path(folder) for folder in settings.stores]
+        for folder in folders:
+            make_folder(folder)
+        self._lock = lock_folder(folders[0], "store")
+        self._runs = Runs(
+            settings.workers,
+            settings.switches,
+            self._core_opener(settings, folders, start_core or TRANSPORTS[settings.transport]),
+            settings.advertise,
+            plan,
+            timeouts,
+        )
+        self._gate = Gate(credentials, timeouts.challenge_seconds)
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
+        )
+        self._grpc = grpc.server(
+            ThreadPoolExecutor(3 * settings.workers + SPARE_THREADS, thread_name_prefix="luwu-control"),
+            options=channel_options(timeouts),
+        )
+        service = ControlService(self._runs, self._gate, settings.transport, on_report or (lambda rank, report: None))
+        control_pb2_grpc.add_ControlServicer_to_server(service, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        try:
+            self.port = self._bind()
+        except BaseException:
+            self._finish()
+            raise
+        self._grpc.start()
+        for name in ("", SERVICE):
+            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+    def __enter__(self) -> NetworkServer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where workers connect to; a server that listens everywhere names its machine."""
+        host = self._listen.host
+        return HostPort(socket.gethostname() if host in ("0.0.0.0", "::") else host, self.port).url
+
+    @property
+    def step(self) -> int:
+        """Committed steps of the run that is open; 0 while there is none."""
+        return self._runs.run.step
+
+    @property
+    def refused(self) -> int:
+        """Joins refused since the start because the job key was wrong or missing."""
+        return self._gate.refused
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the store was opened for the present run; empty while it is closed."""
+        return self._runs.run.stats()
+
+    def close(self) -> None:
+        """Stop serving. The store stands at its last commit; workers get ServerError."""
+        self._health.enter_graceful_shutdown()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._runs.begin_close()
+        self._grpc.stop(self._timeouts.close_seconds).wait()
+        self._runs.finish_close()
+        self._lock.close()
+
+    def _bind(self) -> int:
+        try:
+            if self._tls is None:
+                port = int(self._grpc.add_insecure_port(str(self._listen)))
+            else:
+                certificate, key, authority = self._tls.read()
+                own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+                port = int(self._grpc.add_secure_port(str(self._listen), own))
+        except RuntimeError as error:
+            raise ServerError(
+                f"cannot listen at {self._listen}: {error}; choose another --listen address, or end who listens there"
+            ) from None
+        if port == 0:
+            raise ServerError(f"cannot listen at {self._listen}: the address is not this machine's, or it is in use")
+        return port
+
+    def _core_opener(
+        self, settings: ServerSettings, folders: list[Path], start_core: StartCore
+    ) -> Callable[[Manifest, int], NetworkCore]:
+        def open_core(manifest: Manifest, job: int) -> NetworkCore:
+            wanted = CoreSettings(
+                memory_bytes=settings.memory,
+                workers=settings.workers,
+                optimizer_threads=settings.optimizer_threads,
+                address=self._listen.host,
+                port=settings.data_port,
+                job=job,
+                tls=self._tls,
+                timeouts=self._timeouts,
+            )
+
+            def start(store: Store) -> NetworkCore:
+                return start_core(store, wanted)
+
+            return open_store(folders, manifest, start, with_chunks=True)
+
+        return open_core

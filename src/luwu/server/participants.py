@@ -1,0 +1,80 @@
+"""Who has joined a server: workers and switches, each with a session's token and a queue of what happens to it."""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from luwu.errors import AuthenticationError, LuwuError
+from luwu.fabric import control_pb2 as pb
+
+TOKEN_BYTES = 32
+MOST_ENDED = 4096
+"""Sessions whose end is remembered, so that their workers can be told why."""
+
+
+@dataclass(eq=False)
+class Participant:
+    """A worker or a switch that has joined. ``events`` goes out on its watch; None ends that."""
+
+    name: str
+    peer: str
+    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES), repr=False)
+    joined_at: float = field(default_factory=time.monotonic)
+    watched: bool = False
+    ended: bool = False
+    left: bool = False
+    events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue, repr=False)
+
+    def tell(self, event: pb.Event) -> None:
+        """Send an event on the watch."""
+        self.events.put(event)
+
+    def end_watch(self) -> None:
+        """Let the watch end after what was sent."""
+        self.events.put(None)
+
+
+class Participants:
+    """Finds participants by token, and remembers why those that ended did."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._present: dict[bytes, Participant] = {}
+        self._ended: OrderedDict[bytes, LuwuError] = OrderedDict()
+
+    def add(self, participant: Participant) -> None:
+        """Know a participant from now on."""
+        with self._lock:
+            self._present[participant.token] = participant
+
+    def find(self, token: bytes) -> Participant:
+        """The participant with this token.
+
+        Raises:
+            AuthenticationError: nobody has it. LuwuError: what its session ended with.
+        """
+        with self._lock:
+            found, error = self._present.get(token), self._ended.get(token)
+        if found is not None:
+            return found
+        if error is not None:
+            raise type(error)(str(error))
+        raise AuthenticationError("session: the server does not know it, maybe it was started again; join again")
+
+    def remove(self, participant: Participant, error: LuwuError) -> None:
+        """Forget a participant; who still uses its token gets this error."""
+        with self._lock:
+            if self._present.pop(participant.token, None) is not None:
+                self._ended[participant.token] = error
+            while len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
+
+    def all(self) -> list[Participant]:
+        """Everybody who is present."""
+        with self._lock:
+            return list(self._present.values())

@@ -1,0 +1,124 @@
+"""One run on a network's server: a set of workers, the core that serves them, and what they are told."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from luwu.errors import LuwuError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.timeouts import Timeouts
+from luwu.server.cores import HyperParameters, NetworkCore
+from luwu.server.membership import Membership
+from luwu.server.participants import Participant
+from luwu.server.topology import PlanTopology, SwitchMember, TopologyReady, worker_name
+from luwu.store.manifest import Manifest
+
+DATA_TOKEN_BYTES = 32
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, kw_only=True)
+class Worker(Participant):
+    """A worker that has joined a run."""
+
+    rank: int
+    run: Run
+
+
+class Run(Membership[NetworkCore]):
+    """A membership whose workers are told through their watches, and begin and commit here.
+
+    Args:
+        workers: how many make a step.
+        open_core: opens the store for the first worker's manifest and this job.
+        timeouts: of the network.
+    """
+
+    def __init__(self, workers: int, open_core: Callable[[Manifest, int], NetworkCore], timeouts: Timeouts) -> None:
+        self.job = secrets.randbits(63)
+        super().__init__(workers, lambda manifest: open_core(manifest, self.job), timeouts.gather_seconds)
+        self.people: dict[int, Worker] = {}
+        self.failed_at: float | None = None
+        self._look_seconds = timeouts.look_seconds
+        self._planned = False
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody may join any more: it has failed, or those who had joined have gone."""
+        return self.failed_at is not None or (bool(self.people) and not self.joined)
+
+    def add(self, rank: int, workers: int, peer: str) -> Worker:
+        """Take a worker in; raises ConfigError where it does not fit."""
+        self.join(rank, workers)
+        worker = Worker(name=worker_name(rank), peer=peer, rank=rank, run=self)
+        self.people[rank] = worker
+        return worker
+
+    def fail(self, error: LuwuError) -> None:
+        """End the run, and tell every worker why. The first error counts."""
+        super().fail(error)
+        with self._changed:
+            if self.failed_at is not None:
+                return
+            self.failed_at = time.monotonic()
+        first = self.error() or error
+        log.error("failed job=%x step=%d error=%s %s", self.job, self.step, type(first).__name__, first)
+        for worker in list(self.people.values()):
+            worker.tell(pb.Event(failure=pb.Failure(error=type(first).__name__, message=str(first))))
+
+    def admit(self, rank: int) -> bytes:
+        """A token that lets this rank into the data plane."""
+        token = secrets.token_bytes(DATA_TOKEN_BYTES)
+        with self.core() as core:
+            core.allow_worker(rank, token)
+        return token
+
+    def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:
+        """Tell everybody their place in the tree; the first call counts."""
+        with self._changed:
+            if self._planned:
+                return
+            self._planned = True
+        with self.core() as core:
+            ready = TopologyReady(self.job, self.workers, tuple(switches), address, core.port)
+        places = plan(ready)
+        for participant in (*self.people.values(), *switches):
+            if participant.name in places:
+                participant.tell(pb.Event(topology=places[participant.name]))
+        log.info("begins job=%x step=%d workers=%d switches=%d", self.job, self.step, self.workers, len(switches))
+
+    def begin(self, rank: int, groups: Sequence[HyperParameters]) -> None:
+        """Start a worker's attempt at a step."""
+        with self._noting_failure(), self.core() as core:
+            core.begin(rank, groups)
+
+    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> bool | None:
+        """End a worker's attempt; whether it was committed. None: ``goes_on`` said that nobody waits any more."""
+        with self._noting_failure():
+            with self.core() as core:
+                core.commit(rank, roll_back, pushes)
+            while goes_on():
+                with self.core() as core:
+                    result = core.wait_commit(rank, self._look_seconds)
+                if result is not None:
+                    return result == 1
+                self._raise_if_ended()
+        return None
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        """An error that the native core failed with has its class here alone: keep it for the others."""
+        try:
+            yield
+        except LuwuError as error:
+            if self._error is not None:  # what it failed with first: the native core may know it under another class
+                raise type(self._error)(str(self._error)) from None
+            if self.error() is not None:
+                self.fail(error)
+            raise

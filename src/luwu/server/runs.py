@@ -1,0 +1,242 @@
+"""One run after another over the same store: who joins which, what ends one, and when the next may begin."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.timeouts import Timeouts
+from luwu.server.cores import NetworkCore
+from luwu.server.participants import Participant, Participants
+from luwu.server.run import Run, Worker
+from luwu.server.status import Status
+from luwu.server.topology import PlanTopology, SwitchMember
+from luwu.store.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+
+class Attached(NamedTuple):
+    """The answer to a worker's `attach`."""
+
+    fresh: bool
+    stats: dict[str, int]
+    token: bytes
+
+
+class Runs:
+    """Keeps a run open for workers, and opens the next when it has ended. Functions may be called from any thread.
+
+    Args:
+        workers: of every run.
+        switches: that must have joined before a run begins.
+        open_core: opens the store for a manifest and a job.
+        advertise: host of the data plane; empty: where the server was reached.
+        plan: the tree of a run.
+        timeouts: of the network.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        switches: int,
+        open_core: Callable[[Manifest, int], NetworkCore],
+        advertise: str,
+        plan: PlanTopology,
+        timeouts: Timeouts,
+    ) -> None:
+        self._make_run = lambda: Run(workers, open_core, timeouts)
+        self._expected_switches = switches
+        self._advertise = advertise
+        self._plan = plan
+        self._timeouts = timeouts
+        self.participants = Participants()
+        self._switches: dict[str, SwitchMember] = {}
+        self._changed = threading.Condition()
+        self._run = self._make_run()
+        self._closing = False
+        self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
+        self._status = Status(timeouts.status_seconds)
+        self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
+        self._thread.start()
+
+    @property
+    def run(self) -> Run:
+        """The run that is open or under way."""
+        with self._changed:
+            return self._run
+
+    def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
+        """Take a worker into the run, waiting for the one before it to end.
+
+        Raises:
+            ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._may_join(rank), self._timeouts.rejoin_seconds)
+            if self._closing:
+                raise ServerError("the server is closing; start it again")
+            if not self._may_join(rank):
+                raise ConfigError(
+                    f"worker {rank} has left the run, or that has failed, and {self._present()} still in it; "
+                    "join again when they have ended, or end them and start all workers again"
+                )
+            worker = self._run.add(rank, workers, peer)
+            self.participants.add(worker)
+        log.info("joined %s job=%x peer=%s of=%d", worker.name, worker.run.job, peer, workers)
+        return worker
+
+    def join_switch(self, switch: SwitchMember) -> None:
+        """Take a switch in; raises ConfigError if there is one of its name."""
+        with self._changed:
+            if switch.name in self._switches:
+                raise ConfigError(f"{switch.name} has joined already; give every switch a name of its own")
+            self._switches[switch.name] = switch
+            self.participants.add(switch)
+            self._changed.notify_all()
+        log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
+
+    def attach(self, worker: Worker, manifest: Manifest) -> Attached:
+        """Open the store for a worker's model; returns when everybody is there, see `Membership.attach`."""
+        run = worker.run
+        try:
+            fresh = run.attach(worker.rank, manifest)
+            run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
+            token = run.admit(worker.rank)
+        except LuwuError as error:
+            if run.error() is None and not self._closing:
+                run.fail(type(error)(f"{worker.name} could not attach: {error}"))
+            raise
+        stats = run.stats()
+        return Attached(fresh, {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}, token)
+
+    def leave(self, participant: Participant) -> None:
+        """A participant goes on purpose."""
+        participant.left = True
+        self._end(participant)
+        self._gone.put(None)  # its run may have ended with it: look now
+
+    def gone(self, participant: Participant) -> None:
+        """A participant's watch has ended; called where nothing may take long."""
+        self._gone.put(participant)
+
+    def begin_close(self) -> None:
+        """Tell everybody that the server goes, and stop waiting for anything."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._gone.put(None)
+        self._thread.join()
+        self._run.stop_waiting()
+        message = f"the server was stopped; the store stands at step {self._run.step}: start it and run again to resume"
+        for participant in self.participants.all():
+            self.participants.remove(participant, ServerError(message))
+            participant.tell(pb.Event(closing=pb.Closing(message=message)))
+            participant.end_watch()
+
+    def finish_close(self) -> None:
+        """Close the store."""
+        self._run.close(self._timeouts.close_seconds)
+
+    def _may_join(self, rank: int) -> bool:
+        run = self._run
+        return not run.over and (rank not in run.people or rank in run.joined)
+
+    def _present(self) -> str:
+        names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"
+        return f"{names} {'is' if len(self._run.joined) < 2 else 'are'}"
+
+    def _wait_for_switches(self, run: Run) -> list[SwitchMember]:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._switches) >= self._expected_switches or run.over or self._closing,
+                self._timeouts.gather_seconds,
+            )
+            if len(self._switches) < self._expected_switches:
+                raise run.error() or ServerError(
+                    f"switches: expected {self._expected_switches}, found {len(self._switches)} within "
+                    f"{self._timeouts.gather_seconds:g} s; start the others, or lower --switches"
+                )
+            return list(self._switches.values())
+
+    def _end(self, participant: Participant) -> None:
+        with self._changed:
+            if participant.ended or self._closing:
+                return
+            participant.ended = True
+        if isinstance(participant, Worker):
+            self._end_worker(participant)
+        elif isinstance(participant, SwitchMember):
+            self._end_switch(participant)
+        participant.end_watch()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _end_worker(self, worker: Worker) -> None:
+        run = worker.run
+        if worker.left:
+            run.leave(worker.rank)
+            self.participants.remove(worker, ServerError(f"{worker.name} has left its run; join again"))
+            log.info("left %s job=%x step=%d", worker.name, run.job, run.step)
+            return
+        log.log(
+            logging.INFO if run.over else logging.ERROR, "lost %s job=%x peer=%s", worker.name, run.job, worker.peer
+        )
+        run.lose(worker.rank)
+        self.participants.remove(worker, run.error() or WorkerLostError(f"{worker.name} counts as lost; join again"))
+
+    def _end_switch(self, switch: SwitchMember) -> None:
+        error = WorkerLostError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; run again")
+        with self._changed:
+            self._switches.pop(switch.name, None)
+            run = self._run
+        self.participants.remove(switch, error)
+        log.log(logging.INFO if switch.left else logging.ERROR, "%s", error)
+        if run.opened:
+            run.fail(error)
+
+    def _tend(self) -> None:
+        while not self._closing:
+            try:
+                participant = self._gone.get(timeout=self._timeouts.look_seconds)
+                if participant is not None:
+                    self._end(participant)
+            except queue.Empty:
+                pass
+            try:
+                self._look()
+            except Exception:  # whatever it is, the server must go on looking
+                log.exception("looking after the run failed")
+
+    def _look(self) -> None:
+        run, now = self._run, time.monotonic()
+        error = run.error()
+        if error is not None and run.failed_at is None:
+            run.fail(error)
+        for participant in self.participants.all():
+            if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
+                self._end(participant)
+        if run.over and (not run.joined or now - (run.failed_at or now) > self._timeouts.drain_seconds):
+            self._renew()
+        self._status.look(run, now)
+
+    def _renew(self) -> None:
+        """End the run for good; the store is free for the next one."""
+        run, step = self._run, self._run.step
+        ended = run.error() or ServerError("the run has ended; join again")
+        for worker in run.people.values():
+            if not worker.ended:
+                worker.ended = True
+                self.participants.remove(worker, ended)
+                worker.end_watch()
+        run.close(self._timeouts.close_seconds)
+        with self._changed:
+            self._run = self._make_run()
+            self._changed.notify_all()
+        log.info("ended job=%x step=%d; ready for the next workers", run.job, step)

@@ -1,0 +1,49 @@
+"""Settings of `luwu server`: one source for its flags, its TOML file and the documentation."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from luwu.config import AbsolutePath, Group, Size
+from luwu.fabric.timeouts import Timeouts
+
+
+class ServerSettings(Group):
+    """One server: its store, its workers, and where it listens."""
+
+    stores: Annotated[tuple[AbsolutePath, ...], Field(min_length=1)]
+    """folders that hold the store, striped over all of them; made where missing"""
+    workers: Annotated[int, Field(ge=1)]
+    """workers that make a step together; another number may go on with the same store"""
+    memory: Size = 8 * 2**30
+    """memory budget for parameters, optimizer states and gradients, for example 8GiB"""
+    listen: str = "0.0.0.0:7070"
+    """HOST:PORT of the control plane; port 0: the kernel chooses one"""
+    data_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    """port of the data plane, on the same host; 0: the kernel chooses one"""
+    advertise: str = ""
+    """host that workers reach the data plane at; empty: the one that they reached the control plane at"""
+    transport: Literal["tcp"] = "tcp"
+    """data plane between server and workers"""
+    switches: Annotated[int, Field(ge=0)] = 0
+    """switches that must have joined before a run begins"""
+    optimizer_threads: Annotated[int, Field(ge=1)] = Field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    """threads of the update; default: the processors that this process may use"""
+    key_file: AbsolutePath | None = None
+    """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
+    tls_cert: AbsolutePath | None = None
+    """this server's certificate, PEM, naming the host that workers connect to; LUWU_TLS_CERT does the same"""
+    tls_key: AbsolutePath | None = None
+    """its private key, PEM; LUWU_TLS_KEY does the same"""
+    tls_ca: AbsolutePath | None = None
+    """certificate of the authority that signed both sides' certificates, PEM; LUWU_TLS_CA does the same"""
+
+
+class ServerFile(Group):
+    """The tables of a server's settings file."""
+
+    server: ServerSettings
+    timeouts: Timeouts = Timeouts()

@@ -1,0 +1,55 @@
+"""The tree between server and workers: which switches have joined, and who sends to whom in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from luwu.fabric import control_pb2 as pb
+from luwu.server.participants import Participant
+
+
+@dataclass(eq=False, kw_only=True)
+class SwitchMember(Participant):
+    """A switch that has joined; it stays from run to run."""
+
+    address: str
+    port: int
+    fan_in: int
+
+
+@dataclass(frozen=True)
+class TopologyReady:
+    """Everybody of a run is there: what a plan is made from.
+
+    Attributes:
+        job: names the run on the data plane.
+        workers: of the run; their names are ``worker 0`` and so on.
+        switches: in the order in which they joined.
+        address, port: the server's data plane; an empty address stands for the host that it was reached at.
+    """
+
+    job: int
+    workers: int
+    switches: tuple[SwitchMember, ...]
+    address: str
+    port: int
+
+
+PlanTopology = Callable[[TopologyReady], Mapping[str, pb.Topology]]
+"""Gives each participant, by name, its place in the tree."""
+
+
+def worker_name(rank: int) -> str:
+    """A worker's name among the participants."""
+    return f"worker {rank}"
+
+
+def star(ready: TopologyReady) -> Mapping[str, pb.Topology]:
+    """Every worker sends straight to the server; switches have nothing to do."""
+    return {
+        worker_name(rank): pb.Topology(
+            job=ready.job, workers=ready.workers, address=ready.address, port=ready.port, position=rank
+        )
+        for rank in range(ready.workers)
+    }

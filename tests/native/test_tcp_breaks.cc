@@ -1,0 +1,110 @@
+// Links that break, lie and stall: nothing is lost, and nothing counts twice.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "network.h"
+
+using namespace luwu;
+using fabric::Stream;
+using luwu::test::Scratch;
+using luwu::test::Trainee;
+
+namespace {
+
+constexpr auto kLow = kernels::Dtype::bfloat16;
+constexpr auto kFull = kernels::Dtype::float32;
+
+}  // namespace
+
+TEST_CASE("a link that breaks in the middle of every few frames costs nothing") {
+    for (const auto dtype : {kLow, kFull}) {
+        // Within a push or the first values, within a pull, and within both.
+        for (const auto& [up, down] : {std::pair{20'123ULL, ~0ULL}, {~0ULL, 20'123ULL}, {31'000ULL, 18'000ULL}}) {
+            const Scratch scratch;
+            {
+                auto server = test::start_server(
+                    test::network_config(scratch.folder(), dtype, 2, test::Rig::minimum_bytes(dtype, 2)));
+                test::Proxy proxy(server->port());
+                proxy.cut_after(up, down);
+                auto all = test::join(*server, proxy.port(), 2);
+                all[0]->initialise();
+                test::train(all, 1, 3);
+                CHECK(proxy.cuts() > 5);
+                CHECK(all[1]->remote().stats().reconnects > 2);
+                CHECK(all[0]->pushes == 21);
+            }
+            CHECK(test::equal(test::stored_contents({scratch.folder()}, dtype), test::expected_contents(dtype, 2, 3)));
+        }
+    }
+}
+
+TEST_CASE("what is damaged on the way is sent again") {
+    const Scratch scratch;
+    {
+        auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1));
+        test::Proxy proxy(server->port());
+        auto all = test::join(*server, proxy.port(), 1);
+        all[0]->initialise();
+        proxy.cut();
+        proxy.damage_at(20'123, ~0ULL);
+        test::train(all, 1, 1);
+        CHECK(server->dropped(fabric::Drop::checksum) > 1);
+        proxy.cut();
+        proxy.damage_at(~0ULL, 20'123);
+        test::train(all, 2, 2);
+        CHECK(all[0]->remote().stats().reconnects > 3);
+    }
+    CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 1, 2)));
+}
+
+TEST_CASE("an answer that is lost is not a push that is lost, nor one that counts twice") {
+    const Scratch scratch;
+    {
+        auto server = test::start_server(test::network_config(scratch.folder(), kFull, 1));
+        test::Proxy proxy(server->port());
+        auto all = test::join(*server, proxy.port(), 1);
+        all[0]->initialise();
+        server->core().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        for (std::uint32_t block = 7; block-- > 0;) {
+            const std::uint64_t before = server->core().stats().bytes_pushed;
+            proxy.cut_after(~0ULL, 0);  // whatever the server says from here on is not heard
+            const auto push = all[0]->push(1, block);
+            test::wait_until([&] { return server->core().stats().bytes_pushed > before; });
+            CHECK_FALSE(all[0]->endpoint().done(push));
+            proxy.cut_after(~0ULL, ~0ULL);
+            test::finish(all[0]->endpoint(), push);
+        }
+        server->core().commit(0, false, all[0]->pushes);
+        CHECK(server->core().wait_commit(0, std::chrono::seconds(20)) == 1);
+    }
+    CHECK(test::equal(test::stored_contents({scratch.folder()}, kFull), test::expected_contents(kFull, 1, 1)));
+}
+
+TEST_CASE("a link that is cut for a while is made again; for too long, and the worker is told where and when") {
+    const Scratch scratch;
+    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1));
+    test::Proxy proxy(server->port());
+    fabric::Timing timing = test::kTiming;
+    timing.reconnect = std::chrono::milliseconds(1500);
+    auto all = test::join(*server, proxy.port(), 1, timing);
+    all[0]->initialise();
+    proxy.refuse(true);
+    proxy.cut();
+    const auto pull = all[0]->endpoint().pull(1);
+    CHECK_FALSE(all[0]->endpoint().wait(pull, std::chrono::milliseconds(300)).has_value());
+    SUBCASE("a while") {
+        proxy.refuse(false);
+        test::finish(all[0]->endpoint(), pull);
+        all[0]->endpoint().release(1);
+        test::train(all, 1, 2);
+    }
+    SUBCASE("too long") {
+        const Error error = test::failure_of([&] { test::finish(all[0]->endpoint(), pull); });
+        CHECK(error.kind() == ErrorKind::server);
+        const std::string text = error.what();
+        CHECK(text.find("127.0.0.1:" + std::to_string(proxy.port())) != std::string::npos);
+        CHECK(text.find("1.500 seconds") != std::string::npos);
+        CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(2)), Error);
+    }
+}

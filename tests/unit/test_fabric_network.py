@@ -1,0 +1,147 @@
+"""Addresses, credentials, timeouts and the generated messages: what the network's two sides agree on."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
+from luwu.fabric import rpc
+from luwu.fabric.address import HostPort, parse_host_port, parse_url
+from luwu.fabric.credentials import Credentials, find_credentials, tls_files, worker_request
+from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.server.gate import MOST_CHALLENGES, Gate
+
+ROOT = Path(__file__).parents[2]
+KEY = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("10.0.0.9:7071", "10.0.0.9", 7071),
+        ("node-1.example", "node-1.example", 7070),
+        ("[::1]:0", "::1", 0),
+        ("[fe80::1%eth0]", "fe80::1%eth0", 7070),
+    ],
+)
+def test_addresses(text, host, port):
+    assert parse_host_port(text) == HostPort(host, port)
+    assert parse_host_port(str(HostPort(host, port))) == HostPort(host, port)
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:b", "a:65536", "::1", "a b:1", "user@host:1", "host:1/path", "[::1"])
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        parse_host_port(text)
+
+
+def test_urls():
+    assert parse_url("luwu://10.0.0.9:7070/") == HostPort("10.0.0.9", 7070)
+    assert parse_url(HostPort("::1", 5).url) == HostPort("::1", 5)
+    with pytest.raises(ConfigError, match="expected an address such as luwu://"):
+        parse_url("http://10.0.0.9")
+    with pytest.raises(ConfigError, match="port from 1"):
+        parse_url("luwu://10.0.0.9:0")
+
+
+def test_a_key_comes_from_an_argument_a_file_or_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text(f"{KEY}\n")
+    assert find_credentials(KEY).key == find_credentials(key_file=tmp_path / "key").key == KEY.encode()
+    assert find_credentials() == Credentials()
+    monkeypatch.setenv("LUWU_JOB_KEY_FILE", str(tmp_path / "key"))
+    assert find_credentials().key == KEY.encode()
+    assert find_credentials("another key of the job").key == b"another key of the job"
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with pytest.raises(ConfigError, match="found both"):
+        find_credentials()
+
+
+def test_keys_that_cannot_be_used(tmp_path):
+    with pytest.raises(ConfigError, match=r"at least 16 bytes, found 5.*openssl rand"):
+        find_credentials("short")
+    with pytest.raises(ConfigError, match=r"no-key: cannot be read"):
+        find_credentials(key_file=tmp_path / "no-key")
+    assert KEY not in repr(find_credentials(KEY))
+
+
+def test_tls_takes_three_files(tmp_path, monkeypatch):
+    assert tls_files(None, None, None) is None
+    with pytest.raises(ConfigError, match="found a alone"):
+        tls_files("a", None, None)
+    for name in ("CERT", "KEY", "CA"):
+        monkeypatch.setenv(f"LUWU_TLS_{name}", str(tmp_path / name))
+    assert find_credentials().tls == tls_files(tmp_path / "CERT", tmp_path / "KEY", tmp_path / "CA")
+
+
+def test_a_proof_is_of_one_side_one_key_and_one_request():
+    ours, theirs = Credentials(KEY.encode()), Credentials(b"another key of the job")
+    nonces = b"a" * 32, b"b" * 32
+    proofs = {
+        ours.prove_participant(*nonces, worker_request(0, 2)),
+        ours.prove_server(*nonces, worker_request(0, 2)),
+        ours.prove_participant(*nonces, worker_request(1, 2)),
+        ours.prove_participant(*reversed(nonces), worker_request(0, 2)),
+        theirs.prove_participant(*nonces, worker_request(0, 2)),
+    }
+    assert len(proofs) == 5 and all(len(proof) == 32 for proof in proofs)
+    assert Credentials().prove_participant(*nonces, "worker 0 of 2") == b""
+
+
+def test_challenges_grow_old_and_are_not_kept_without_end():
+    own = b"n" * 32
+    gate = Gate(Credentials(KEY.encode()), challenge_seconds=1e-9)
+    with pytest.raises(AuthenticationError, match="too old"):
+        gate.check(gate.challenge(own), b"", "worker 0 of 1", "peer")
+    gate = Gate(Credentials(KEY.encode()), challenge_seconds=60)
+    first = gate.challenge(own)
+    for _ in range(MOST_CHALLENGES):
+        gate.challenge(own)
+    proof = gate._credentials.prove_participant(own, first, "worker 0 of 1")
+    with pytest.raises(AuthenticationError, match="unknown"):
+        gate.check(first, proof, "worker 0 of 1", "peer")
+    assert gate.refused == 1
+    with pytest.raises(AuthenticationError, match="expected 32 bytes, found 3"):
+        gate.challenge(b"abc")
+
+
+def test_errors_keep_their_class_and_fit_a_header():
+    assert type(rpc.error_from(((rpc.ERROR_METADATA, "StoreSpaceError"),), "full")).__name__ == "StoreSpaceError"
+    assert type(rpc.error_from(((rpc.ERROR_METADATA, "annotations"),), "odd")) is ServerError
+    assert rpc.error_from((("other", "x"),), "text") is None and rpc.error_from(None, "text") is None
+    assert len(rpc.error_text(LuwuError("x" * 10**6))) < 2000
+    assert error_named("os") is LuwuError
+
+
+def test_the_table_of_timeouts_says_what_the_code_does():
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| (.+) \|$", (ROOT / "docs/timeouts.md").read_text(), re.MULTILINE)
+    fields = Timeouts.model_fields
+    assert rows == [(name, f"{field.default:g}", field.description) for name, field in fields.items()]
+
+
+def test_no_other_place_of_the_network_has_a_timeout():
+    found = [
+        f"{path.name}: {line.strip()}"
+        for room in ("fabric", "server")
+        for path in (ROOT / "src/luwu" / room).glob("*.py")
+        if path.name not in ("timeouts.py", "local.py") and "pb2" not in path.name  # local.py: of one host
+        for line in path.read_text().splitlines()
+        if re.search(r"(timeout|seconds|SECONDS)\w*(: float)? ?= ?(?!0\.0\b)\d", line)
+    ]
+    assert found == []
+
+
+def test_a_cut_of_ten_seconds_is_no_loss():
+    assert TIMEOUTS.loss_seconds >= 30 and TIMEOUTS.reconnect_seconds >= 30
+    options = dict(rpc.channel_options(TIMEOUTS))
+    assert options["grpc.keepalive_time_ms"] == 10_000 and options["grpc.keepalive_timeout_ms"] == 30_000
+
+
+def test_the_generated_messages_are_current(tmp_path):
+    subprocess.run([ROOT / "tools/proto.sh", tmp_path], check=True, timeout=60)
+    for name in ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py"):
+        expected = (tmp_path / "luwu/fabric" / name).read_text()
+        assert (ROOT / "src/luwu/fabric" / name).read_text() == expected, "run `make proto`"

@@ -1,0 +1,356 @@
+"""The network's server and its sessions over a data plane in memory: membership, refusals, losses, and resuming."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import numpy as np
+import pytest
+from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
+from tests.unit.fake_core import CORES, FakeCore, FakeLink
+
+from luwu.errors import (
+    AuthenticationError,
+    ConfigError,
+    LuwuError,
+    ManifestMismatchError,
+    ServerError,
+    StoreLockedError,
+    WorkerLostError,
+)
+from luwu.fabric import control
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.credentials import Credentials
+from luwu.fabric.remote import RemoteSession
+from luwu.fabric.timeouts import Timeouts
+from luwu.server.gate import Gate
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
+from luwu.server.topology import SwitchMember
+
+KEY = Credentials(b"a key of the tests that is long enough")
+QUICK = Timeouts(
+    connect_seconds=2, look_seconds=0.05, drain_seconds=0.2, rejoin_seconds=5, gather_seconds=30, leave_seconds=5
+)
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Starts servers over fake cores; they are closed at the end."""
+    servers = []
+
+    def start(workers=1, name="store", timeouts=QUICK, credentials=KEY, **settings):
+        wanted = ServerSettings(stores=(tmp_path / name,), workers=workers, **{"listen": "127.0.0.1:0"} | settings)
+        servers.append(NetworkServer(wanted, credentials, timeouts, start_core=FakeCore))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def join(server, rank=0, workers=1, credentials=KEY, timeouts=QUICK):
+    return RemoteSession(server.url, rank, workers, credentials, timeouts, {"tcp": FakeLink})
+
+
+def train(session, steps=3, manifest=None):
+    worker = NumpyWorker(session, manifest or small_manifest())
+    assert all(worker.step() for _ in range(steps))
+    return worker
+
+
+def together(server, workers, work):
+    """Run `work(session)` for each worker in a thread of its own; its results or errors, by rank."""
+
+    def one(rank):
+        try:
+            with join(server, rank, workers) as session:
+                return work(session)
+        except LuwuError as error:
+            return error
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(one, range(workers)))
+
+
+def test_a_session_trains_and_the_next_one_resumes(serve):
+    server = serve()
+    with join(server) as session:
+        worker = train(session)
+        values = worker.read(1)
+        assert server.step == 3
+    with join(server) as session:
+        worker = NumpyWorker(session, small_manifest())
+        assert (worker.fresh, session.step, session.attempts) == (False, 3, 3)
+        assert np.array_equal(worker.read(1), values)
+        assert worker.step()
+
+
+def test_hyper_parameters_segments_and_roll_backs_arrive(serve):
+    server = serve()
+    with join(server) as session:
+        worker = NumpyWorker(session, small_manifest())
+        session.set_segments(1, [(10, 0), (5000, 1)])
+        session.report({"kind": "step", "loss": 1.5})
+        core = CORES[max(CORES)]
+        assert core.segments == {1: [(10, 0), (5000, 1)]}
+        session.endpoint.begin([GROUP, (1.0, 0.5, 0.25, 0.125, 0.0625)])
+        assert core.groups[0] == [GROUP, (1.0, 0.5, 0.25, 0.125, 0.0625)]
+        assert session.endpoint.wait(session.endpoint.commit(skip=True)) == 0
+        session.count_step(False)
+        assert worker.step()
+        assert (core.disk.attempts, core.disk.rolled_back, session.rolled_back) == (2, 1, 1)
+
+
+def test_workers_begin_together_and_each_set_of_them_resumes(serve):
+    server = serve(workers=3)
+    for expected in (2, 4):
+        results = together(server, 3, lambda session: (train(session, 2), session.step)[1])
+        assert results == [expected] * 3
+
+
+def test_ctrl_c_ends_the_wait_for_a_commit(serve):
+    server = serve(workers=2)
+    with ThreadPoolExecutor(2) as pool:
+        sessions = list(pool.map(lambda rank: join(server, rank, 2), range(2)))
+        workers = list(pool.map(lambda session: NumpyWorker(session, small_manifest()), sessions))
+        endpoint, core = workers[0].endpoint, CORES[max(CORES)]
+
+        def interrupt():
+            with core.changed:
+                core.changed.wait_for(lambda: core.votes, 30)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        endpoint.begin([GROUP])
+        vote = endpoint.commit(skip=True)
+        pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            endpoint.wait(vote)
+    for session in sessions:
+        session.close()
+
+
+def test_a_missing_worker_is_named_when_the_time_is_over(serve):
+    server = serve(workers=3, timeouts=QUICK.model_copy(update={"gather_seconds": 0.5}))
+    with pytest.raises(WorkerLostError, match=r"worker 1, 2 of 3 did not come within 0\.5 s"):
+        with join(server, 0, 3) as session:
+            session.attach(small_manifest())
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (Credentials(b"another key that is long enough"), "the job key is not the server's"),
+        (Credentials(), "asks for a job key, none was given"),
+    ],
+)
+def test_nobody_joins_without_the_key(serve, caplog, own, words):
+    server = serve()
+    with pytest.raises(AuthenticationError, match=words):
+        join(server, credentials=own)
+    assert server.refused == 1
+    assert "refused worker 0 of 1" in caplog.text and "refused=1" in caplog.text
+    with join(server) as session:
+        train(session)
+
+
+def test_a_server_that_does_not_know_the_key_is_found_out(serve, monkeypatch):
+    server = serve()
+    monkeypatch.setattr(Gate, "check", lambda *_: b"something else")
+    with pytest.raises(AuthenticationError, match="does not know the job key"):
+        join(server)
+
+
+def test_a_proof_is_good_for_one_join_of_one_rank(serve):
+    server = serve(workers=2)
+    stub = control.control_pb2_grpc.ControlStub(grpc.insecure_channel(server.url.removeprefix("luwu://")))
+    own = b"n" * 32
+    hello = stub.Hello(pb.HelloRequest(protocol_version=1, nonce=own))
+    proof = KEY.prove_participant(own, hello.nonce, "worker 0 of 2")
+    with pytest.raises(grpc.RpcError, match="not the server's"):
+        stub.JoinWorker(pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=1, workers=2))
+    with pytest.raises(grpc.RpcError, match="unknown, used or too old"):
+        stub.JoinWorker(pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=0, workers=2))
+
+
+@pytest.mark.parametrize("method", ["Attach", "Begin", "Commit", "Leave", "SetSegments", "Report", "Initialised"])
+def test_no_call_goes_through_without_a_token(serve, method):
+    stub = control.control_pb2_grpc.ControlStub(grpc.insecure_channel(serve().url.removeprefix("luwu://")))
+    request = getattr(pb, f"{method}Request")()
+    for metadata in ((), (("luwu-session", "00" * 32),), (("luwu-session", "no hex"),)):
+        with pytest.raises(grpc.RpcError) as caught:
+            getattr(stub, method)(request, metadata=metadata)
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_another_protocol_version_is_refused_by_name(serve, monkeypatch):
+    server = serve()
+    monkeypatch.setattr(control, "PROTOCOL_VERSION", 7)
+    with pytest.raises(ConfigError, match="protocol version: expected 1, found 7"):
+        join(server)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (small_manifest(elements=6000), r"h\.0\.weight.*6000.*5000"),
+        (small_manifest(dtype="bfloat16"), "dtype: expected bfloat16, found float32"),
+        (small_manifest(chunk_elements=4096), "chunk size: expected 4096 elements, found 2048"),
+    ],
+)
+def test_another_model_is_refused_by_what_differs(serve, other, words):
+    server = serve()
+    with join(server) as session:
+        train(session)
+    with pytest.raises(ManifestMismatchError, match=words):
+        with join(server) as session:
+            session.attach(other)
+    with join(server) as session:
+        assert train(session).session.step == 6
+
+
+def test_workers_of_different_models_are_told_so(serve):
+    server = serve(workers=2)
+
+    def work(session):
+        session.attach(small_manifest(elements=5000 + 100 * session.rank))
+
+    errors = together(server, 2, work)
+    assert {type(error) for error in errors} == {ManifestMismatchError}
+    assert all("h.0.weight" in str(error) for error in errors)
+
+
+def test_ranks_and_numbers_of_workers_must_fit(serve):
+    server = serve(workers=2)
+    with pytest.raises(ConfigError, match="started for 2 workers"):
+        join(server, 0, 3)
+    first = join(server, 0, 2)
+    with pytest.raises(ConfigError, match="worker 0 has joined already"):
+        join(server, 0, 2)
+    first.close()
+
+
+def test_a_lost_worker_fails_the_others_and_the_next_set_goes_on(serve):
+    server = serve(workers=2)
+    both_stepped = threading.Barrier(2)
+
+    def work(session):
+        worker = train(session, 3)
+        both_stepped.wait(30)
+        if session.rank == 1:
+            raise ServerError("this worker fails")
+        return worker.step()
+
+    errors = together(server, 2, work)
+    assert isinstance(errors[0], WorkerLostError)
+    assert "worker 1 ended without leaving; the run stands at step 3" in str(errors[0])
+    assert together(server, 2, lambda session: (train(session, 2), session.step)[1]) == [5, 5]
+
+
+def test_a_worker_of_a_failed_run_is_told_at_every_call(serve):
+    server = serve(workers=2)
+    with ThreadPoolExecutor(2) as pool:
+        sessions = list(pool.map(lambda rank: join(server, rank, 2), range(2)))
+        workers = list(pool.map(lambda session: NumpyWorker(session, small_manifest()), sessions))
+    sessions[1]._end(failed=True)
+    for _ in range(2):
+        with pytest.raises(WorkerLostError, match="worker 1 ended without leaving"):
+            workers[0].step()
+            workers[0].step()
+    with pytest.raises(WorkerLostError):
+        workers[0].read(0)
+    sessions[0].close()
+
+
+def test_a_worker_that_hangs_on_to_a_failed_run_does_not_hold_up_the_next(serve):
+    server = serve(workers=2)
+    with ThreadPoolExecutor(2) as pool:
+        stale, gone = pool.map(lambda rank: join(server, rank, 2), range(2))
+    gone._end(failed=True)
+    assert together(server, 2, lambda session: (train(session, 2), session.step)[1]) == [2, 2]
+    with pytest.raises(WorkerLostError, match="worker 1 ended"):
+        stale.attach(small_manifest())
+    stale.close()
+
+
+def test_a_closed_server_is_named_to_its_workers(serve):
+    server = serve()
+    session = join(server)
+    worker = train(session)
+    server.close()
+    with pytest.raises(ServerError, match="the server was stopped; the store stands at step 3"):
+        worker.step()
+    session.close()
+
+
+def test_nobody_listens(serve):
+    server = serve()
+    url = server.url
+    server.close()
+    quick = QUICK.model_copy(update={"connect_seconds": 0.5})
+    with pytest.raises(ServerError, match=rf"no server answered at {url} within 0\.5 s .*[Cc]onnection refused"):
+        RemoteSession(url, 0, 1, KEY, quick)
+
+
+def test_one_store_has_one_server(serve):
+    serve()
+    with pytest.raises(StoreLockedError, match=r"the store .* is in use by process"):
+        serve()
+
+
+def test_one_port_has_one_server(serve):
+    port = serve().port
+    with pytest.raises(ServerError, match=f"cannot listen at 127.0.0.1:{port}"):
+        serve(name="another", listen=f"127.0.0.1:{port}")
+
+
+def test_a_server_without_key_or_certificates_does_not_start(serve):
+    with pytest.raises(ConfigError, match="openssl rand"):
+        serve(credentials=Credentials())
+
+
+def test_a_participant_that_does_not_watch_counts_as_lost(serve):
+    server = serve(workers=1, timeouts=QUICK.model_copy(update={"watch_seconds": 0.1}))
+    silent = server._runs.join_worker(0, 1, "nobody")
+    assert silent.events.get(timeout=30).failure.error == "WorkerLostError"
+    with join(server) as session:
+        train(session)
+
+
+def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, monkeypatch):
+    server = serve(workers=1, switches=1)
+    switch = SwitchMember(name="switch a", peer="here", address="10.0.0.3", port=9, fan_in=8, watched=True)
+    ready = []
+
+    def plan(topology):
+        ready.append(topology)
+        place = pb.Topology(job=topology.job, workers=1, address="10.0.0.3", port=topology.port)
+        return {"worker 0": place, "switch a": pb.Topology(job=topology.job, workers=1, port=topology.port)}
+
+    monkeypatch.setattr(server._runs, "_plan", plan)
+    with join(server) as session, ThreadPoolExecutor(1) as pool:
+        attaching = pool.submit(session.attach, small_manifest())
+        while server._runs.run.missing:  # nothing tells when a worker has attached and waits for a switch
+            pass
+        assert not ready
+        server._runs.join_switch(switch)
+        assert attaching.result(30)
+        assert session._link.settings.address == "10.0.0.3"
+    assert [member.name for member in ready[0].switches] == ["switch a"]
+    assert switch.events.get(timeout=30).topology.port == ready[0].port
+
+
+def test_a_switch_that_is_lost_fails_the_run(serve):
+    server = serve(workers=1, switches=1)
+    switch = SwitchMember(name="switch a", peer="here", address="", port=9, fan_in=8, watched=True)
+    server._runs.join_switch(switch)
+    with join(server) as session:
+        worker = train(session)
+        server._runs.gone(switch)
+        with pytest.raises(WorkerLostError, match="switch a ended without leaving"):
+            while True:
+                worker.step()
