@@ -15,4 +15,5 @@ void bind_network(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_store(nanobind::module_& module);
 void bind_udp(nanobind::module_& module);
+void bind_udp_training(nanobind::module_& module);
 }  // namespace luwu::bindings

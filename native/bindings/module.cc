@@ -62,5 +62,6 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_store(module);
     luwu::bindings::bind_fabric(module);
     luwu::bindings::bind_udp(module);
+    luwu::bindings::bind_udp_training(module);
     luwu::bindings::bind_network(module);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "bindings/network_parts.h"
 #include "bindings/server_parts.h"
 #include "fabric/remote_worker.h"
 #include "fabric/tcp_server.h"
@@ -20,52 +21,6 @@ using namespace nb::literals;
 namespace luwu::bindings {
 
 namespace {
-
-constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker connects
-constexpr double kLongestSeconds = 1e6;
-constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(10),
-                                 .silence = std::chrono::seconds(20),
-                                 .reconnect = {},  // always given
-                                 .backoff = std::chrono::milliseconds(50),
-                                 .longest_backoff = std::chrono::seconds(2),
-                                 .farewell = std::chrono::seconds(1)};
-
-constexpr double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) * 1e-3; }
-
-using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certificate, key, authority
-
-std::chrono::milliseconds milliseconds(const char* name, double seconds) {
-    if (!(seconds >= 0) || seconds > kLongestSeconds) {
-        throw Error(ErrorKind::invalid, std::string(name) + ": expected 0 to " + std::to_string(kLongestSeconds) +
-                                            " seconds, found " + std::to_string(seconds));
-    }
-    return std::chrono::milliseconds(std::llround(seconds * 1000));
-}
-
-fabric::Timing make_timing(double hello, double silence, double backoff, double longest_backoff, double farewell) {
-    return {.hello = milliseconds("hello_seconds", hello),
-            .silence = milliseconds("silence_seconds", silence),
-            .reconnect = {},
-            .backoff = milliseconds("backoff_seconds", backoff),
-            .longest_backoff = milliseconds("longest_backoff_seconds", longest_backoff),
-            .farewell = milliseconds("farewell_seconds", farewell)};
-}
-
-fabric::Token make_token(const nb::bytes& bytes) {
-    fabric::Token token{};
-    if (bytes.size() != token.size()) {
-        throw Error(ErrorKind::invalid, "a worker's token has " + std::to_string(token.size()) + " bytes; found " +
-                                            std::to_string(bytes.size()));
-    }
-    std::memcpy(token.data(), bytes.data(), token.size());
-    return token;
-}
-
-std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files, const std::string& server_name) {
-    if (!files) return std::nullopt;
-    const auto& [certificate, key, authority] = *files;
-    return fabric::TlsSettings{certificate, key, authority, server_name};
-}
 
 std::unique_ptr<fabric::TcpServer> make_server(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
@@ -79,46 +34,29 @@ std::unique_ptr<fabric::TcpServer> make_server(
         std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls, ""), timing.value_or(kTiming)});
 }
 
-nb::dict server_stats(const fabric::TcpServer& server) {
-    nb::dict stats = stats_of(server.core());
-    nb::dict drops;
-    for (std::size_t reason = 0; reason < fabric::kDrops; ++reason) {
-        const auto drop = static_cast<fabric::Drop>(reason);
-        drops[fabric::name_of(drop)] = server.dropped(drop);
-    }
-    stats["drops"] = drops;
-    return stats;
-}
-
 std::unique_ptr<fabric::RemoteWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
                                                   std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
                                                   const std::vector<BlockSpec>& blocks,
                                                   const std::string& parameter_dtype, double reconnect_seconds,
                                                   const std::optional<TlsFiles>& tls, const std::string& server_name,
                                                   const std::optional<fabric::Timing>& limits) {
-    fabric::Timing timing = limits.value_or(kTiming);
-    timing.reconnect = milliseconds("reconnect_seconds", reconnect_seconds);
-    fabric::RemoteConfig config;
-    config.shape = make_shape(blocks, parameter_dtype, store::kChunkStep);
-    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
-    config.link = {address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), timing};
+    const fabric::RemoteConfig config = make_remote_config(
+        {address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), limits.value_or(kTiming)},
+        blocks, parameter_dtype, reconnect_seconds);
     auto worker = std::make_unique<fabric::RemoteWorker>(config);
-    while (true) {
-        {
-            const nb::gil_scoped_release release;
-            if (worker->wait_connected(kSignalCheck)) return worker;
-        }
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
+    wait_connected(*worker);
+    return worker;
 }
 
-nb::dict worker_stats(const fabric::RemoteWorker& worker) {
-    const fabric::LinkStats stats = worker.stats();
-    nb::dict result;
-    result["bytes_received"] = stats.bytes_received;
-    result["bytes_sent"] = stats.bytes_sent;
-    result["reconnects"] = stats.reconnects;
-    return result;
+constexpr double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) * 1e-3; }
+
+fabric::Timing make_timing(double hello, double silence, double backoff, double longest_backoff, double farewell) {
+    return {.hello = milliseconds("hello_seconds", hello),
+            .silence = milliseconds("silence_seconds", silence),
+            .reconnect = {},
+            .backoff = milliseconds("backoff_seconds", backoff),
+            .longest_backoff = milliseconds("longest_backoff_seconds", longest_backoff),
+            .farewell = milliseconds("farewell_seconds", farewell)};
 }
 
 void bind_timing(nb::module_& module) {
@@ -134,13 +72,14 @@ void bind_timing(nb::module_& module) {
 
 void bind_tcp_server(nb::module_& module) {
     using Self = fabric::TcpServer;
-    nb::class_<Self>(module, "TcpServer", "The server of workers on other hosts: an open store behind TCP or TLS.")
-        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
+    nb::class_<Self> type(module, "TcpServer",
+                          "The server of workers on other hosts: an open store behind TCP or TLS.");
+    bind_core(type, [](auto& self) -> auto& { return self.core(); });
+    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
              "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
              "tls"_a = nb::none(), "timing"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one.")
         .def_prop_ro("port", &Self::port)
-        .def_prop_ro("initialised", [](const Self& self) { return self.core().initialised(); })
         .def(
             "allow_worker",
             [](Self& self, std::uint32_t rank, const nb::bytes& bytes) {
@@ -174,20 +113,9 @@ void bind_tcp_server(nb::module_& module) {
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
             "1 when the step was committed, 0 when it was rolled back, None when that takes longer.")
         .def(
-            "set_segments",
-            [](Self& self, std::uint32_t block, const Segments& segments) {
-                set_segments(self.core(), block, segments);
-            },
-            "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
-        .def(
             "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
-        .def(
-            "worker_lost",
-            [](Self& self, const std::string& message) { self.core().fail(Error(ErrorKind::worker_lost, message)); },
-            "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
-        .def("failure", [](const Self& self) { return failure_of(self.core()); })
-        .def("stats", &server_stats, "As Server.stats, and `drops`: connections that were dropped, by reason.");
+        .def("stats", &tcp_stats_of, "As Server.stats, and `drops`: connections that were dropped, by reason.");
 }
 
 void bind_remote_worker(nb::module_& module) {
@@ -211,7 +139,7 @@ void bind_remote_worker(nb::module_& module) {
                 self.fail(Error(kind_of(class_name), message));
             },
             "class_name"_a, "message"_a, "Everyone who waits raises this class of luwu.errors; the first call counts.")
-        .def("stats", &worker_stats, "Payload bytes that were answered, and how often a connection was made again.")
+        .def("stats", &link_stats_of, "Payload bytes that were answered, and how often a connection was made again.")
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

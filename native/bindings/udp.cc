@@ -172,7 +172,8 @@ void bind_aggregator(nb::module_& module) {
 // A UdpPort for callers that wait: each pull and push gives a ticket.
 class WaitingPort {
   public:
-    explicit WaitingPort(const fabric::Address& bound) : port_(bound, {}, {[](const Error&) {}, [](auto&&) {}}) {}
+    explicit WaitingPort(const fabric::Address& bound)
+        : port_(fabric::UdpSocket(bound), {[](const Error&) {}, [](auto&&) {}}) {}
     fabric::UdpPort& port() { return port_; }
 
     std::size_t pull(std::uint32_t block, std::span<std::byte> into) {

@@ -4,9 +4,9 @@
 
 namespace luwu::fabric {
 
-UdpPort::UdpPort(const Address& bound, const UdpSettings& udp, Events events)
+UdpPort::UdpPort(UdpSocket socket, Events events)
     : events_(std::move(events)),
-      socket_(std::in_place, bound, udp),
+      socket_(std::move(socket)),
       bound_(socket_->bound()),
       tasks_("luwu-udp-done") {}
 

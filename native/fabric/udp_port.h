@@ -30,7 +30,7 @@ class UdpPort {
         std::function<void(std::deque<Pull> pulls)> interrupted;
     };
 
-    UdpPort(const Address& bound, const UdpSettings& udp, Events events);  // throws Error
+    UdpPort(UdpSocket socket, Events events);
     ~UdpPort() { stop(); }
     UdpPort(const UdpPort&) = delete;
     UdpPort& operator=(const UdpPort&) = delete;

@@ -4,9 +4,9 @@
 
 namespace luwu::fabric {
 
-UdpWorker::UdpWorker(const RemoteConfig& config, const Address& bound, const UdpSettings& udp)
+UdpWorker::UdpWorker(const RemoteConfig& config, UdpSocket socket)
     : shape_(config.shape),
-      port_(bound, udp,
+      port_(std::move(socket),
             {[this](const Error& error) { remote_->fail(error); },
              [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
     RemoteConfig with_path = config;

@@ -10,7 +10,8 @@ namespace luwu::fabric {
 
 class UdpWorker final : private StepPath {
   public:
-    UdpWorker(const RemoteConfig& config, const Address& bound, const UdpSettings& udp);  // throws Error
+    // The socket is bound before the server can know where this worker's data comes from. Throws Error.
+    UdpWorker(const RemoteConfig& config, UdpSocket socket);
     ~UdpWorker() override;
 
     [[nodiscard]] RemoteWorker& remote() { return *remote_; }

@@ -1,0 +1,80 @@
+#include "bindings/network_parts.h"
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+namespace nb = nanobind;
+
+namespace luwu::bindings {
+
+namespace {
+constexpr double kLongestSeconds = 1e6;
+constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker connects
+}  // namespace
+
+std::chrono::milliseconds milliseconds(const char* name, double seconds) {
+    if (!(seconds >= 0) || seconds > kLongestSeconds) {
+        throw Error(ErrorKind::invalid, std::string(name) + ": expected 0 to " + std::to_string(kLongestSeconds) +
+                                            " seconds, found " + std::to_string(seconds));
+    }
+    return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
+fabric::Token make_token(const nb::bytes& bytes) {
+    fabric::Token token{};
+    if (bytes.size() != token.size()) {
+        throw Error(ErrorKind::invalid, "a worker's token has " + std::to_string(token.size()) + " bytes; found " +
+                                            std::to_string(bytes.size()));
+    }
+    std::memcpy(token.data(), bytes.data(), token.size());
+    return token;
+}
+
+std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files, const std::string& server_name) {
+    if (!files) return std::nullopt;
+    const auto& [certificate, key, authority] = *files;
+    return fabric::TlsSettings{certificate, key, authority, server_name};
+}
+
+fabric::RemoteConfig make_remote_config(fabric::LinkSettings link, const std::vector<BlockSpec>& blocks,
+                                        const std::string& parameter_dtype, double reconnect_seconds) {
+    fabric::RemoteConfig config;
+    config.shape = make_shape(blocks, parameter_dtype, store::kChunkStep);
+    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
+    link.timing.reconnect = milliseconds("reconnect_seconds", reconnect_seconds);
+    config.link = std::move(link);
+    return config;
+}
+
+void wait_connected(fabric::RemoteWorker& worker) {
+    while (true) {
+        {
+            const nb::gil_scoped_release release;
+            if (worker.wait_connected(kSignalCheck)) return;
+        }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+}
+
+nb::dict link_stats_of(const fabric::RemoteWorker& worker) {
+    const fabric::LinkStats stats = worker.stats();
+    nb::dict result;
+    result["bytes_received"] = stats.bytes_received;
+    result["bytes_sent"] = stats.bytes_sent;
+    result["reconnects"] = stats.reconnects;
+    return result;
+}
+
+nb::dict tcp_stats_of(const fabric::TcpServer& server) {
+    nb::dict stats = stats_of(server.core());
+    nb::dict drops;
+    for (std::size_t reason = 0; reason < fabric::kDrops; ++reason) {
+        const auto drop = static_cast<fabric::Drop>(reason);
+        drops[fabric::name_of(drop)] = server.dropped(drop);
+    }
+    stats["drops"] = drops;
+    return stats;
+}
+
+}  // namespace luwu::bindings

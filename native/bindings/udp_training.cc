@@ -1,0 +1,190 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <utility>
+
+#include "bindings/bindings.h"
+#include "bindings/network_parts.h"
+#include "bindings/udp.h"
+#include "fabric/udp_server.h"
+#include "fabric/udp_worker.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+// A bound socket that a UdpWorker takes over.
+struct UdpPlace {
+    std::optional<fabric::UdpSocket> socket;
+    std::uint16_t port;
+};
+
+std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
+                                               bool create, const std::vector<BlockSpec>& blocks,
+                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads, const std::string& address,
+                                               std::uint16_t port, std::uint64_t job, const std::string& udp_address,
+                                               std::uint16_t udp_port, const std::optional<TlsFiles>& tls,
+                                               const std::optional<fabric::Timing>& timing) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+                                              memory_bytes, workers, optimizer_threads);
+    const fabric::TcpConfig tcp{address, port, job, make_tls(tls, ""), timing.value_or(kTiming)};
+    const nb::gil_scoped_release release;
+    return std::make_unique<fabric::UdpServer>(std::move(config), tcp, fabric::parse_address(udp_address, udp_port),
+                                               fabric::UdpSettings{});
+}
+
+nb::dict server_stats(fabric::UdpServer& self) {
+    nb::dict stats = tcp_stats_of(self.side());
+    nb::dict network;
+    if (const auto counts = self.counts()) {
+        network["packets_in"] = counts->packets_in;
+        network["bytes_in"] = counts->bytes_in;
+        network["packets_out"] = counts->packets_out;
+        network["bytes_out"] = counts->bytes_out;
+        network["resent"] = counts->resent;
+        network["heartbeats_in"] = counts->heartbeats_in;
+        network["heartbeats_out"] = counts->heartbeats_out;
+        network["drops"] = dict_of(counts->drops);
+    }
+    if (const auto counts = self.socket_counts()) add_socket_counts(network, *counts);
+    stats["network"] = network;
+    return stats;
+}
+
+void bind_server(nb::module_& module) {
+    using Self = fabric::UdpServer;
+    nb::class_<Self> type(module, "UdpServer",
+                          "The server of workers whose steps come over UDP, through switches; the rest over TCP.");
+    bind_core(type, [](auto& self) -> auto& { return self.side().core(); });
+    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
+             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
+             "udp_address"_a, "udp_port"_a, "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
+        .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
+        .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
+        .def(
+            "start",
+            [](Self& self, const fabric::Wiring& wiring, const HostAndPort& child,
+               const std::optional<HostAndPort>& group) {
+                self.start(wiring, make_address(child), group ? make_address(*group) : fabric::Address{});
+            },
+            "wiring"_a, "child"_a, "group"_a = nb::none(),
+            "Starts the network: `child` speaks for all workers, `group` is a multicast group for parameters.")
+        .def(
+            "allow_worker",
+            [](Self& self, std::uint32_t rank, const nb::bytes& bytes) {
+                const fabric::Token token = make_token(bytes);
+                const nb::gil_scoped_release release;
+                self.allow_worker(rank, token);
+            },
+            "rank"_a, "token"_a, "Lets one UdpWorker in, which brings this token of 32 bytes.")
+        .def(
+            "begin",
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups) {
+                const auto begun = self.begin(worker, make_groups(groups));
+                return std::tuple(begun.epoch, begun.given_up);
+            },
+            "worker"_a, "groups"_a, "Starts a worker's step; returns what the worker's begin_step wants to know.")
+        .def("commit", &Self::commit, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "A worker's vote on its step.")
+        .def(
+            "wait_commit",
+            [](Self& self, std::uint32_t worker, double at_most_seconds) {
+                return self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "1 when the step was committed, 0 when it was rolled back, None when that takes longer.")
+        .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")
+        .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
+}
+
+std::unique_ptr<fabric::UdpWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
+                                               std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
+                                               const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                                               double reconnect_seconds, UdpPlace& place,
+                                               const std::optional<TlsFiles>& tls,
+                                               const std::optional<fabric::Timing>& timing) {
+    if (!place.socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
+    const fabric::RemoteConfig config = make_remote_config(
+        {address, port, job, rank, workers, make_token(token), make_tls(tls, ""), timing.value_or(kTiming)}, blocks,
+        parameter_dtype, reconnect_seconds);
+    auto worker = std::make_unique<fabric::UdpWorker>(config, std::move(*place.socket));
+    place.socket.reset();
+    wait_connected(worker->remote());
+    return worker;
+}
+
+nb::dict worker_stats(fabric::UdpWorker& self) {
+    nb::dict stats = link_stats_of(self.remote());
+    nb::dict network;
+    if (const auto counts = self.counts()) {
+        network["packets_in"] = counts->packets_in;
+        network["packets_out"] = counts->packets_out;
+        network["resent"] = counts->resent;
+        network["heartbeats_in"] = counts->heartbeats_in;
+        network["heartbeats_out"] = counts->heartbeats_out;
+        network["drops"] = dict_of(counts->drops);
+    }
+    if (const auto counts = self.socket_counts()) add_socket_counts(network, *counts);
+    stats["network"] = network;
+    return stats;
+}
+
+void bind_worker(nb::module_& module) {
+    nb::class_<UdpPlace>(module, "UdpPlace", "A bound UDP socket for a UdpWorker; address numeric, port 0: any.")
+        .def(nb::new_([](const std::string& address, std::uint16_t port) {
+                 fabric::UdpSocket socket(fabric::parse_address(address, port));
+                 const std::uint16_t bound = fabric::port_of(socket.bound());
+                 return std::make_unique<UdpPlace>(UdpPlace{std::move(socket), bound});
+             }),
+             "address"_a, "port"_a)
+        .def_ro("port", &UdpPlace::port);
+    using Self = fabric::UdpWorker;
+    nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
+        .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
+             "parameter_dtype"_a, "reconnect_seconds"_a, "place"_a, "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "As RemoteWorker; takes the place's socket.")
+        .def(
+            "start",
+            [](Self& self, const fabric::Wiring& wiring, const HostAndPort& parent, std::uint16_t child,
+               const std::optional<HostAndPort>& group) {
+                self.start(wiring, make_address(parent), child, group ? make_address(*group) : fabric::Address{});
+            },
+            "wiring"_a, "parent"_a, "child"_a, "group"_a = nb::none())
+        .def("begin_step", &Self::begin_step, "epoch"_a, "given_up"_a,
+             "What UdpServer.begin answered; until end_step, pulls and pushes are those of all workers.")
+        .def("end_step", &Self::end_step)
+        .def(
+            "endpoint",
+            [](Self& self, bool shared_window) {
+                return self.remote().endpoint(shared_window ? fabric::MapMode::shared : fabric::MapMode::private_copy);
+            },
+            "shared_window"_a = false)
+        .def(
+            "fail",
+            [](Self& self, const std::string& class_name, const std::string& message) {
+                self.remote().fail(Error(kind_of(class_name), message));
+            },
+            "class_name"_a, "message"_a)
+        .def("stats", &worker_stats)
+        .def("close", [](Self& self) { self.remote().close(); }, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace
+
+void bind_udp_training(nb::module_& module) {
+    bind_server(module);
+    bind_worker(module);
+}
+
+}  // namespace luwu::bindings
