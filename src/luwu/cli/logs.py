@@ -7,8 +7,8 @@ import sys
 import time
 
 
-def log_to_stderr() -> logging.Logger:
-    """Have everything that luwu logs go to standard error, with times in UTC; returns the logger of the commands."""
+def log_to_stderr(name: str = "luwu.server") -> logging.Logger:
+    """Have everything that luwu logs go to standard error, with times in UTC; returns the command's logger."""
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
@@ -16,4 +16,4 @@ def log_to_stderr() -> logging.Logger:
     logger = logging.getLogger("luwu")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    return logging.getLogger("luwu.server")
+    return logging.getLogger(name)

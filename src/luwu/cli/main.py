@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from luwu.cli.doctor import doctor
 from luwu.cli.health import health
 from luwu.cli.server import server
+from luwu.cli.switch import switch
 from luwu.cli.train import train
 from luwu.errors import AuthenticationError, ConfigError, DataError, LuwuError, ManifestMismatchError, MemoryBudgetError
 
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(server)
+app.command()(switch)
 app.command()(health)
 app.command()(doctor)
 

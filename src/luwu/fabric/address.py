@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
+import socket
 from dataclasses import dataclass
 
 from luwu.errors import ConfigError
@@ -45,3 +47,20 @@ def parse_url(url: str) -> HostPort:
     if not url.startswith(SCHEME):
         raise ConfigError(f"server {url!r}: expected an address such as {SCHEME}10.0.0.9:{DEFAULT_PORT}")
     return parse_host_port(url.removeprefix(SCHEME).rstrip("/"), lowest_port=1)
+
+
+def local_address(host: str) -> str:
+    """The number of a host to bind to; raises ConfigError."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(f"address {host!r}: expected a host of this machine, found {error.strerror}") from None
+
+
+def numeric(bound: str) -> str:
+    """Where this machine reaches something of its own that is bound there."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)

@@ -41,20 +41,24 @@ class JoinWorkerRequest(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., rank: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class JoinSwitchRequest(_message.Message):
-    __slots__ = ("nonce", "proof", "name", "address", "port", "fan_in")
+    __slots__ = ("nonce", "proof", "name", "address", "port", "fan_in", "payload_bytes", "parent")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     FAN_IN_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
     name: str
     address: str
     port: int
     fan_in: int
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., fan_in: _Optional[int] = ...) -> None: ...
+    payload_bytes: int
+    parent: str
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., fan_in: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., parent: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("session", "proof", "transport")
@@ -101,20 +105,54 @@ class Closing(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class Topology(_message.Message):
-    __slots__ = ("job", "workers", "address", "port", "position", "below")
+    __slots__ = ("job", "workers", "address", "port", "position", "below", "network")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
     job: int
     workers: int
     address: str
     port: int
     position: int
     below: _containers.RepeatedCompositeFieldContainer[Neighbour]
-    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ...) -> None: ...
+    network: Network
+    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
+
+class Network(_message.Message):
+    __slots__ = ("key", "epoch", "payload_bytes", "form", "windows", "heartbeat_seconds", "idle_heartbeat_seconds", "resend_seconds", "longest_resend_seconds", "queueing_seconds", "parent_address", "parent_port", "group_address", "group_port")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
+    WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RESEND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LONGEST_RESEND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUEING_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PARENT_PORT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_PORT_FIELD_NUMBER: _ClassVar[int]
+    key: int
+    epoch: int
+    payload_bytes: int
+    form: str
+    windows: _containers.RepeatedScalarFieldContainer[int]
+    heartbeat_seconds: float
+    idle_heartbeat_seconds: float
+    resend_seconds: float
+    longest_resend_seconds: float
+    queueing_seconds: float
+    parent_address: str
+    parent_port: int
+    group_address: str
+    group_port: int
+    def __init__(self, key: _Optional[int] = ..., epoch: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., form: _Optional[str] = ..., windows: _Optional[_Iterable[int]] = ..., heartbeat_seconds: _Optional[float] = ..., idle_heartbeat_seconds: _Optional[float] = ..., resend_seconds: _Optional[float] = ..., longest_resend_seconds: _Optional[float] = ..., queueing_seconds: _Optional[float] = ..., parent_address: _Optional[str] = ..., parent_port: _Optional[int] = ..., group_address: _Optional[str] = ..., group_port: _Optional[int] = ...) -> None: ...
 
 class Neighbour(_message.Message):
     __slots__ = ("name", "address", "port")
@@ -127,10 +165,18 @@ class Neighbour(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("manifest",)
+    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SWITCH_FIELD_NUMBER: _ClassVar[int]
     manifest: str
-    def __init__(self, manifest: _Optional[str] = ...) -> None: ...
+    address: str
+    port: int
+    payload_bytes: int
+    switch: str
+    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token")
@@ -171,6 +217,14 @@ class BeginRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[HyperParameters]
     def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ...) -> None: ...
+
+class BeginReply(_message.Message):
+    __slots__ = ("epoch", "given_up")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    given_up: bool
+    def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ...) -> None: ...
 
 class HyperParameters(_message.Message):
     __slots__ = ("lr", "beta1", "beta2", "eps", "weight_decay")

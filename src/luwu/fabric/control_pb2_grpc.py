@@ -72,7 +72,7 @@ class ControlStub(object):
         self.Begin = channel.unary_unary(
                 '/luwu.control.v1.Control/Begin',
                 request_serializer=luwu_dot_fabric_dot_control__pb2.BeginRequest.SerializeToString,
-                response_deserializer=luwu_dot_fabric_dot_control__pb2.Empty.FromString,
+                response_deserializer=luwu_dot_fabric_dot_control__pb2.BeginReply.FromString,
                 _registered_method=True)
         self.Commit = channel.unary_unary(
                 '/luwu.control.v1.Control/Commit',
@@ -207,7 +207,7 @@ def add_ControlServicer_to_server(servicer, server):
             'Begin': grpc.unary_unary_rpc_method_handler(
                     servicer.Begin,
                     request_deserializer=luwu_dot_fabric_dot_control__pb2.BeginRequest.FromString,
-                    response_serializer=luwu_dot_fabric_dot_control__pb2.Empty.SerializeToString,
+                    response_serializer=luwu_dot_fabric_dot_control__pb2.BeginReply.SerializeToString,
             ),
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
@@ -440,7 +440,7 @@ class Control(object):
             target,
             '/luwu.control.v1.Control/Begin',
             luwu_dot_fabric_dot_control__pb2.BeginRequest.SerializeToString,
-            luwu_dot_fabric_dot_control__pb2.Empty.FromString,
+            luwu_dot_fabric_dot_control__pb2.BeginReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,8 +13,12 @@ import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from luwu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from luwu.fabric import control_pb2 as pb
 
 NONCE_BYTES = 32
 SHORTEST_KEY_BYTES = 16
@@ -76,9 +80,12 @@ def worker_request(rank: int, workers: int) -> str:
     return f"worker {rank} of {workers}"
 
 
-def switch_request(name: str, address: str, port: int, fan_in: int) -> str:
+def switch_request(request: pb.JoinSwitchRequest) -> str:
     """What a switch's proof is about."""
-    return f"switch {name} at {address} {port} for {fan_in}"
+    return (
+        f"switch {request.name} at {request.address} {request.port} for {request.fan_in} below {request.parent!r} "
+        f"with {request.payload_bytes}"
+    )
 
 
 def make_nonce() -> bytes:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from luwu import _native
 from luwu.errors import ConfigError, LuwuError, ServerError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.address import parse_url
@@ -18,6 +19,7 @@ from luwu.fabric.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.fabric.remote_endpoint import RemoteEndpoint
 from luwu.fabric.session import Session
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.fabric.wiring import look_up
 from luwu.store.manifest import Manifest
 
 
@@ -32,11 +34,13 @@ class RemoteSession(Session):
         credentials: Credentials,
         timeouts: Timeouts = TIMEOUTS,
         transports: dict[str, OpenLink] = TRANSPORTS,
+        switch: str = "",
     ) -> None:
         super().__init__(rank, workers)
         self._credentials = credentials
         self._timeouts = timeouts
         self._host = parse_url(url).host
+        self._switch = switch
         self._lock = threading.Lock()  # the watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._topology: pb.Topology | None = None
@@ -52,6 +56,7 @@ class RemoteSession(Session):
         except BaseException:
             self._control.close(leave=True)
             raise
+        self._transport = transport
         self._open_link = transports[transport]
 
     def initialised(self) -> None:
@@ -74,18 +79,24 @@ class RemoteSession(Session):
         return stub.JoinWorker(request, timeout=seconds)
 
     def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
-        reply = self._control.call("Attach", pb.AttachRequest(manifest=manifest.to_json()), patient=True)
-        link = self._open(manifest, reply.data_token)
+        request = pb.AttachRequest(manifest=manifest.to_json(), switch=self._switch)
+        place = None
+        if self._transport == "udp":
+            reach = look_up(self._host, parse_url(self._control.url).port)
+            place = _native.UdpPlace(reach.own, 0)
+            request.address, request.port, request.payload_bytes = reach.own, place.port, reach.payload_bytes
+        reply = self._control.call("Attach", request, patient=True)
+        link = self._open(manifest, reply.data_token, place)
         with self._lock:
             self._link = link
         error = self._control.error()
         if error is not None:  # it came before there was a link to tell
             link.fail(type(error).__name__, str(error))
-        self._endpoint = RemoteEndpoint(link.endpoint(shared_window), self._control)
+        self._endpoint = RemoteEndpoint(link, self._control, shared_window=shared_window)
         self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
         return bool(reply.fresh)
 
-    def _open(self, manifest: Manifest, token: bytes) -> WorkerLink:
+    def _open(self, manifest: Manifest, token: bytes, own: _native.UdpPlace | None) -> WorkerLink:
         if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
             raise self._control.error() or ServerError("the server sent no place in the tree; run again")
         place = self._topology
@@ -100,6 +111,8 @@ class RemoteSession(Session):
                 manifest=manifest,
                 tls=self._credentials.tls,
                 timeouts=self._timeouts,
+                topology=place,
+                place=own,
             )
         )
 
@@ -130,6 +143,7 @@ def connect(
     key_file: str | Path | None = None,
     tls: TlsFiles | None = None,
     timeouts: Timeouts = TIMEOUTS,
+    switch: str | None = None,
 ) -> RemoteSession:
     """Join a server on the network (`luwu server`) as one of its workers.
 
@@ -140,6 +154,7 @@ def connect(
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
         tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
         timeouts: how long to wait for what.
+        switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
 
     Raises:
         ServerError: nobody answered at the address within ``connect_seconds``; the message names both.
@@ -150,4 +165,5 @@ def connect(
     workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
     if not 0 <= rank < workers:
         raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
-    return RemoteSession(url, rank, workers, find_credentials(key, key_file, tls), timeouts)
+    switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
+    return RemoteSession(url, rank, workers, find_credentials(key, key_file, tls), timeouts, switch=switch)

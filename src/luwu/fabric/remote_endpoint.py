@@ -10,6 +10,7 @@ import grpc
 
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.control import ControlClient
+from luwu.fabric.links import WorkerLink
 from luwu.worker.interface import DataEndpoint, HyperParameters, Memory
 
 
@@ -19,8 +20,9 @@ class RemoteEndpoint:
     Functions may be called from any thread.
     """
 
-    def __init__(self, data: DataEndpoint, control: ControlClient) -> None:
-        self._data = data
+    def __init__(self, link: WorkerLink, control: ControlClient, *, shared_window: bool) -> None:
+        self._link = link
+        self._data: DataEndpoint = link.endpoint(shared_window)
         self._control = control
         self._pushes = 0
         self._commits: dict[int, grpc.Future] = {}
@@ -51,7 +53,8 @@ class RemoteEndpoint:
         request = pb.BeginRequest()
         for lr, beta1, beta2, eps, weight_decay in groups:
             request.groups.add(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
-        self._control.call("Begin", request)
+        reply = self._control.call("Begin", request)
+        self._link.begin_step(reply.epoch, reply.given_up)
 
     def pull(self, block: int) -> int:
         """Ask for a block; `wait` gives its byte offset in the window."""
@@ -88,7 +91,9 @@ class RemoteEndpoint:
             return self._data.wait(handle)
         started = time.perf_counter()
         try:
-            return int(self._control.finish(self._commits.pop(handle)).committed)
+            committed = int(self._control.finish(self._commits.pop(handle)).committed)
+            self._link.end_step()
+            return committed
         finally:
             self._commit_seconds += time.perf_counter() - started
 

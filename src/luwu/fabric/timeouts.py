@@ -44,6 +44,18 @@ class Timeouts(Group):
     """The longest such pause."""
     farewell_seconds: Seconds = 1.0
     """A side of the data plane that closes takes this long at most to tell the other why."""
+    heartbeat_seconds: Seconds = 0.0005
+    """Over UDP, each end of a link tells its state this often while that changes."""
+    idle_heartbeat_seconds: Seconds = 0.05
+    """The same while nothing changes."""
+    resend_seconds: Seconds = 0.05
+    """A sender over UDP whose packets are not acknowledged for this long sends some again, unasked."""
+    longest_resend_seconds: Seconds = 1.0
+    """That time doubles up to this."""
+    queueing_seconds: Seconds = 0.005
+    """A sender over UDP slows down when packets wait longer than this in a link's queues."""
+    switch_return_seconds: Seconds = 60.0
+    """A run waits this long for a switch that has ended to be started again before it fails."""
     signal_check_seconds: Seconds = 0.1
     """Ctrl-C is seen within this time while a worker waits for a commit."""
     look_seconds: Seconds = 0.5

@@ -19,7 +19,7 @@ from luwu.server.gate import Gate
 from luwu.server.participants import Participant
 from luwu.server.run import Worker
 from luwu.server.runs import Runs
-from luwu.server.topology import SwitchMember
+from luwu.server.topology import Place, SwitchMember
 from luwu.store.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     @answering
     def JoinSwitch(self, request: pb.JoinSwitchRequest, context: Any) -> pb.JoinReply:  # noqa: N802
         """Let a switch in."""
-        asked = switch_request(request.name, request.address, request.port, request.fan_in)
+        asked = switch_request(request)
         proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
         switch = SwitchMember(
             name=f"switch {request.name}",
@@ -100,6 +100,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
             address=request.address,
             port=request.port,
             fan_in=request.fan_in,
+            payload_bytes=request.payload_bytes,
+            parent=request.parent,
         )
         self._runs.join_switch(switch)
         return pb.JoinReply(session=switch.token, proof=proof, transport=self._transport)
@@ -129,7 +131,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def Attach(self, request: pb.AttachRequest, context: Any) -> pb.AttachReply:  # noqa: N802
         """Open the store for a worker's model."""
         worker = self._worker(context)
-        attached = self._runs.attach(worker, Manifest.from_json(request.manifest))
+        place = Place(request.address, request.port, request.payload_bytes, request.switch)
+        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), place)
         return pb.AttachReply(fresh=attached.fresh, data_token=attached.token, **attached.stats)
 
     @answering
@@ -150,14 +153,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return pb.Empty()
 
     @answering
-    def Begin(self, request: pb.BeginRequest, context: Any) -> pb.Empty:  # noqa: N802
+    def Begin(self, request: pb.BeginRequest, context: Any) -> pb.BeginReply:  # noqa: N802
         """Start an attempt at a step."""
         worker = self._worker(context)
-        worker.run.begin(
+        epoch, given_up = worker.run.begin(
             worker.rank,
             [(group.lr, group.beta1, group.beta2, group.eps, group.weight_decay) for group in request.groups],
         )
-        return pb.Empty()
+        return pb.BeginReply(epoch=epoch, given_up=given_up)
 
     @answering
     def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:  # noqa: N802

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from luwu import _native
+from luwu.fabric.address import local_address
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.links import native_timing
@@ -29,8 +30,12 @@ class NetworkCore(Core, Protocol):
         """Let this rank into the data plane with this token alone."""
         ...
 
-    def begin(self, worker: int, groups: Sequence[HyperParameters]) -> None:
-        """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with."""
+    def begin(self, worker: int, groups: Sequence[HyperParameters]) -> tuple[int, bool] | None:
+        """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with.
+
+        Returns:
+            What the worker's data plane wants to know, see `luwu.fabric.links.WorkerLink.begin_step`; None: nothing.
+        """
         ...
 
     def commit(self, worker: int, roll_back: bool, pushes: int) -> None:
@@ -39,6 +44,19 @@ class NetworkCore(Core, Protocol):
 
     def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:
         """1: committed, 0: rolled back, None: not yet. Raises what the run failed with."""
+        ...
+
+
+class UdpCore(NetworkCore, Protocol):
+    """A core whose steps come over UDP once it is told where from."""
+
+    @property
+    def udp_port(self) -> int:
+        """Where it listens for them."""
+        ...
+
+    def start(self, wiring: _native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
+        """Start the network: the child speaks for all workers, parameters go to the group where there is one."""
         ...
 
 
@@ -51,6 +69,7 @@ class CoreSettings:
     optimizer_threads: int
     address: str
     port: int
+    udp_port: int
     job: int
     tls: TlsFiles | None
     timeouts: Timeouts
@@ -61,22 +80,33 @@ StartCore = Callable[[Store, CoreSettings], NetworkCore]
 
 def start_tcp(store: Store, settings: CoreSettings) -> NetworkCore:
     """Serve a store over TCP, encrypted where there are certificates."""
-    return _native.TcpServer(
-        folders=[str(folder) for folder in store.folders],
-        uuid=store.identity.uuid,
-        create=store.create,
-        blocks=block_specs(store.manifest),
-        parameter_dtype=store.manifest.dtype,
-        chunk_elements=store.manifest.chunk_elements,
-        memory_bytes=settings.memory_bytes,
-        workers=settings.workers,
-        optimizer_threads=settings.optimizer_threads,
-        address=settings.address,
-        port=settings.port,
-        job=settings.job,
-        tls=settings.tls.paths if settings.tls is not None else None,
-        timing=native_timing(settings.timeouts),
+    return _native.TcpServer(**_common(store, settings))
+
+
+def start_udp(store: Store, settings: CoreSettings) -> NetworkCore:
+    """Serve a store over UDP, and TCP for what is no part of a step."""
+    return _native.UdpServer(
+        **_common(store, settings), udp_address=local_address(settings.address), udp_port=settings.udp_port
     )
 
 
-TRANSPORTS: dict[str, StartCore] = {"tcp": start_tcp}
+def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
+    return {
+        "folders": [str(folder) for folder in store.folders],
+        "uuid": store.identity.uuid,
+        "create": store.create,
+        "blocks": block_specs(store.manifest),
+        "parameter_dtype": store.manifest.dtype,
+        "chunk_elements": store.manifest.chunk_elements,
+        "memory_bytes": settings.memory_bytes,
+        "workers": settings.workers,
+        "optimizer_threads": settings.optimizer_threads,
+        "address": settings.address,
+        "port": settings.port,
+        "job": settings.job,
+        "tls": settings.tls.paths if settings.tls is not None else None,
+        "timing": native_timing(settings.timeouts),
+    }
+
+
+TRANSPORTS: dict[str, StartCore] = {"tcp": start_tcp, "udp": start_udp}

@@ -25,6 +25,7 @@ from luwu.server.gate import Gate
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import PlanTopology, star
+from luwu.server.tree import UdpPlan
 from luwu.store.manifest import Manifest
 
 SPARE_THREADS = 64
@@ -42,7 +43,7 @@ class NetworkServer:
         timeouts: of the network.
         on_report: called with (rank, report) for everything a worker reports.
         start_core: makes the native server; default: the one of ``settings.transport``.
-        plan: the tree of a run; default: every worker sends straight to the server.
+        plan: the tree of a run; default: that of ``settings.transport``.
 
     Raises:
         ConfigError: settings that cannot work, or neither key nor certificates. ServerError: it cannot listen there.
@@ -57,7 +58,7 @@ class NetworkServer:
         timeouts: Timeouts = TIMEOUTS,
         on_report: Callable[[int, dict[str, Any]], None] | None = None,
         start_core: StartCore | None = None,
-        plan: PlanTopology = star,
+        plan: PlanTopology | None = None,
     ) -> None:
         if credentials.key is None and credentials.tls is None:
             raise ConfigError(
@@ -76,7 +77,7 @@ class NetworkServer:
             settings.switches,
             self._core_opener(settings, folders, start_core or TRANSPORTS[settings.transport]),
             settings.advertise,
-            plan,
+            plan or self._plan(settings, timeouts),
             timeouts,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
@@ -152,6 +153,13 @@ class NetworkServer:
             raise ServerError(f"cannot listen at {self._listen}: the address is not this machine's, or it is in use")
         return port
 
+    def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:
+        if settings.transport != "udp":
+            if settings.switches or settings.multicast:
+                raise ConfigError("switches, multicast: expected with transport udp, found tcp; use --transport udp")
+            return star
+        return UdpPlan(self._listen.host, settings.form, settings.multicast, timeouts)
+
     def _core_opener(
         self, settings: ServerSettings, folders: list[Path], start_core: StartCore
     ) -> Callable[[Manifest, int], NetworkCore]:
@@ -162,6 +170,7 @@ class NetworkServer:
                 optimizer_threads=settings.optimizer_threads,
                 address=self._listen.host,
                 port=settings.data_port,
+                udp_port=settings.udp_port,
                 job=job,
                 tls=self._tls,
                 timeouts=self._timeouts,

@@ -27,6 +27,7 @@ class Participant:
     joined_at: float = field(default_factory=time.monotonic)
     watched: bool = False
     ended: bool = False
+    ended_at: float = 0.0
     left: bool = False
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue, repr=False)
 

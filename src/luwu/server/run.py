@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from luwu.fabric.timeouts import Timeouts
 from luwu.server.cores import HyperParameters, NetworkCore
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
-from luwu.server.topology import PlanTopology, SwitchMember, TopologyReady, worker_name
+from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
 from luwu.store.manifest import Manifest
 
 DATA_TOKEN_BYTES = 32
@@ -29,6 +30,7 @@ class Worker(Participant):
 
     rank: int
     run: Run
+    place: Place = NOWHERE
 
 
 class Run(Membership[NetworkCore]):
@@ -46,7 +48,8 @@ class Run(Membership[NetworkCore]):
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
         self._look_seconds = timeouts.look_seconds
-        self._planned = False
+        self._planning = threading.Lock()
+        self._places: Mapping[str, pb.Topology] | None = None
 
     @property
     def over(self) -> bool:
@@ -81,22 +84,24 @@ class Run(Membership[NetworkCore]):
 
     def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:
         """Tell everybody their place in the tree; the first call counts."""
-        with self._changed:
-            if self._planned:
+        with self._planning, self.core() as core:
+            if self._places is not None:
                 return
-            self._planned = True
-        with self.core() as core:
-            ready = TopologyReady(self.job, self.workers, tuple(switches), address, core.port)
-        places = plan(ready)
+            where = tuple(self.people[rank].place for rank in range(self.workers))
+            self._places = plan(TopologyReady(self.job, self.workers, tuple(switches), address, core.port, where, core))
         for participant in (*self.people.values(), *switches):
-            if participant.name in places:
-                participant.tell(pb.Event(topology=places[participant.name]))
+            self.tell_place(participant)
         log.info("begins job=%x step=%d workers=%d switches=%d", self.job, self.step, self.workers, len(switches))
 
-    def begin(self, rank: int, groups: Sequence[HyperParameters]) -> None:
-        """Start a worker's attempt at a step."""
+    def tell_place(self, participant: Participant) -> None:
+        """Tell somebody its place in the tree, where there is one already; a switch that came back asks again."""
+        if self._places is not None and participant.name in self._places:
+            participant.tell(pb.Event(topology=self._places[participant.name]))
+
+    def begin(self, rank: int, groups: Sequence[HyperParameters]) -> tuple[int, bool]:
+        """Start a worker's attempt at a step; what its data plane must know: epoch, and whether it was given up."""
         with self._noting_failure(), self.core() as core:
-            core.begin(rank, groups)
+            return core.begin(rank, groups) or (0, False)
 
     def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> bool | None:
         """End a worker's attempt; whether it was committed. None: ``goes_on`` said that nobody waits any more."""

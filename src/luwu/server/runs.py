@@ -16,7 +16,7 @@ from luwu.server.cores import NetworkCore
 from luwu.server.participants import Participant, Participants
 from luwu.server.run import Run, Worker
 from luwu.server.status import Status
-from luwu.server.topology import PlanTopology, SwitchMember
+from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Runs:
         self._timeouts = timeouts
         self.participants = Participants()
         self._switches: dict[str, SwitchMember] = {}
+        self._lost_switches: dict[str, SwitchMember] = {}  # the run waits for them
         self._changed = threading.Condition()
         self._run = self._make_run()
         self._closing = False
@@ -97,14 +98,23 @@ class Runs:
         with self._changed:
             if switch.name in self._switches:
                 raise ConfigError(f"{switch.name} has joined already; give every switch a name of its own")
+            before = self._lost_switches.get(switch.name)
+            if before is not None and (before.address, before.port) != (switch.address, switch.port):
+                raise ConfigError(
+                    f"{switch.name} was at {before.address} port {before.port}, where its neighbours send to; "
+                    f"found {switch.address} port {switch.port}: start it there again, with --listen"
+                )
+            self._lost_switches.pop(switch.name, None)
             self._switches[switch.name] = switch
             self.participants.add(switch)
+            self._run.tell_place(switch)
             self._changed.notify_all()
         log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
 
-    def attach(self, worker: Worker, manifest: Manifest) -> Attached:
+    def attach(self, worker: Worker, manifest: Manifest, place: Place = NOWHERE) -> Attached:
         """Open the store for a worker's model; returns when everybody is there, see `Membership.attach`."""
         run = worker.run
+        worker.place = place
         try:
             fresh = run.attach(worker.rank, manifest)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
@@ -192,14 +202,25 @@ class Runs:
         self.participants.remove(worker, run.error() or WorkerLostError(f"{worker.name} counts as lost; join again"))
 
     def _end_switch(self, switch: SwitchMember) -> None:
-        error = WorkerLostError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; run again")
+        error = WorkerLostError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; join again")
+        switch.ended_at = time.monotonic()
         with self._changed:
             self._switches.pop(switch.name, None)
-            run = self._run
+            if self._run.opened:
+                self._lost_switches[switch.name] = switch
         self.participants.remove(switch, error)
-        log.log(logging.INFO if switch.left else logging.ERROR, "%s", error)
-        if run.opened:
-            run.fail(error)
+        log.log(logging.INFO if switch.left else logging.ERROR, "lost %s job=%x", switch.name, self._run.job)
+
+    def _miss_switches(self, run: Run, now: float) -> None:
+        """A run can go on without a switch that is started again in time."""
+        limit = self._timeouts.switch_return_seconds
+        for switch in list(self._lost_switches.values()):
+            if now - switch.ended_at > limit and not run.over:
+                run.fail(
+                    WorkerLostError(
+                        f"{switch.name} ended and did not come back within {limit:g} s; start it and run again"
+                    )
+                )
 
     def _tend(self) -> None:
         while not self._closing:
@@ -219,6 +240,7 @@ class Runs:
         error = run.error()
         if error is not None and run.failed_at is None:
             run.fail(error)
+        self._miss_switches(run, now)
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
                 self._end(participant)
@@ -237,6 +259,7 @@ class Runs:
                 worker.end_watch()
         run.close(self._timeouts.close_seconds)
         with self._changed:
+            self._lost_switches.clear()
             self._run = self._make_run()
             self._changed.notify_all()
         log.info("ended job=%x step=%d; ready for the next workers", run.job, step)

@@ -26,10 +26,16 @@ class ServerSettings(Group):
     """port of the data plane, on the same host; 0: the kernel chooses one"""
     advertise: str = ""
     """host that workers reach the data plane at; empty: the one that they reached the control plane at"""
-    transport: Literal["tcp"] = "tcp"
-    """data plane between server and workers"""
+    transport: Literal["tcp", "udp"] = "tcp"
+    """data plane of training steps: tcp, each worker's own connection; udp, one stream for all through switches"""
+    udp_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    """port of the transport udp, on the same host; 0: the kernel chooses one"""
+    form: Literal["int32", "int16", "float32"] = "int32"
+    """what gradients travel as over udp: integers with shared exponents, whose sum is exact, or floats"""
+    multicast: str = ""
+    """GROUP:PORT that parameters go to, once for all workers, over udp; empty: switches copy them"""
     switches: Annotated[int, Field(ge=0)] = 0
-    """switches that must have joined before a run begins"""
+    """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
     optimizer_threads: Annotated[int, Field(ge=1)] = Field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """threads of the update; default: the processors that this process may use"""
     key_file: AbsolutePath | None = None

@@ -4,9 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from luwu.fabric import control_pb2 as pb
 from luwu.server.participants import Participant
+
+CoreT = TypeVar("CoreT")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker's packets come from; empty for transports that need none.
+
+    Attributes:
+        address, port: of the worker.
+        payload_bytes: the longest payload of a packet to the server.
+        switch: name of the switch that it asks for; empty: any.
+    """
+
+    address: str = ""
+    port: int = 0
+    payload_bytes: int = 0
+    switch: str = ""
+
+
+NOWHERE = Place()
+"""Of a worker whose transport needs no place."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -16,10 +39,12 @@ class SwitchMember(Participant):
     address: str
     port: int
     fan_in: int
+    payload_bytes: int
+    parent: str
 
 
 @dataclass(frozen=True)
-class TopologyReady:
+class TopologyReady(Generic[CoreT]):
     """Everybody of a run is there: what a plan is made from.
 
     Attributes:
@@ -27,6 +52,8 @@ class TopologyReady:
         workers: of the run; their names are ``worker 0`` and so on.
         switches: in the order in which they joined.
         address, port: the server's data plane; an empty address stands for the host that it was reached at.
+        places: of the workers, by rank.
+        core: the native server.
     """
 
     job: int
@@ -34,9 +61,11 @@ class TopologyReady:
     switches: tuple[SwitchMember, ...]
     address: str
     port: int
+    places: tuple[Place, ...]
+    core: CoreT
 
 
-PlanTopology = Callable[[TopologyReady], Mapping[str, pb.Topology]]
+PlanTopology = Callable[[TopologyReady[Any]], Mapping[str, pb.Topology]]
 """Gives each participant, by name, its place in the tree."""
 
 
@@ -45,7 +74,7 @@ def worker_name(rank: int) -> str:
     return f"worker {rank}"
 
 
-def star(ready: TopologyReady) -> Mapping[str, pb.Topology]:
+def star(ready: TopologyReady[Any]) -> Mapping[str, pb.Topology]:
     """Every worker sends straight to the server; switches have nothing to do."""
     return {
         worker_name(rank): pb.Topology(

@@ -1,0 +1,83 @@
+"""`luwu switch`: add up gradients and copy parameters between a server and what hangs below, one run after another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from luwu.config import describe
+from luwu.switch.settings import SwitchFile, SwitchSettings
+
+
+def setting(name: str) -> Any:
+    """A flag for one setting, explained in the setting's own words."""
+    field, text = SwitchSettings.model_fields[name], describe("switch", name, SwitchFile)
+    if field.default_factory is None and not field.is_required() and field.default not in (None, ""):
+        text += f" ({field.default})"
+    return typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False)
+
+
+def switch(
+    config: Annotated[Path | None, typer.Option(help="TOML file with [switch] and [timeouts]")] = None,
+    server: Annotated[str | None, setting("server")] = None,
+    listen: Annotated[str | None, setting("listen")] = None,
+    name: Annotated[str | None, setting("name")] = None,
+    fan_in: Annotated[int | None, setting("fan_in")] = None,
+    parent: Annotated[str | None, setting("parent")] = None,
+    key_file: Annotated[Path | None, setting("key_file")] = None,
+    tls_cert: Annotated[Path | None, setting("tls_cert")] = None,
+    tls_key: Annotated[Path | None, setting("tls_key")] = None,
+    tls_ca: Annotated[Path | None, setting("tls_ca")] = None,
+) -> None:
+    """Serve as a switch of a server's tree, over the transport udp, until SIGTERM or Ctrl-C.
+
+    Prints HOST:PORT that it listens at; the log goes to standard error. When the server ends it waits for the next one
+    at the same address. Start one that died again with the same name and --listen, and the run goes on.
+
+    Exit status: 0 stopped by a signal, 1 it could not listen or the server refused its key, 2 settings that cannot
+    work, or a place in the tree that is taken.
+    """
+    given = {
+        "server": server,
+        "listen": listen,
+        "name": name,
+        "fan_in": fan_in,
+        "parent": parent,
+        "key_file": key_file,
+        "tls_cert": tls_cert,
+        "tls_key": tls_key,
+        "tls_ca": tls_ca,
+    }
+    serve(config, {name: value for name, value in given.items() if value is not None})
+
+
+def serve(config: Path | None, flags: dict[str, Any]) -> None:
+    """Settle the settings, serve, and say where."""
+    import signal
+    import sys
+
+    from luwu.cli.logs import log_to_stderr
+    from luwu.config import build, read_toml
+    from luwu.fabric.credentials import find_credentials, tls_files
+    from luwu.launch.interrupts import SIGNALS
+    from luwu.switch.service import SwitchService
+
+    settings = build(SwitchFile, read_toml(config) if config else {}, {"switch": flags})
+    wanted, timeouts = settings.switch, settings.timeouts
+    credentials = find_credentials(
+        key_file=wanted.key_file, tls=tls_files(wanted.tls_cert, wanted.tls_key, wanted.tls_ca)
+    )
+    log = log_to_stderr("luwu.switch")
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit this: the signal comes to this one alone
+    with SwitchService(wanted, credentials, timeouts) as service:
+        log.info("listens at=%s name=%s server=%s", service.address, wanted.name, wanted.server)
+        sys.stdout.write(f"{service.address}\n")
+        sys.stdout.flush()
+        while not service.wait(0):
+            number = signal.sigtimedwait(SIGNALS, timeouts.look_seconds)
+            if number is not None:
+                log.info("stops signal=%s", signal.Signals(number.si_signo).name)
+                break
+    log.info("stopped")

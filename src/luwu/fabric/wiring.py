@@ -1,0 +1,52 @@
+"""What participants of a run over UDP agree on, between the control plane's words and the native core's."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from luwu import _native
+from luwu.errors import ServerError
+from luwu.fabric import control_pb2 as pb
+
+
+def make_wiring(network: pb.Network, job: int, workers: int) -> _native.Wiring:
+    """The native form; blocks come from the model."""
+    return _native.Wiring(
+        job=job,
+        key=network.key,
+        epoch=network.epoch,
+        workers=workers,
+        payload_bytes=network.payload_bytes,
+        form=network.form,
+        windows=tuple(network.windows),
+        timing=_native.NetworkTiming(
+            network.heartbeat_seconds,
+            network.idle_heartbeat_seconds,
+            network.resend_seconds,
+            network.longest_resend_seconds,
+            network.queueing_seconds,
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How a server is reached from here: its number, our own address on the way, the longest payload of a packet."""
+
+    server: str
+    own: str
+    payload_bytes: int
+
+
+def look_up(host: str, port: int) -> Reach:
+    """Find the way to a server; nothing is sent. Raises ServerError."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(place)
+            own = str(probe.getsockname()[0])
+    except OSError as error:
+        raise ServerError(f"no way to {host}: {error.strerror}; check the address and the routes") from None
+    server = str(place[0])
+    return Reach(server, own, _native.udp_payload_limit(own, (server, port)))

@@ -1,0 +1,206 @@
+"""The tree of a run over UDP: which switch each worker hangs on, and what everybody must know beforehand."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from luwu import _native
+from luwu.errors import ConfigError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.address import local_address, numeric, parse_host_port
+from luwu.fabric.timeouts import Timeouts
+from luwu.fabric.wiring import make_wiring
+from luwu.server.cores import UdpCore
+from luwu.server.topology import Place, SwitchMember, TopologyReady, worker_name
+
+WINDOW_BYTES = 6 << 20
+"""Parameters, and gradients, that may be under way: what kernels' receive buffers hold, and enough for 40 Gb/s."""
+
+REQUEST_WINDOW = 64
+EXPONENT_WINDOW = 256
+"""Packets; one of exponents stands for 45,000 elements and more."""
+
+FIRST_EPOCH = 1
+
+
+@dataclass
+class Branch:
+    """A switch and what hangs on it."""
+
+    member: SwitchMember
+    switches: list[Branch]
+    workers: list[int]
+
+    @property
+    def room(self) -> int:
+        """How many more children it can have."""
+        return self.member.fan_in - len(self.switches) - len(self.workers)
+
+
+def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
+    """Arrange switches and workers: as they asked for, the rest level by level, workers side by side at the bottom.
+
+    Args:
+        switches: in the order in which they joined; the first that names no parent is the root.
+        places: of the workers, by rank.
+
+    Raises:
+        ConfigError: a name is unknown, the parents go round in a circle, or there is no room for everybody.
+    """
+    branches = {member.name: Branch(member, [], []) for member in switches}
+    free = [branch for branch in branches.values() if not branch.member.parent]
+    if not free:
+        raise ConfigError("switches: expected one without a parent, as the root; found a circle")
+    root = free.pop(0)
+    for branch in branches.values():
+        if branch.member.parent:
+            _find(branches, branch.member.parent, branch.member.name).switches.append(branch)
+    above = deque([root])
+    for branch in free:
+        while above and above[0].room == 0:
+            above.popleft()
+        if not above:
+            raise ConfigError(f"switches: no room above {branch.member.name}; raise --fan-in")
+        above[0].switches.append(branch)
+        above.append(branch)
+    reached = _below(root)
+    if len(reached) < len(branches):
+        lost = next(name for name, branch in branches.items() if branch not in reached)
+        raise ConfigError(f"switches: {lost} does not hang on {root.member.name}; its parents go round in a circle")
+    _place_workers(branches, reached, places)
+    return root
+
+
+def _find(branches: Mapping[str, Branch], name: str, asker: str) -> Branch:
+    found = branches.get(f"switch {name}")
+    if found is None:
+        raise ConfigError(f"{asker}: it asks for switch {name!r}, which has not joined; found {', '.join(branches)}")
+    return found
+
+
+def _below(root: Branch) -> list[Branch]:
+    reached = [root]
+    for branch in reached:
+        reached += branch.switches
+    return reached
+
+
+def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], places: Sequence[Place]) -> None:
+    for rank, place in enumerate(places):
+        if place.switch:
+            _find(branches, place.switch, worker_name(rank)).workers.append(rank)
+    leaves = [branch for branch in reached if not branch.switches]
+    rest = [rank for rank, place in enumerate(places) if not place.switch]
+    for number, branch in enumerate(leaves):
+        share = min(-(-len(rest) // (len(leaves) - number)), max(0, branch.room))
+        branch.workers += rest[:share]
+        rest = rest[share:]
+    crowded = next((branch for branch in reached if branch.room < 0), None)
+    if rest or crowded is not None:
+        where = crowded.member.name if crowded else "the switches"
+        raise ConfigError(f"{where}: no room for {len(rest) or 1} of {len(places)} workers; raise --fan-in or add one")
+
+
+class UdpPlan:
+    """Plans the tree of a run, and starts the server's end of it. Without switches the server has one of its own.
+
+    Args:
+        listen: host that the server listens at.
+        form: of gradients on the wire: ``int32``, ``int16`` or ``float32``.
+        multicast: ``GROUP:PORT`` that parameters are sent to; empty: switches copy them.
+        timeouts: of the network.
+    """
+
+    def __init__(self, listen: str, form: str, multicast: str, timeouts: Timeouts) -> None:
+        self._local = local_address(listen)
+        self._form = form
+        self._group = parse_host_port(multicast, lowest_port=1) if multicast else None
+        self._timeouts = timeouts
+        self._own: _native.UdpSwitch | None = None
+
+    def __call__(self, ready: TopologyReady[UdpCore]) -> Mapping[str, pb.Topology]:
+        """Everybody's place, by name."""
+        network = self._network(ready)
+        root = grow(ready.switches, ready.places) if ready.switches else self._grow_alone(ready, network)
+        topologies: dict[str, pb.Topology] = {}
+        self._describe(root, network, ready, topologies)
+        top = (root.member.address, root.member.port)
+        if not ready.switches and ready.workers == 1:  # nothing to add up
+            top = (ready.places[0].address, ready.places[0].port)
+        group = (self._group.host, self._group.port) if self._group else None
+        ready.core.start(make_wiring(network, ready.job, ready.workers), top, group)
+        return topologies
+
+    def _network(self, ready: TopologyReady[UdpCore]) -> pb.Network:
+        payload = min(
+            [place.payload_bytes for place in ready.places] + [switch.payload_bytes for switch in ready.switches]
+        )
+        packets = max(256, WINDOW_BYTES // payload)
+        network = pb.Network(
+            key=secrets.randbits(64),
+            epoch=FIRST_EPOCH,
+            payload_bytes=payload,
+            form=self._form,
+            windows=(packets, REQUEST_WINDOW, EXPONENT_WINDOW, packets),
+            parent_port=ready.core.udp_port,
+            **{name: getattr(self._timeouts, name) for name in TIMING},
+        )
+        if self._group is not None:
+            network.group_address, network.group_port = self._group.host, self._group.port
+        return network
+
+    def _grow_alone(self, ready: TopologyReady[UdpCore], network: pb.Network) -> Branch:
+        port = ready.core.udp_port
+        if ready.workers > 1:
+            self._own = self._own or _native.UdpSwitch(self._local, 0)
+            children = [(place.address, place.port) for place in ready.places]
+            wiring = make_wiring(network, ready.job, ready.workers)
+            self._own.start(wiring, (numeric(self._local), port), 0, children)
+            port = self._own.port
+        member = SwitchMember(
+            name="switch of the server", peer="", address=numeric(self._local), port=port, fan_in=ready.workers,
+            payload_bytes=network.payload_bytes, parent="",
+        )  # fmt: skip
+        return Branch(member, [], list(range(ready.workers)))
+
+    def _describe(
+        self, root: Branch, network: pb.Network, ready: TopologyReady[UdpCore], topologies: dict[str, pb.Topology]
+    ) -> None:
+        """Fill in everybody below a branch; ``network`` holds what the branch's own parent is."""
+        below: list[pb.Neighbour] = []
+        inner = pb.Network()
+        inner.CopyFrom(network)
+        inner.parent_address = root.member.address if ready.switches else ""
+        inner.parent_port = root.member.port
+        for branch in root.switches:
+            below.append(pb.Neighbour(name=branch.member.name, address=branch.member.address, port=branch.member.port))
+        for rank in root.workers:
+            place = ready.places[rank]
+            topologies[worker_name(rank)] = self._topology(ready, len(below), inner, [])
+            below.append(pb.Neighbour(name=worker_name(rank), address=place.address, port=place.port))
+        for position, branch in enumerate(root.switches):
+            self._describe(branch, inner, ready, topologies)
+            topologies[branch.member.name].position = position
+        topologies[root.member.name] = self._topology(ready, 0, network, below)
+
+    @staticmethod
+    def _topology(
+        ready: TopologyReady[UdpCore], position: int, network: pb.Network, below: Sequence[pb.Neighbour]
+    ) -> pb.Topology:
+        return pb.Topology(
+            job=ready.job, workers=ready.workers, address=ready.address, port=ready.port, position=position,
+            network=network, below=below,
+        )  # fmt: skip
+
+
+TIMING = (
+    "heartbeat_seconds",
+    "idle_heartbeat_seconds",
+    "resend_seconds",
+    "longest_resend_seconds",
+    "queueing_seconds",
+)
+"""Timeouts that every participant must know."""

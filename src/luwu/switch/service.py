@@ -1,0 +1,162 @@
+"""A switch's life: it joins its server, adds up run after run, and joins again when the server comes back."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from luwu import _native
+from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.address import HostPort, local_address, parse_host_port, parse_url
+from luwu.fabric.control import ControlClient
+from luwu.fabric.credentials import Credentials, switch_request
+from luwu.fabric.rpc import SERVICE, channel_options
+from luwu.fabric.timeouts import Timeouts
+from luwu.fabric.wiring import look_up, make_wiring
+from luwu.switch.settings import SwitchSettings
+
+log = logging.getLogger(__name__)
+
+
+class SwitchService:
+    """Serves until it is closed. Threads of its own do everything.
+
+    Raises:
+        ServerError: it cannot listen there. StoreError, ConfigError: the address is not this machine's, or in use.
+    """
+
+    def __init__(self, settings: SwitchSettings, credentials: Credentials, timeouts: Timeouts) -> None:
+        self._settings = settings
+        self._credentials = credentials
+        self._timeouts = timeouts
+        self._server = parse_url(settings.server)
+        listen = parse_host_port(settings.listen)
+        self._local = local_address(listen.host)
+        self._native = _native.UdpSwitch(self._local, listen.port)
+        self.port = int(self._native.port)
+        self._health = health.HealthServicer()
+        self._grpc = grpc.server(
+            ThreadPoolExecutor(4, thread_name_prefix="luwu-health"), options=channel_options(timeouts)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        self._listen_for_health(str(HostPort(listen.host, self.port)))
+        self._closing = threading.Event()
+        self._ended = threading.Event()  # the session with the server
+        self._refusal: LuwuError | None = None
+        self._thread = threading.Thread(target=self._live, name="luwu-switch-life", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> SwitchService:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT that it listens at."""
+        return str(HostPort(self._local, self.port))
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the present run; empty between runs."""
+        return dict(self._native.stats())
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the server has refused it for good within this time; `close` then raises why."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Leave the server and stop. Raises what the server refused it with, if it did."""
+        self._closing.set()
+        self._ended.set()
+        self._thread.join()
+        self._health.enter_graceful_shutdown()
+        self._grpc.stop(0).wait()
+        self._native.stop()
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _listen_for_health(self, address: str) -> None:
+        try:
+            self._grpc.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ServerError(
+                f"cannot listen at {address}: {error}; choose another --listen address, or end who listens there"
+            ) from None
+        self._grpc.start()
+
+    def _set_health(self, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse
+        for name in ("", SERVICE):
+            self._health.set(name, status.SERVING if serving else status.NOT_SERVING)
+
+    def _live(self) -> None:
+        while not self._closing.is_set():
+            self._set_health(False)
+            try:
+                self._serve_once()
+            except (AuthenticationError, ConfigError) as error:  # nothing that time heals
+                log.error("refused %s: %s", type(error).__name__, error)
+                self._refusal = error
+                return
+            except LuwuError as error:
+                log.warning("lost server=%s why=%s", self._settings.server, error)
+            self._closing.wait(self._timeouts.retry_seconds)
+
+    def _serve_once(self) -> None:
+        """One session with the server, until either ends it."""
+        self._ended.clear()
+        reach = look_up(self._server.host, self._server.port)
+        own = reach.own if self._local in ("0.0.0.0", "::") else self._local
+        request = pb.JoinSwitchRequest(
+            name=self._settings.name,
+            address=own,
+            port=self.port,
+            fan_in=self._settings.fan_in,
+            payload_bytes=reach.payload_bytes,
+            parent=self._settings.parent,
+        )
+        control = ControlClient(
+            self._settings.server, self._credentials, self._timeouts, self._take, lambda error: self._ended.set()
+        )
+
+        def join(stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
+            request.nonce, request.proof = nonce, proof
+            return stub.JoinSwitch(request, timeout=seconds)
+
+        try:
+            control.join(switch_request(request), join)
+            log.info("joined server=%s as=%s at=%s port=%d", control.url, self._settings.name, own, self.port)
+            self._set_health(True)
+            self._ended.wait()
+            if not self._closing.is_set():
+                raise control.error() or ServerError("the session ended")
+        finally:
+            control.close(leave=self._closing.is_set())
+            self._native.stop()
+
+    def _take(self, event: pb.Event) -> None:
+        if not event.HasField("topology"):
+            return
+        place = event.topology
+        network = place.network
+        parent = look_up(network.parent_address or self._server.host, network.parent_port).server
+        children = [(neighbour.address, neighbour.port) for neighbour in place.below]
+        wiring = make_wiring(network, place.job, place.workers)
+        try:
+            self._native.start(wiring, (parent, network.parent_port), place.position, children)
+        except LuwuError as error:
+            log.error("cannot serve job=%x: %s", place.job, error)
+            return
+        names = ", ".join(neighbour.name for neighbour in place.below)
+        log.info(
+            "serves job=%x parent=%s:%d children=%s payload=%d state=%d",
+            place.job, parent, network.parent_port, names, network.payload_bytes, self.stats()["state_bytes"],
+        )  # fmt: skip

@@ -1,0 +1,41 @@
+"""Settings of `luwu switch`: one source for its flags, its TOML file and the documentation."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+from pydantic import Field
+
+from luwu.config import AbsolutePath, Group
+from luwu.fabric.timeouts import Timeouts
+
+
+class SwitchSettings(Group):
+    """One switch: whom it joins, where it listens, and its place in the tree."""
+
+    server: str
+    """luwu://HOST:PORT of the server that it works for"""
+    listen: str = "0.0.0.0:7071"
+    """HOST:PORT of packets (UDP) and of health checks (TCP); one that is started again must keep it; port 0: any"""
+    name: str = Field(default_factory=socket.gethostname)
+    """its name among the server's switches, which workers and other switches may ask for; default: the host's name"""
+    fan_in: Annotated[int, Field(ge=1, le=1024)] = 64
+    """how many workers and switches may hang on it"""
+    parent: str = ""
+    """name of the switch above it; empty: the server chooses"""
+    key_file: AbsolutePath | None = None
+    """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
+    tls_cert: AbsolutePath | None = None
+    """this switch's certificate, PEM; LUWU_TLS_CERT does the same"""
+    tls_key: AbsolutePath | None = None
+    """its private key, PEM; LUWU_TLS_KEY does the same"""
+    tls_ca: AbsolutePath | None = None
+    """certificate of the authority that signed both sides' certificates, PEM; LUWU_TLS_CA does the same"""
+
+
+class SwitchFile(Group):
+    """The tables of a switch's settings file."""
+
+    switch: SwitchSettings
+    timeouts: Timeouts = Timeouts()
