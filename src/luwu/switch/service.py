@@ -21,6 +21,9 @@ from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.wiring import look_up, make_wiring
 from luwu.switch.settings import SwitchSettings
 
+PORTS_TRIED = 20
+"""Ports of the kernel's choice; one may be taken for TCP."""
+
 log = logging.getLogger(__name__)
 
 
@@ -38,14 +41,14 @@ class SwitchService:
         self._server = parse_url(settings.server)
         listen = parse_host_port(settings.listen)
         self._local = local_address(listen.host)
-        self._native = _native.UdpSwitch(self._local, listen.port)
-        self.port = int(self._native.port)
         self._health = health.HealthServicer()
         self._grpc = grpc.server(
             ThreadPoolExecutor(4, thread_name_prefix="luwu-health"), options=channel_options(timeouts)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        self._listen_for_health(str(HostPort(listen.host, self.port)))
+        self._native = self._listen(listen)
+        self.port = int(self._native.port)
+        self._grpc.start()
         self._closing = threading.Event()
         self._ended = threading.Event()  # the session with the server
         self._refusal: LuwuError | None = None
@@ -83,14 +86,19 @@ class SwitchService:
         if self._refusal is not None:
             raise self._refusal
 
-    def _listen_for_health(self, address: str) -> None:
-        try:
-            self._grpc.add_insecure_port(address)
-        except RuntimeError as error:
-            raise ServerError(
-                f"cannot listen at {address}: {error}; choose another --listen address, or end who listens there"
-            ) from None
-        self._grpc.start()
+    def _listen(self, listen: HostPort) -> _native.UdpSwitch:
+        """One port for both; where the kernel chooses, it must be free for both."""
+        for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
+            switch = _native.UdpSwitch(self._local, listen.port)
+            try:
+                self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
+                return switch
+            except RuntimeError as error:
+                if left == 0:
+                    raise ServerError(
+                        f"cannot listen at {listen}: {error}; choose another --listen address, or end who listens there"
+                    ) from None
+        raise AssertionError("the last try returns or raises")
 
     def _set_health(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse
