@@ -159,6 +159,7 @@ void ParameterServer::joined(std::uint32_t worker) {
     check_worker(worker);
     const std::lock_guard lock(votes_mutex_);
     pushes_[worker] = 0;
+    if (!votes_[worker].waiting) votes_[worker] = {};  // another worker's answer
 }
 
 void ParameterServer::leave(std::uint32_t worker) {

@@ -103,6 +103,7 @@ TEST_CASE("a vote that overtakes its worker's pushes counts when they have come"
         CHECK(server.wait_commit(0, kLong) == (step == 2 ? 0 : 1));
     }
     server.joined(0);
+    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
     server.begin(0, kGroups);
     server.commit(0, true, 1);
     server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});

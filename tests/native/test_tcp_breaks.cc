@@ -108,3 +108,29 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(2)), Error);
     }
 }
+
+TEST_CASE("a pull that is answered after its connection broke keeps no place in the server's window") {
+    const Scratch scratch;
+    auto server =
+        test::start_server(test::network_config(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
+    test::Proxy proxy(server->port());
+    Trainee worker(*server, test::remote_config(*server, proxy.port(), 0));
+    worker.initialise();
+    auto& core = server->core();
+    const std::uint32_t slots = core.plan().slots;
+    REQUIRE(slots == 6);
+    const auto read_all = [&] {  // one block for every slot
+        std::atomic<std::uint32_t> answered{0};
+        for (std::uint32_t block = 1; block <= slots; ++block) core.read(block, [&](pipeline::Outcome) { ++answered; });
+        test::wait_until([&] { return answered == slots; });
+    };
+    read_all();
+    const auto pull = worker.endpoint().pull(7);
+    test::wait_until([&] { return core.stats().pulls == slots + 1; });
+    proxy.cut();
+    test::wait_until([&] { return core.stats().pulls == slots + 2; });  // asked for again
+    for (std::uint32_t block = 1; block <= slots; ++block) core.release(block);
+    test::finish(worker.endpoint(), pull);
+    worker.endpoint().release(7);
+    read_all();
+}
