@@ -22,33 +22,33 @@ namespace luwu::bindings {
 
 namespace {
 
-std::unique_ptr<fabric::TcpServer> make_server(
-    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
-    const std::string& parameter_dtype, std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
-    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
-    const std::optional<TlsFiles>& tls, const std::optional<fabric::Timing>& timing) {
+std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
+                                               bool create, const std::vector<BlockSpec>& blocks,
+                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads, const std::string& address,
+                                               std::uint16_t port, std::uint64_t job, const fabric::Timing& timing,
+                                               const std::optional<TlsFiles>& tls) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
                                               memory_bytes, workers, optimizer_threads);
     const nb::gil_scoped_release release;
-    return std::make_unique<fabric::TcpServer>(
-        std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls, ""), timing.value_or(kTiming)});
+    return std::make_unique<fabric::TcpServer>(std::move(config),
+                                               fabric::TcpConfig{address, port, job, make_tls(tls, ""), timing});
 }
 
 std::unique_ptr<fabric::RemoteWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
                                                   std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
                                                   const std::vector<BlockSpec>& blocks,
                                                   const std::string& parameter_dtype, double reconnect_seconds,
-                                                  const std::optional<TlsFiles>& tls, const std::string& server_name,
-                                                  const std::optional<fabric::Timing>& limits) {
-    const fabric::RemoteConfig config = make_remote_config(
-        {address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), limits.value_or(kTiming)},
-        blocks, parameter_dtype, reconnect_seconds);
+                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
+                                                  const std::string& server_name) {
+    const fabric::RemoteConfig config =
+        make_remote_config({address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), timing},
+                           blocks, parameter_dtype, reconnect_seconds);
     auto worker = std::make_unique<fabric::RemoteWorker>(config);
     wait_connected(*worker);
     return worker;
 }
-
-constexpr double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) * 1e-3; }
 
 fabric::Timing make_timing(double hello, double silence, double backoff, double longest_backoff, double farewell) {
     return {.hello = milliseconds("hello_seconds", hello),
@@ -64,10 +64,8 @@ void bind_timing(nb::module_& module) {
         module, "Timing",
         "Time limits of the network fabric: for a hello with TLS; until a host that acknowledges nothing counts as "
         "gone; between attempts to connect; and for telling the others why when one side closes.")
-        .def(nb::new_(&make_timing), "hello_seconds"_a = seconds(kTiming.hello),
-             "silence_seconds"_a = seconds(kTiming.silence), "backoff_seconds"_a = seconds(kTiming.backoff),
-             "longest_backoff_seconds"_a = seconds(kTiming.longest_backoff),
-             "farewell_seconds"_a = seconds(kTiming.farewell));
+        .def(nb::new_(&make_timing), "hello_seconds"_a, "silence_seconds"_a, "backoff_seconds"_a,
+             "longest_backoff_seconds"_a, "farewell_seconds"_a);
 }
 
 void bind_tcp_server(nb::module_& module) {
@@ -77,7 +75,7 @@ void bind_tcp_server(nb::module_& module) {
     bind_core(type, [](auto& self) -> auto& { return self.core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
              "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "timing"_a, "tls"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one.")
         .def_prop_ro("port", &Self::port)
         .def(
@@ -122,8 +120,7 @@ void bind_remote_worker(nb::module_& module) {
     using Self = fabric::RemoteWorker;
     nb::class_<Self>(module, "RemoteWorker", "A worker's connection to a TcpServer, with memory of its own.")
         .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
-             "parameter_dtype"_a, "reconnect_seconds"_a, "tls"_a = nb::none(), "server_name"_a = "",
-             "timing"_a = nb::none(),
+             "parameter_dtype"_a, "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(), "server_name"_a = "",
              "Returns when it is connected. tls: paths of the PEM files (certificate, key, ca); server_name: whom the "
              "server's certificate must be for, if not for the address.")
         .def(

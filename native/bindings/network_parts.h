@@ -15,13 +15,6 @@
 
 namespace luwu::bindings {
 
-inline constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(10),
-                                        .silence = std::chrono::seconds(20),
-                                        .reconnect = {},  // always given
-                                        .backoff = std::chrono::milliseconds(50),
-                                        .longest_backoff = std::chrono::seconds(2),
-                                        .farewell = std::chrono::seconds(1)};
-
 using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certificate, key, authority
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(const char* name, double seconds);

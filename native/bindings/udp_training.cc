@@ -33,11 +33,11 @@ std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& f
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const std::string& address,
                                                std::uint16_t port, std::uint64_t job, const std::string& udp_address,
-                                               std::uint16_t udp_port, const std::optional<TlsFiles>& tls,
-                                               const std::optional<fabric::Timing>& timing) {
+                                               std::uint16_t udp_port, const fabric::Timing& timing,
+                                               const std::optional<TlsFiles>& tls) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
                                               memory_bytes, workers, optimizer_threads);
-    const fabric::TcpConfig tcp{address, port, job, make_tls(tls, ""), timing.value_or(kTiming)};
+    const fabric::TcpConfig tcp{address, port, job, make_tls(tls, ""), timing};
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::UdpServer>(std::move(config), tcp, fabric::parse_address(udp_address, udp_port),
                                                fabric::UdpSettings{});
@@ -68,7 +68,7 @@ void bind_server(nb::module_& module) {
     bind_core(type, [](auto& self) -> auto& { return self.side().core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
              "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "udp_address"_a, "udp_port"_a, "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(),
              "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
         .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
         .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
@@ -111,13 +111,12 @@ void bind_server(nb::module_& module) {
 std::unique_ptr<fabric::UdpWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
                                                std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
                                                const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                               double reconnect_seconds, UdpPlace& place,
-                                               const std::optional<TlsFiles>& tls,
-                                               const std::optional<fabric::Timing>& timing) {
+                                               double reconnect_seconds, UdpPlace& place, const fabric::Timing& timing,
+                                               const std::optional<TlsFiles>& tls) {
     if (!place.socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
-    const fabric::RemoteConfig config = make_remote_config(
-        {address, port, job, rank, workers, make_token(token), make_tls(tls, ""), timing.value_or(kTiming)}, blocks,
-        parameter_dtype, reconnect_seconds);
+    const fabric::RemoteConfig config =
+        make_remote_config({address, port, job, rank, workers, make_token(token), make_tls(tls, ""), timing}, blocks,
+                           parameter_dtype, reconnect_seconds);
     auto worker = std::make_unique<fabric::UdpWorker>(config, std::move(*place.socket));
     place.socket.reset();
     wait_connected(worker->remote());
@@ -152,7 +151,7 @@ void bind_worker(nb::module_& module) {
     using Self = fabric::UdpWorker;
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
         .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
-             "parameter_dtype"_a, "reconnect_seconds"_a, "place"_a, "tls"_a = nb::none(), "timing"_a = nb::none(),
+             "parameter_dtype"_a, "reconnect_seconds"_a, "place"_a, "timing"_a, "tls"_a = nb::none(),
              "As RemoteWorker; takes the place's socket.")
         .def(
             "start",
