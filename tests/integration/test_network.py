@@ -203,7 +203,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     store, key = ("--store", str(tmp_path / "store"), "--workers", "1"), {"LUWU_JOB_KEY": KEY}
     assert luwu_command("server", *store).returncode == 2
     unknown = luwu_command("server", *store, "--transport", "pigeon", **key)
-    assert unknown.returncode == 2 and "server.transport: expected 'tcp', found 'pigeon'" in unknown.stderr
+    assert unknown.returncode == 2 and "server.transport: expected 'tcp' or 'udp', found 'pigeon'" in unknown.stderr
     (tmp_path / "settings.toml").write_text("[timeouts]\nconnect_secs = 5\n")
     misspelt = luwu_command("server", *store, "--config", str(tmp_path / "settings.toml"), **key)
     assert misspelt.returncode == 2 and "timeouts.connect_secs: no such setting" in misspelt.stderr
