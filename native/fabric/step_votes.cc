@@ -43,6 +43,7 @@ void StepVotes::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes)
     }
     entry.pushes_in_step = pushes - std::exchange(entry.pushes, pushes);
     entry.voted = steps_ + 1;
+    entry.has_voted = true;
     if (roll_back && !std::exchange(roll_back_, true)) events_.given_up();
     if (++votes_ == workers_.size()) end_step();
 }
@@ -76,6 +77,9 @@ void StepVotes::answer(pipeline::Outcome outcome) {
 
 std::optional<pipeline::Outcome> StepVotes::wait(std::uint32_t worker, std::chrono::milliseconds at_most) {
     std::unique_lock lock(mutex_);
+    if (!workers_.at(worker).has_voted) {
+        throw Error(ErrorKind::order, name_of(worker) + " waits for the end of a step that it has not voted on");
+    }
     if (!answered_.wait_for(lock, at_most, [&] { return workers_.at(worker).voted <= answers_; })) return std::nullopt;
     return outcome_;
 }

@@ -34,7 +34,8 @@ class StepVotes {
                 const std::function<std::uint32_t()>& epoch);
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);  // pushes: of this worker, since it joined
     void answer(pipeline::Outcome outcome);                                 // to the oldest step that all have voted on
-    // The answer to the step that this worker voted on last; nothing when it takes longer.
+    // The answer to the step that this worker voted on last; nothing when it takes longer. Throws Error(order) where it
+    // has not voted since it joined.
     [[nodiscard]] std::optional<pipeline::Outcome> wait(std::uint32_t worker, std::chrono::milliseconds at_most);
 
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
@@ -44,6 +45,7 @@ class StepVotes {
   private:
     struct Worker {
         bool begun = false;
+        bool has_voted = false;
         std::uint64_t pushes = 0;          // up to its last vote
         std::uint64_t pushes_in_step = 0;  // as it voted
         std::uint64_t voted = 0;           // steps

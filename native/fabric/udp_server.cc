@@ -21,13 +21,25 @@ TcpConfig with_readers(TcpConfig config, std::uint32_t workers) {
     return config;
 }
 
-GradientBuffers make_buffers(const ParameterServer& core) {
+std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
     std::vector<std::uint64_t> bytes;
     for (std::uint32_t block = 0; block < core.layout().block_count(); ++block) {
         const bool trainable = core.layout().shape().blocks[block].trainable;
         bytes.push_back(trainable ? core.gradient_bytes(block) : 0);
     }
-    return {core.layout().shape(), core.config().held, bytes, core.plan().arena_bytes + kArenaSlackBytes, 0};
+    return std::make_unique<GradientBuffers>(core.layout().shape(), core.config().held, bytes,
+                                             core.plan().arena_bytes + kArenaSlackBytes, 0);
+}
+
+// What the workers' steps were refused with ends the job, so that those who wait for the others hear of it.
+template <class Act>
+auto or_fail(ParameterServer& core, Act&& act) {
+    try {
+        return act();
+    } catch (const Error& error) {
+        core.fail(error);
+        throw;
+    }
 }
 
 }  // namespace
@@ -35,15 +47,17 @@ GradientBuffers make_buffers(const ParameterServer& core) {
 UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
     : workers_(server.workers),
       side_(as_one_worker(server), with_readers(tcp, server.workers)),
-      buffers_(make_buffers(side_.core())),
       socket_(std::in_place, bound, udp),
       bound_(socket_->bound()),
       votes_(server.workers, vote_events()),
-      tasks_("luwu-3-pull") {}
+      tasks_("luwu-3-pull") {
+    buffers_ = make_buffers(side_.core());
+}
 
 UdpServer::~UdpServer() {
+    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks and the votes
+    tasks_.stop();                                                   // they use the loop
     loop_.reset();
-    tasks_.stop();
 }
 
 void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
@@ -73,6 +87,7 @@ ServerEvents UdpServer::node_events() {
     ServerEvents events;
     events.wanted = [this](std::uint64_t pull, std::uint32_t block) {
         tasks_.post([this, epoch = node_->epoch(), pull, block] {
+            if (epoch != epoch_) return;
             core().pull(0, block, [this, epoch, pull, block](pipeline::Outcome outcome) {
                 tasks_.post([=, this] { offer(epoch, pull, block, outcome); });
             });
@@ -80,15 +95,15 @@ ServerEvents UdpServer::node_events() {
     };
     events.delivered = [this](std::uint32_t block) { tasks_.post([this, block] { core().release(block); }); };
     events.memory = [this](std::uint32_t block) -> float* {
-        const auto place = buffers_.take(block);
+        const auto place = buffers_->take(block);
         if (!place) return nullptr;
         collecting_.push_back(*place);
-        return reinterpret_cast<float*>(buffers_.memory(*place));
+        return reinterpret_cast<float*>(buffers_->memory(*place));
     };
     events.collected = [this](std::uint32_t block, float*) {
         const std::uint32_t place = collecting_.front();
         collecting_.pop_front();
-        tasks_.post([this, block, place] { push(block, place); });
+        tasks_.post([this, epoch = node_->epoch(), block, place] { push(epoch, block, place); });
     };
     events.broken = [this](const std::string& what) {
         tasks_.post([this, what] { core().fail(Error(ErrorKind::order, what)); });
@@ -106,10 +121,10 @@ void UdpServer::offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t blo
     if (!wanted) core().release(block);
 }
 
-void UdpServer::push(std::uint32_t block, std::uint32_t place) {
-    core().push(0, block, buffers_.memory(place), [this, place](pipeline::Outcome) {
-        tasks_.post([this, place] { loop_->call([&] { buffers_.free(place); }); });
-    });
+void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place) {
+    const auto free = [this, place] { loop_->call([&] { buffers_->free(place); }); };
+    if (epoch != epoch_) return free();  // its step was given up meanwhile, and may have ended
+    core().push(0, block, buffers_->memory(place), [this, free](pipeline::Outcome) { tasks_.post(free); });
     ++pushes_;
     try_commit();
 }
@@ -142,7 +157,7 @@ void UdpServer::try_commit() {
 void UdpServer::begin_epoch() {
     if (loop_ == nullptr) return;
     const std::vector<std::uint32_t> offered = loop_->call([this] {
-        for (const std::uint32_t place : std::exchange(collecting_, {})) buffers_.free(place);
+        for (const std::uint32_t place : std::exchange(collecting_, {})) buffers_->free(place);
         return node_->begin_epoch();
     });
     ++epoch_;
@@ -156,11 +171,11 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
 
 StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups) {
     if (loop_ == nullptr) throw Error(ErrorKind::order, "a step began before the network did");
-    return votes_.begin(worker, groups, [this] { return epoch_.load(); });
+    return or_fail(core(), [&] { return votes_.begin(worker, groups, [this] { return epoch_.load(); }); });
 }
 
 void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    votes_.vote(worker, roll_back, pushes);
+    or_fail(core(), [&] { votes_.vote(worker, roll_back, pushes); });
 }
 
 std::optional<std::int64_t> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {

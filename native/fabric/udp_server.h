@@ -44,13 +44,13 @@ class UdpServer {
     [[nodiscard]] ServerEvents node_events();
     [[nodiscard]] VoteEvents vote_events();
     void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
-    void push(std::uint32_t block, std::uint32_t place);
+    void push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place);
     void begin_epoch();
     void try_commit();
 
     std::uint32_t workers_;
+    std::unique_ptr<GradientBuffers> buffers_;  // before the pipeline, which reads from them until it ends
     TcpServer side_;
-    GradientBuffers buffers_;
     std::optional<UdpSocket> socket_;  // until the network starts
     Address bound_;
     std::deque<std::uint32_t> collecting_;  // places in buffers_, in the node's order; the node's lock guards it

@@ -287,8 +287,9 @@ void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* 
         return reply({false, 0});
     }
     entry.gradients[worker] = gradient;
-    entry.push_replies.push_back(std::move(reply));
     stats_.bytes_pushed += layout_.shape().blocks[block].elements * kernels::size_of(gradient_dtype());
+    if (roll_back_) return reply({});  // nobody needs it: the worker that gave the step up may never push its own
+    entry.push_replies.push_back(std::move(reply));
     entry.phase = Block::Phase::collecting;
     if (++entry.arrived == settings_.workers) begin_update(block);
 }

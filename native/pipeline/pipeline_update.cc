@@ -240,6 +240,7 @@ void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
     roll_back_ = roll_back_ || roll_back;
     commit_replies_.push_back(std::move(reply));
     closing_ = commit_replies_.size() == settings_.workers;
+    if (roll_back_) return_unfinished_pushes();  // their workers may wait for them before they vote
     try_finish_step();
 }
 

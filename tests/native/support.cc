@@ -23,7 +23,8 @@ std::vector<std::byte> Rig::make_gradient(std::uint32_t worker, std::uint64_t st
     return bytes;
 }
 
-std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps) {
+std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+                                                    const SumGradients& sum) {
     const store::StoreShape shape = small_shape(dtype);
     const store::Layout layout(shape, 1);
     const bool low = dtype == kernels::Dtype::bfloat16;
@@ -47,7 +48,13 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
                 kernels::float_to_bfloat16(values[worker].data(), rounded[worker].data(), elements);
                 buffers.push_back(low ? static_cast<const void*>(rounded[worker].data()) : values[worker].data());
             }
-            const kernels::Gradients gradients{buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)};
+            kernels::Gradients gradients{buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)};
+            std::vector<float> summed;
+            if (sum) {
+                summed = sum(buffers, elements);
+                buffers = {summed.data()};
+                gradients = {buffers.data(), 1, kernels::Dtype::float32, gradients.scale};
+            }
             const auto settings = kernels::make_adamw_step(0.01, 0.9, 0.999, 1e-8, 0.1, step);
             if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients,
                                        elements, settings)) {

@@ -175,8 +175,12 @@ class Rig {
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 
-// The same training, whole in memory: what the store must hold after `steps`.
-std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps);
+// The same training, whole in memory: what the store must hold after `steps`. `sum`, if given, makes one fp32 gradient
+// of the workers' before the update.
+using SumGradients =
+    std::function<std::vector<float>(const std::vector<const void*>& gradients, std::uint64_t elements)>;
+std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+                                                    const SumGradients& sum = {});
 // What the store holds, every checksum compared.
 std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype);
 bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);

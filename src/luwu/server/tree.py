@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ class Branch:
 def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
     """Arrange switches and workers: as they asked for, the rest level by level, workers side by side at the bottom.
 
+    At the bottom each switch has as many workers as the others, as far as there is room; one without any is left out.
+
     Args:
         switches: in the order in which they joined; the first that names no parent is the root.
         places: of the workers, by rank.
@@ -60,7 +63,7 @@ def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
             _find(branches, branch.member.parent, branch.member.name).switches.append(branch)
     above = deque([root])
     for branch in free:
-        while above and above[0].room == 0:
+        while above and above[0].room <= 0:
             above.popleft()
         if not above:
             raise ConfigError(f"switches: no room above {branch.member.name}; raise --fan-in")
@@ -71,6 +74,8 @@ def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
         lost = next(name for name, branch in branches.items() if branch not in reached)
         raise ConfigError(f"switches: {lost} does not hang on {root.member.name}; its parents go round in a circle")
     _place_workers(branches, reached, places)
+    for branch in reversed(reached):
+        branch.switches = [lower for lower in branch.switches if lower.switches or lower.workers]
     return root
 
 
@@ -94,14 +99,28 @@ def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], pl
             _find(branches, place.switch, worker_name(rank)).workers.append(rank)
     leaves = [branch for branch in reached if not branch.switches]
     rest = [rank for rank, place in enumerate(places) if not place.switch]
-    for number, branch in enumerate(leaves):
-        share = min(-(-len(rest) // (len(leaves) - number)), max(0, branch.room))
-        branch.workers += rest[:share]
+    for branch, share in zip(leaves, _share_out(leaves, len(rest)), strict=True):
+        branch.workers = sorted(branch.workers + rest[:share])
         rest = rest[share:]
     crowded = next((branch for branch in reached if branch.room < 0), None)
     if rest or crowded is not None:
         where = crowded.member.name if crowded else "the switches"
         raise ConfigError(f"{where}: no room for {len(rest) or 1} of {len(places)} workers; raise --fan-in or add one")
+
+
+def _share_out(leaves: Sequence[Branch], workers: int) -> list[int]:
+    """How many more workers each takes: always the one that has the fewest, while it has room."""
+    shares = [0] * len(leaves)
+    takers = [(len(leaf.workers), number) for number, leaf in enumerate(leaves) if leaf.room > 0]
+    heapq.heapify(takers)
+    for _ in range(workers):
+        if not takers:
+            break
+        has, number = heapq.heappop(takers)
+        shares[number] += 1
+        if shares[number] < leaves[number].room:
+            heapq.heappush(takers, (has + 1, number))
+    return shares
 
 
 class UdpPlan:
