@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize lint format proto bench clean
+.PHONY: help setup train test test-sanitize fuzz lint format proto bench clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
@@ -24,6 +24,9 @@ test: setup ## Native unit tests, then the Python tests
 test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, and under ThreadSanitizer
 	@tools/native_tests.sh asan address,undefined
 	@tools/native_tests.sh tsan thread
+
+fuzz: setup ## Ten million random packets, hellos and frames against the parsers, under AddressSanitizer with UBSan
+	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets tcp_strangers
 
 lint: setup ## ruff, mypy and clang-format, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))

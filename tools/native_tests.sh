@@ -2,12 +2,14 @@
 # Builds the native unit tests in build/NAME, with the given sanitizers if any, and runs them.
 # The Python module is not built with sanitizers: that needs their run-time library preloaded into an interpreter that
 # they do not know, and torch beside it, which reports leaks and races of its own.
-# usage: tools/native_tests.sh NAME [SANITIZERS]
+# With FILES (test_FILE.cc), runs those alone, one after the other and for as long as they take.
+# usage: tools/native_tests.sh NAME [SANITIZERS [FILES...]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 name=$1
 sanitizers=${2:-}
+files=("${@:3}")
 folder=build/$name
 export PATH="$PWD/.venv/bin:$PATH"
 
@@ -31,7 +33,14 @@ run=()
 if [[ $sanitizers == thread ]] && setarch "$(uname -m)" --addr-no-randomize true 2>/dev/null; then
     run=(setarch "$(uname -m)" --addr-no-randomize)
 fi
-ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 \
-    UBSAN_OPTIONS=print_stacktrace=1 \
-    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
-    "${run[@]}" ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)"
+export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+if ((${#files[@]})); then
+    cd "$folder"
+    for file in "${files[@]}"; do
+        "${run[@]}" tests/native/luwu_native_tests --source-file="*/test_$file.cc" --duration=true --no-intro=true
+    done
+    exit
+fi
+"${run[@]}" ctest --test-dir "$folder" --output-on-failure --no-tests=error --parallel "$(nproc)"

@@ -78,10 +78,10 @@ class TcpJob final : public TestJob {
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 
-class UdpJob final : public TestJob {
+class UdpJob final : public UdpTestJob {
   public:
     explicit UdpJob(const JobOptions& options)
-        : TestJob(options),
+        : UdpTestJob(options),
           server_(
               std::make_unique<fabric::UdpServer>(config_of(options), tcp_config(), local(), fabric::UdpSettings{})) {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
@@ -111,6 +111,25 @@ class UdpJob final : public TestJob {
     void leave(std::uint32_t rank) override { server_->leave(rank); }
     void close_server() override { server_.reset(); }
 
+    std::vector<Address> sockets() const override {
+        std::vector<Address> all{server_->bound()};
+        for (const auto& worker : workers_) all.push_back(worker->bound());
+        for (const auto& node : switches_) all.push_back(node->bound());
+        return all;
+    }
+    std::vector<fabric::PacketDrops> drops() override {
+        std::vector<fabric::PacketDrops> all{server_counts().drops};
+        for (const auto& worker : workers_) all.push_back(worker->counts().value().drops);
+        for (const auto& node : switches_) all.push_back(node->counts().value().drops);
+        return all;
+    }
+    fabric::ServerCounts server_counts() override { return server_->counts().value(); }
+    std::uint64_t copies() override {
+        std::uint64_t sum = 0;
+        for (const auto& node : switches_) sum += node->counts()->packets_out - node->counts()->sums_sent;
+        return sum;
+    }
+
   private:
     static Address local() { return fabric::parse_address("127.0.0.1", 0); }
 
@@ -123,7 +142,7 @@ class UdpJob final : public TestJob {
     void start_tree(const JobOptions& options) {
         fabric::Wiring wiring;
         wiring.job = kJob;
-        wiring.key = 0xfedcba9876543210;
+        wiring.key = kPacketKey;
         wiring.epoch = 1;
         wiring.workers = options.workers;
         wiring.payload_bytes = 1408;
@@ -132,8 +151,9 @@ class UdpJob final : public TestJob {
         wiring.timing = {500'000, 20'000'000, 50'000'000, 1'000'000'000, 5'000'000};
         std::vector<Child> level;
         for (auto& worker : workers_) {
-            level.push_back({worker->bound(), [&worker, wiring](const Address& parent, std::uint16_t number) {
-                                 worker->start(wiring, parent, number, {});
+            level.push_back({worker->bound(),
+                             [&worker, wiring, group = options.group](const Address& parent, std::uint16_t number) {
+                                 worker->start(wiring, parent, number, group);
                              }});
         }
         while (options.fan_in > 0 && (level.size() > 1 || switches_.empty())) {
@@ -146,7 +166,7 @@ class UdpJob final : public TestJob {
             level = std::move(above);
         }
         level[0].start(server_->bound(), 0);
-        server_->start(wiring, level[0].address, {});
+        server_->start(wiring, level[0].address, options.group);
     }
     Child add_switch(const fabric::Wiring& wiring, std::span<const Child> below) {
         auto& node = *switches_.emplace_back(std::make_unique<fabric::UdpSwitch>(local()));
@@ -186,6 +206,8 @@ std::unique_ptr<TestJob> make_job(Transport transport, const JobOptions& options
     }
     return nullptr;
 }
+
+std::unique_ptr<UdpTestJob> make_udp_job(const JobOptions& options) { return std::make_unique<UdpJob>(options); }
 
 std::int64_t TestJob::wait_outcome(std::uint32_t rank) {
     while (true) {

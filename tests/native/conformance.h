@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fabric/packet.h"
+#include "fabric/server_node.h"
 #include "fabric/wiring.h"
 #include "network.h"
 
@@ -26,6 +28,7 @@ struct JobOptions {
     // Over UDP: children of a switch at most; 0: none, for a job of one worker. And the gradients' form.
     std::uint32_t fan_in = 8;
     luwu_form form = LUWU_INT32;
+    fabric::Address group = {};  // that parameters go to; none: switches copy them
 };
 
 // A server and its workers, and what the control plane does between them: beginning and ending steps.
@@ -67,6 +70,18 @@ class TestJob {
     store::StoreShape shape_;
     std::vector<std::uint64_t> pushes_;  // per worker
 };
+
+// What a job over UDP has beside that: sockets, in this order: the server's, the workers', the switches'.
+class UdpTestJob : public TestJob {
+  public:
+    using TestJob::TestJob;
+    [[nodiscard]] virtual std::vector<fabric::Address> sockets() const = 0;
+    [[nodiscard]] virtual std::vector<fabric::PacketDrops> drops() = 0;
+    [[nodiscard]] virtual fabric::ServerCounts server_counts() = 0;
+    [[nodiscard]] virtual std::uint64_t copies() = 0;  // that switches sent down
+};
+[[nodiscard]] std::unique_ptr<UdpTestJob> make_udp_job(const JobOptions& options);
+inline constexpr std::uint64_t kPacketKey = 0xfedcba9876543210;
 
 [[nodiscard]] std::unique_ptr<TestJob> make_job(Transport transport, const JobOptions& options);
 

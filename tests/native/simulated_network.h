@@ -40,6 +40,8 @@ class SimulatedNetwork {
     // The node answers at address_of(number). It may be replaced: what it knew is gone.
     void attach(std::uint16_t number, Node* node) { nodes_[number] = node; }
     void damage(const Damage& damage) { damage_ = damage; }
+    // What is sent to the group's number goes to each of them, over a link of its own.
+    void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
     // Sees each datagram before it is damaged: from, to.
     std::function<void(std::uint16_t, std::uint16_t, std::span<const std::byte>)> tap;
@@ -88,6 +90,12 @@ class SimulatedNetwork {
 
     void carry(std::uint16_t from, std::uint16_t to, std::vector<std::byte> bytes) {
         if (tap) tap(from, to, bytes);
+        const auto group = groups_.find(to);
+        if (group == groups_.end()) return carry_to(from, to, std::move(bytes));
+        for (const std::uint16_t member : group->second) carry_to(from, member, bytes);
+    }
+
+    void carry_to(std::uint16_t from, std::uint16_t to, std::vector<std::byte> bytes) {
         if (cut_[from] || cut_[to] || chance(damage_.loss)) return;
         const int copies = chance(damage_.duplicates) ? 2 : 1;
         if (chance(damage_.corruption)) {
@@ -128,6 +136,7 @@ class SimulatedNetwork {
     Damage damage_;
     std::map<std::uint16_t, Node*> nodes_;
     std::map<std::uint16_t, bool> cut_;
+    std::map<std::uint16_t, std::vector<std::uint16_t>> groups_;
     std::map<std::pair<std::uint16_t, std::uint16_t>, Time> link_free_;
     std::priority_queue<Datagram> in_flight_;
     std::deque<Datagram> received_;  // since the nodes advanced

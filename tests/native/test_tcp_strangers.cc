@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "fuzz.h"
 #include "kernels/crc32c.h"
 #include "network.h"
 
@@ -195,5 +196,71 @@ TEST_CASE("noise of any length, before a hello and after it, is dropped") {
     }
     CHECK(server->dropped(Drop::stranger) > 10);
     CHECK(server->dropped(Drop::checksum) > 10);
+    check_sound(std::move(server), scratch);
+}
+
+TEST_CASE("hellos and frames of any bytes are read or refused, and what is read is what was written") {
+    const std::uint64_t rounds = test::fuzz_packets();
+    std::mt19937_64 random(8);
+    std::uint64_t read = 0;
+    std::array<std::uint64_t, fabric::kDrops> refused{};
+    const auto attempt = [&](auto&& act) {
+        try {
+            act();
+            ++read;
+        } catch (const fabric::Dropped& dropped) {
+            ++refused[static_cast<std::size_t>(dropped.reason())];
+        }
+    };
+    // Some bytes of what is good are spoilt, and the checksum is mended in half of the cases.
+    const auto spoil = [&random](auto& bytes, std::size_t sealed) {
+        for (auto flips = random() % 4; flips > 0; --flips) {
+            bytes[random() % bytes.size()] ^= static_cast<std::byte>(1U << (random() % 8));
+        }
+        if (random() % 2 == 0) seal(bytes, sealed);
+    };
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+        auto hello = fabric::encode(good_hello(random() % 2 == 0 ? Stream::parameters : Stream::gradients));
+        spoil(hello, 76);
+        attempt([&] {
+            const auto again = fabric::encode(fabric::decode_hello(hello));
+            CHECK(std::memcmp(again.data(), hello.data(), 72) == 0);
+        });
+        auto frame = fabric::encode(Frame{static_cast<FrameKind>(random() % 36), static_cast<std::uint32_t>(random()),
+                                          random() >> random() % 64, random() >> random() % 64});
+        spoil(frame, 24);
+        attempt([&] {
+            const auto again = fabric::encode(fabric::decode_frame(frame));
+            CHECK(std::memcmp(again.data(), frame.data(), 24) == 0);
+        });
+    }
+    CHECK(read > rounds / 4);
+    for (const Drop reason : {Drop::stranger, Drop::version, Drop::checksum, Drop::malformed}) {
+        CHECK(refused[static_cast<std::size_t>(reason)] > 0);
+    }
+}
+
+TEST_CASE("frames that someone with the token makes up never reach beyond a worker's own memory") {
+    const Scratch scratch;
+    auto server = fresh_server(scratch);
+    test::Trainee(*server, test::remote_config(*server, server->port(), 0)).initialise();
+    server->allow_worker(0, test::token_of(0));
+    std::mt19937_64 random(9);
+    const std::uint64_t rounds = std::max<std::uint64_t>(100, test::fuzz_packets() / 2000);
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+        Peer peer(*server);
+        peer.send(fabric::encode(good_hello(random() % 2 == 0 ? Stream::parameters : Stream::gradients)));
+        for (std::uint64_t sequence = 1; sequence < 8; ++sequence) {
+            const auto block = static_cast<std::uint32_t>(random() % 20 == 0 ? random() : random() % 8);
+            const std::uint64_t bytes = random() % 3 == 0 ? random() >> random() % 64 : 0;
+            const auto kind = random() % 4 == 0 ? static_cast<FrameKind>(random() % 36) : FrameKind::read;
+            // Gradients and first values would be as good as a worker's own.
+            const bool harmless = kind != FrameKind::initialise && kind != FrameKind::finish_initialise;
+            peer.send(fabric::encode(Frame{harmless ? kind : FrameKind::read, block, sequence, bytes}));
+        }
+        peer.end_writing();
+        peer.until_closed();
+    }
+    CHECK_FALSE(server->core().failure().has_value());
     check_sound(std::move(server), scratch);
 }
