@@ -29,6 +29,7 @@ from tests.unit.worker_models import Block, Tiny, loss_of
 import luwu
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.fabric.session import Session
+from luwu.fabric.timeouts import Timeouts
 
 ONE = (("top", ""),)
 THREE = (("top", ""), ("left", "top"), ("right", "top"))
@@ -150,6 +151,12 @@ def test_health_of_a_switch(tmp_path: Path) -> None:
             server.close()
             lonely = luwu_command("health", url)
             assert (lonely.returncode, lonely.stdout) == (1, f"{url} not_serving\n")
+
+
+@pytest.mark.timeout(20)
+def test_a_switch_that_waits_for_a_server_stops_at_once() -> None:
+    with udp_switch("luwu://127.0.0.1:1", "lonely", Timeouts(connect_seconds=600)) as switch:
+        assert not switch.wait(0)
 
 
 def give_up_now_and_then(worker: NumpyWorker) -> None:
