@@ -94,6 +94,27 @@ def _worker_memory(found: Mapping[str, Any]) -> Iterable[Row]:
             )
 
 
+def _network_parity(found: Mapping[str, Any]) -> Iterable[Row]:
+    worst = found["worst"]
+    same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
+    yield (
+        "losses over UDP and a switch, 4 workers",
+        f"within {worst['int32']:.1g}, {worst['int16']:.1g} as int16; with 2% of packets lost: {same}",
+        "shared memory",
+    )
+    milliseconds = {name: f"{1000 * seconds:.0f} ms" for name, seconds in found["seconds_per_step"].items()}
+    yield (
+        "a step over UDP and a switch, 4 workers, all on this machine",
+        milliseconds["int32"],
+        f"shared memory {milliseconds['shared memory']}; DDP over gloo {milliseconds['DDP over gloo']}",
+    )
+
+
+def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
+    bits = "the undisturbed run's bits" if found["same_store"] and not found["wrong"] else "**other bits**"
+    yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
+
+
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
@@ -104,6 +125,8 @@ TABLES = {
     "optimizer_memory": _optimizer_memory,
     "optimizer_disk": _optimizer_disk,
     "out_of_core": _out_of_core,
+    "network_parity": _network_parity,
+    "network_faults": _network_faults,
 }
 
 
@@ -123,7 +146,7 @@ def figures(path: Path) -> str:
         "|---|---|---|",
     ]
     for name, rows in TABLES.items():
-        for row in rows(results[name]["details"]):
+        for row in rows(results[name]["details"]) if name in results else ():
             lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 

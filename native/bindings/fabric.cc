@@ -126,7 +126,8 @@ void bind_endpoint(nb::module_& module) {
             "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
         .def("begin", &begin, "groups"_a,
              "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
-        .def("pull", &fabric::Endpoint::pull, "block"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),
+             "Asks for a block; `alone` says that the step's other workers do not, which matters over a network.")
         .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Sends a block's gradient; the handle is done when the buffer may be used again.")

@@ -26,7 +26,7 @@ struct alignas(64) Request {
     Operation operation = Operation::begin;
     std::uint64_t sequence = 0;  // of the stream, from 1
     std::uint32_t block = 0;
-    std::uint32_t flag = 0;      // commit: roll back
+    std::uint32_t flag = 0;      // commit: roll back; pull: alone
     std::uint64_t argument = 0;  // push, initialise: offset in the worker's arena
     std::int64_t result = 0;
     std::uint64_t posted_ns = 0;  // CLOCK_MONOTONIC

@@ -101,7 +101,9 @@ void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups) {
     }
 }
 
-Handle Endpoint::pull(std::uint32_t block) { return post(Stream::parameters, Operation::pull, block, 0); }
+Handle Endpoint::pull(std::uint32_t block, bool alone) {
+    return post(Stream::parameters, Operation::pull, block, 0, alone ? 1 : 0);
+}
 
 void Endpoint::release(std::uint32_t block) {
     {

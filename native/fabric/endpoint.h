@@ -46,8 +46,8 @@ class Endpoint {
     // full.
     std::uint64_t register_buffer(std::uint64_t bytes);
     void begin(const std::vector<pipeline::GroupSettings>& groups);  // returns when the server knows them
-    Handle pull(std::uint32_t block);
-    void release(std::uint32_t block);  // after the pull was waited for
+    Handle pull(std::uint32_t block, bool alone = false);            // alone: no pull of the step that all workers make
+    void release(std::uint32_t block);                               // after the pull was waited for
     Handle push(std::uint32_t block, std::uint64_t arena_offset);
     Handle commit(bool roll_back);
     Handle initialise(std::uint32_t block, std::uint64_t arena_offset);

@@ -34,7 +34,7 @@ RemoteWorker::RemoteWorker(const RemoteConfig& config, const pipeline::Residency
       arena_(arena_file_.descriptor(), MapMode::shared),
       streams_(1, window_bytes_of_blocks(shape_)),
       window_(plan, parameter_bytes(shape_),
-              [this](std::uint32_t block, std::span<std::byte> into) { fetch(block, into); }),
+              [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }),
       link_(config.link, [this](const Error& error) { fail(error); }) {
     streams_.control().gradient_bytes = plan.arena_bytes;
     link_.start();
@@ -78,10 +78,10 @@ std::optional<Error> RemoteWorker::failure() const {
     return failure_;
 }
 
-void RemoteWorker::fetch(std::uint32_t block, std::span<std::byte> into) {
+void RemoteWorker::fetch(std::uint32_t block, bool alone, std::span<std::byte> into) {
     StepPath::Done done = [this, block](bool ok) { window_.fetched(block, ok); };
     if (step_path_ == nullptr) return link_.post({FrameKind::pull, block, {}, into, std::move(done)});
-    if (!step_path_->pull(block, into, done)) read(block, into, std::move(done));
+    if (alone || !step_path_->pull(block, into, done)) read(block, into, std::move(done));
 }
 
 void RemoteWorker::read(std::uint32_t block, std::span<std::byte> into, StepPath::Done done) {
@@ -96,7 +96,7 @@ void RemoteWorker::handle(Request& request) {
     }
     switch (request.operation) {
         case Operation::pull:
-            return window_.pull(request.block,
+            return window_.pull(request.block, request.flag != 0,
                                 [&request](bool ok, std::int64_t offset) { Streams::reply(request, ok, offset); });
         case Operation::release:
             return handle_release(request);

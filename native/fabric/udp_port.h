@@ -41,7 +41,7 @@ class UdpPort {
     // Then nothing writes to memory that was pulled into any more, and nothing else may be called.
     void stop();
     [[nodiscard]] bool started() const { return loop_ != nullptr; }
-    // Runs f() with the lock held; only in there may the next three be called.
+    // Runs f() with the lock held; only in there may the next four be called.
     template <class Function>
     auto call(Function&& f) {
         return loop_->call(std::forward<Function>(f));
@@ -49,6 +49,7 @@ class UdpPort {
     void pull(Pull pull);
     void push(std::uint32_t block, const std::byte* gradient, std::vector<std::uint8_t> exponents, Done done);
     void enter_epoch(std::uint32_t epoch) { node_->enter_epoch(epoch); }
+    [[nodiscard]] std::uint32_t epoch() const { return node_->epoch(); }
     void post(std::function<void()> task) { tasks_.post(std::move(task)); }  // where `done` is called, too
 
     [[nodiscard]] std::optional<WorkerCounts> counts();

@@ -6,9 +6,8 @@ namespace luwu::fabric {
 
 UdpWorker::UdpWorker(const RemoteConfig& config, UdpSocket socket)
     : shape_(config.shape),
-      port_(std::move(socket),
-            {[this](const Error& error) { remote_->fail(error); },
-             [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
+      port_(std::move(socket), {[this](const Error& error) { remote_->fail(error); },
+                                [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
     RemoteConfig with_path = config;
     with_path.step_path = this;
     remote_ = std::make_unique<RemoteWorker>(with_path);
@@ -31,7 +30,7 @@ void UdpWorker::begin_step(std::uint32_t epoch, bool given_up) {
     port_.call([&] {
         port_.enter_epoch(epoch);
         in_step_ = true;
-        given_up_ = given_up;
+        given_up_ = given_up || port_.epoch() > epoch;  // the newer one may have been heard of before the answer was
     });
 }
 

@@ -20,7 +20,7 @@ WorkerWindow::WorkerWindow(const pipeline::ResidencyPlan& plan, std::vector<std:
     for (std::uint32_t slot = plan.slots; slot-- > 0;) free_slots_.push_back(slot);
 }
 
-void WorkerWindow::pull(std::uint32_t block, Reply reply) {
+void WorkerWindow::pull(std::uint32_t block, bool alone, Reply reply) {
     std::vector<std::uint32_t> placed;
     {
         std::unique_lock lock(mutex_);
@@ -35,6 +35,7 @@ void WorkerWindow::pull(std::uint32_t block, Reply reply) {
         }
         entry.waiting.push_back(std::move(reply));
         if (entry.waiting.size() > 1) return;  // on its way
+        entry.alone = alone;
         queue_.push_back(block);
         placed = place_waiting();
     }
@@ -72,7 +73,7 @@ std::vector<std::uint32_t> WorkerWindow::place_waiting() {
 
 void WorkerWindow::fetch(const std::vector<std::uint32_t>& blocks) {
     for (const std::uint32_t block : blocks) {
-        fetch_(block, {memory_.data() + *blocks_[block].offset, parameter_bytes_[block]});
+        fetch_(block, blocks_[block].alone, {memory_.data() + *blocks_[block].offset, parameter_bytes_[block]});
     }
 }
 

@@ -19,15 +19,15 @@ class WorkerWindow {
   public:
     using Reply = std::function<void(bool ok, std::int64_t offset)>;
     // Fetches a block's parameters into its place and calls fetched() then, from any thread. Must not wait.
-    using Fetch = std::function<void(std::uint32_t block, std::span<std::byte> into)>;
+    using Fetch = std::function<void(std::uint32_t block, bool alone, std::span<std::byte> into)>;
 
     // `plan`: of one worker's memory (pipeline::plan_minimum); `parameter_bytes` per block, without padding.
     WorkerWindow(const pipeline::ResidencyPlan& plan, std::vector<std::uint64_t> parameter_bytes, Fetch fetch);
 
     // Never waits: the reply comes at once for a block that is held, else when it was fetched, for which it may have to
     // wait for a slot. A block that is held is not fetched again. Blocks are fetched in the order of their pulls, so
-    // that workers who pull the same fetch the same.
-    void pull(std::uint32_t block, Reply reply);
+    // that workers who pull the same fetch the same; what one pulls `alone` is told to Fetch.
+    void pull(std::uint32_t block, bool alone, Reply reply);
     [[nodiscard]] bool release(std::uint32_t block);  // false: it was not held
     void fetched(std::uint32_t block, bool ok);
     void fail();  // replies to whoever waits
@@ -37,6 +37,7 @@ class WorkerWindow {
     struct Block {
         std::optional<std::uint64_t> offset;  // where it lies or is being fetched to
         bool pinned = false;
+        bool alone = false;
         std::uint32_t slot = 0;
         std::uint32_t holds = 0;
         std::vector<Reply> waiting;

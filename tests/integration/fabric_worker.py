@@ -28,9 +28,13 @@ def small_manifest(
 
 
 class NumpyWorker:
-    """One float32 worker of `small_manifest`: its gradients are a pure function of (rank, step, block)."""
+    """One float32 worker of `small_manifest`: its gradients are a pure function of (rank, step, block).
 
-    def __init__(self, session: Session, manifest: Manifest) -> None:
+    With ``coarse`` they are multiples of 1/1024, whose sum is exact in fp32 and in fixed point alike.
+    """
+
+    def __init__(self, session: Session, manifest: Manifest, *, coarse: bool = False) -> None:
+        self.coarse = coarse
         self.session = session
         self.manifest = manifest
         self.fresh = session.attach(manifest)
@@ -55,13 +59,28 @@ class NumpyWorker:
         self.endpoint.release(number)
         return values
 
+    def gradient(self, values: np.ndarray) -> np.ndarray:
+        """This rank's gradient of a block with these values, at this step."""
+        gradient = np.cos(values * 3 + self.session.step + self.session.rank)
+        return np.round(gradient * 1024) / 1024 if self.coarse else gradient
+
+    def give_up(self, blocks: int) -> None:
+        """Run some blocks of a step, as an exception would leave it, and give it up."""
+        self.endpoint.begin([GROUP])
+        for number in reversed(range(len(self.manifest.blocks) - blocks, len(self.manifest.blocks))):
+            values = self.read(number)
+            self.arena[: values.size] = self.gradient(values)
+            self.endpoint.push(number, 0)
+        assert self.endpoint.wait(self.endpoint.commit(skip=True)) == 0
+        self.session.count_step(False)
+
     def step(self, spoil: bool = False, groups: Sequence[tuple[float, float, float, float, float]] = (GROUP,)) -> bool:
         """Run one step; whether it was committed."""
         self.endpoint.begin(list(groups))
         for number in reversed(range(len(self.manifest.blocks))):
             values = self.read(number)
             gradient = self.arena[: values.size]
-            gradient[:] = np.cos(values * 3 + self.session.step + self.session.rank)
+            gradient[:] = self.gradient(values)
             if spoil:
                 gradient[0] = np.nan
             self.endpoint.wait(self.endpoint.push(number, 0))

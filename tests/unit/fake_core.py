@@ -139,6 +139,12 @@ class FakeLink:
         self.error: LuwuError | None = None
         self.closed = False
 
+    def begin_step(self, epoch: int, given_up: bool) -> None:
+        assert (epoch, given_up) == (0, False)
+
+    def end_step(self) -> None:
+        pass
+
     def endpoint(self, shared_window: bool = False) -> FakeLink:
         return self
 
@@ -154,7 +160,7 @@ class FakeLink:
     def register(self, nbytes: int) -> np.ndarray:
         return self.arena[:nbytes]
 
-    def pull(self, block: int) -> int:
+    def pull(self, block: int, alone: bool = False) -> int:
         values = self.core.disk.blocks[block]
         self.window[: values.nbytes] = values.view(np.uint8)
         return 0

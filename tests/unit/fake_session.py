@@ -72,6 +72,7 @@ class FakeEndpoint:
         self._held: dict[int, tuple[int, bool]] = {}  # block -> offset, waited for
         self._collected: dict[int, Tensor] = {}
         self._pushed: set[int] = set()
+        self.together: list[int] = []  # pulls that were not alone
 
     @property
     def window(self) -> memoryview:
@@ -92,12 +93,14 @@ class FakeEndpoint:
         self.groups_begun = list(groups)
         self.log.append(("begin", -1))
 
-    def pull(self, block: int) -> int:
+    def pull(self, block: int, alone: bool = False) -> int:
         assert block not in self._held, f"block {block} is held already"
         assert block not in self._pushed, f"block {block} pulled after its push"
         offset = self._allocate(self._block_bytes(block))
         self._held[block] = (offset, False)
         self.peak_held_bytes = max(self.peak_held_bytes, sum(map(self._block_bytes, self._held)))
+        if not alone:
+            self.together.append(block)
         return self._post("pull", block, offset)
 
     def release(self, block: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,7 +31,7 @@ from luwu.fabric.timeouts import Timeouts
 from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
-from luwu.server.topology import SwitchMember
+from luwu.server.topology import SwitchMember, star
 
 KEY = Credentials(b"a key of the tests that is long enough")
 QUICK = Timeouts(
@@ -45,7 +46,7 @@ def serve(tmp_path):
 
     def start(workers=1, name="store", timeouts=QUICK, credentials=KEY, **settings):
         wanted = ServerSettings(stores=(tmp_path / name,), workers=workers, **{"listen": "127.0.0.1:0"} | settings)
-        servers.append(NetworkServer(wanted, credentials, timeouts, start_core=FakeCore))
+        servers.append(NetworkServer(wanted, credentials, timeouts, start_core=FakeCore, plan=star))
         return servers[-1]
 
     yield start
@@ -323,7 +324,8 @@ def test_a_participant_that_does_not_watch_counts_as_lost(serve):
 
 def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, monkeypatch):
     server = serve(workers=1, switches=1)
-    switch = SwitchMember(name="switch a", peer="here", address="10.0.0.3", port=9, fan_in=8, watched=True)
+    switch = make_switch()
+    switch.watched = True
     ready = []
 
     def plan(topology):
@@ -344,13 +346,87 @@ def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, mon
     assert switch.events.get(timeout=30).topology.port == ready[0].port
 
 
-def test_a_switch_that_is_lost_fails_the_run(serve):
-    server = serve(workers=1, switches=1)
-    switch = SwitchMember(name="switch a", peer="here", address="", port=9, fan_in=8, watched=True)
+def hang_on(server, monkeypatch, switch):
+    """Give a switch a place in the tree of every run."""
+
+    def plan(ready):
+        places = dict(star(ready))
+        return places | {switch: pb.Topology(job=ready.job, workers=ready.workers)}
+
+    monkeypatch.setattr(server._runs, "_plan", plan)
+
+
+def make_switch(name="switch a", port=9):
+    return SwitchMember(name=name, peer="here", address="", port=port, fan_in=8, payload_bytes=1408, parent="")
+
+
+def test_a_switch_that_does_not_come_back_fails_the_run(serve, monkeypatch):
+    server = serve(workers=1, switches=1, timeouts=Timeouts(**QUICK.model_dump() | {"switch_return_seconds": 0.2}))
+    switch = make_switch()
+    switch.watched = True
     server._runs.join_switch(switch)
+    hang_on(server, monkeypatch, switch.name)
     with join(server) as session:
         worker = train(session)
         server._runs.gone(switch)
-        with pytest.raises(WorkerLostError, match="switch a ended without leaving"):
+        with pytest.raises(WorkerLostError, match=r"switch a ended and did not come back within 0\.2 s"):
             while True:
                 worker.step()
+
+
+def test_a_switch_that_comes_back_is_told_its_place_again(serve, monkeypatch):
+    server = serve(workers=1, switches=1)
+    first, elsewhere, second = make_switch(), make_switch(port=10), make_switch()
+    server._runs.join_switch(first)
+    hang_on(server, monkeypatch, first.name)
+    with join(server) as session:
+        worker = train(session)
+        server._runs._end(first)
+        with pytest.raises(ConfigError, match=r"was at .* port 9, where its neighbours send to; found .* port 10"):
+            server._runs.join_switch(elsewhere)
+        server._runs.join_switch(second)
+        assert second.events.get(timeout=30).topology.job == first.events.get(timeout=30).topology.job
+        assert worker.step()
+
+
+def test_a_switch_that_comes_back_takes_the_place_of_the_session_before(serve):
+    server = serve(workers=1, switches=1)
+    first, elsewhere, second = make_switch(), make_switch(port=10), make_switch()
+    server._runs.join_switch(first)
+    with pytest.raises(ConfigError, match="switch a has joined already"):
+        server._runs.join_switch(elsewhere)
+    server._runs.join_switch(second)
+    server._runs._end(first)  # its end, noticed late, is not the second's
+    assert list(server._runs._switches.values()) == [second]
+    with pytest.raises(WorkerLostError, match="switch a was started again at the same place"):
+        server._runs.participants.find(first.token)
+
+
+def test_a_switch_that_the_run_does_not_need_may_go(serve, monkeypatch):
+    server = serve(workers=1, timeouts=Timeouts(**QUICK.model_dump() | {"switch_return_seconds": 0.01}))
+    with join(server) as session:
+        worker = train(session)
+        spare = make_switch()
+        server._runs.join_switch(spare)
+        server._runs._end(spare)
+        while server._runs._lost_switches:  # nothing tells when the server has looked
+            assert worker.step()
+        assert worker.step()
+
+
+def test_a_server_that_was_started_a_moment_ago_is_not_taken_for_a_stranger(serve, monkeypatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    probes = []
+
+    def reached(client):
+        probes.append(None)
+        if len(probes) == control.REFUSALS:  # what gRPC says from now on is older than the server
+            serve(listen=f"127.0.0.1:{port}")
+        return True
+
+    monkeypatch.setattr(control.ControlClient, "_reached", reached)
+    patient = Timeouts(**QUICK.model_dump() | {"connect_seconds": 20})
+    with RemoteSession(f"luwu://127.0.0.1:{port}", 0, 1, KEY, patient, {"tcp": FakeLink}) as session:
+        train(session)

@@ -20,7 +20,11 @@ from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options,
 from luwu.fabric.timeouts import Timeouts
 
 REFUSALS = 3
-"""A port that takes connections and this often does not speak as it should belongs to no server of ours."""
+REFUSED_SECONDS = 2.5
+"""A port that takes connections, and so often and so long does not speak as it should, belongs to no server of ours.
+
+For up to 1.2 seconds gRPC repeats why an earlier connection failed, though a server may have been started since.
+"""
 
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
@@ -62,6 +66,7 @@ class ControlClient:
         self._lock = threading.Lock()
         self._error: LuwuError | None = None
         self._closed = False
+        self._given_up = threading.Event()
         self._watching = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="luwu-watch", daemon=True)
 
@@ -132,6 +137,10 @@ class ControlClient:
             except grpc.RpcError as error:
                 raise self._translated(error, "waiting for an answer") from None
 
+    def give_up(self) -> None:
+        """Let a join that has not reached a server end at once."""
+        self._given_up.set()
+
     def close(self, *, leave: bool) -> None:
         """End the session; without leaving first it counts as a loss."""
         with self._lock:
@@ -146,7 +155,7 @@ class ControlClient:
     def _hello(self, nonce: bytes) -> pb.HelloReply:
         request = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce)
         deadline = time.monotonic() + self._timeouts.connect_seconds
-        refusals = 0
+        refusals, refused_at = 0, 0.0
         while True:
             remaining = max(0.001, deadline - time.monotonic())
             try:
@@ -154,16 +163,16 @@ class ControlClient:
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise self._translated(error, "saying hello") from None
-                reached = self._reached()
-                refusals += reached
-                if refusals >= REFUSALS:
+                if self._reached():
+                    refusals, refused_at = refusals + 1, refused_at or time.monotonic()
+                if refusals >= REFUSALS and time.monotonic() - refused_at >= REFUSED_SECONDS:
                     raise self._misunderstood(error) from None
-                if time.monotonic() + self._timeouts.retry_seconds >= deadline:
+                if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
                     raise ServerError(
                         f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s "
                         f"({_reason(error)}); start it, or check the address and what lies between"
                     ) from None
-                time.sleep(self._timeouts.retry_seconds)
+                self._given_up.wait(self._timeouts.retry_seconds)
                 continue
             if reply.protocol_version != PROTOCOL_VERSION:
                 raise ConfigError(

@@ -25,6 +25,7 @@ class RemoteEndpoint:
         self._data: DataEndpoint = link.endpoint(shared_window)
         self._control = control
         self._pushes = 0
+        self._last_push: int | None = None
         self._commits: dict[int, grpc.Future] = {}
         self._last_commit = 0
         self._commit_seconds = 0.0
@@ -56,9 +57,9 @@ class RemoteEndpoint:
         reply = self._control.call("Begin", request)
         self._link.begin_step(reply.epoch, reply.given_up)
 
-    def pull(self, block: int) -> int:
-        """Ask for a block; `wait` gives its byte offset in the window."""
-        return self._data.pull(block)
+    def pull(self, block: int, alone: bool = False) -> int:
+        """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not."""
+        return self._data.pull(block, alone)
 
     def release(self, block: int) -> None:
         """Give a pulled block back; its place in the window is then meaningless."""
@@ -68,6 +69,7 @@ class RemoteEndpoint:
         """Hand over a block's gradient; once waited for, the buffer may be reused."""
         handle = self._data.push(block, arena_offset)
         self._pushes += 1
+        self._last_push = handle
         return handle
 
     def initialise(self, block: int, arena_offset: int) -> int:
@@ -92,6 +94,9 @@ class RemoteEndpoint:
         started = time.perf_counter()
         try:
             committed = int(self._control.finish(self._commits.pop(handle)).committed)
+            if not committed and self._last_push is not None:
+                self._data.wait(self._last_push)  # else one that is late would belong to the next step
+            self._last_push = None
             self._link.end_step()
             return committed
         finally:

@@ -56,6 +56,15 @@ class Run(Membership[NetworkCore]):
         """Whether nobody may join any more: it has failed, or those who had joined have gone."""
         return self.failed_at is not None or (bool(self.people) and not self.joined)
 
+    @property
+    def begun(self) -> bool:
+        """Whether everybody has a place in the tree."""
+        return self._places is not None
+
+    def needs(self, switch: SwitchMember) -> bool:
+        """Whether a switch has a place in the tree."""
+        return self._places is not None and switch.name in self._places
+
     def add(self, rank: int, workers: int, peer: str) -> Worker:
         """Take a worker in; raises ConfigError where it does not fit."""
         self.join(rank, workers)

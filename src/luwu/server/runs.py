@@ -94,9 +94,13 @@ class Runs:
         return worker
 
     def join_switch(self, switch: SwitchMember) -> None:
-        """Take a switch in; raises ConfigError if there is one of its name."""
+        """Take a switch in; raises ConfigError if there is one of its name elsewhere.
+
+        One that was started again takes its place again, even where the end of the one before was not noticed yet.
+        """
         with self._changed:
-            if switch.name in self._switches:
+            present = self._switches.get(switch.name)
+            if present is not None and (present.address, present.port) != (switch.address, switch.port):
                 raise ConfigError(f"{switch.name} has joined already; give every switch a name of its own")
             before = self._lost_switches.get(switch.name)
             if before is not None and (before.address, before.port) != (switch.address, switch.port):
@@ -104,6 +108,10 @@ class Runs:
                     f"{switch.name} was at {before.address} port {before.port}, where its neighbours send to; "
                     f"found {switch.address} port {switch.port}: start it there again, with --listen"
                 )
+            if present is not None:
+                present.ended = True
+                self.participants.remove(present, WorkerLostError(f"{switch.name} was started again at the same place"))
+                present.end_watch()
             self._lost_switches.pop(switch.name, None)
             self._switches[switch.name] = switch
             self.participants.add(switch)
@@ -212,10 +220,15 @@ class Runs:
         log.log(logging.INFO if switch.left else logging.ERROR, "lost %s job=%x", switch.name, self._run.job)
 
     def _miss_switches(self, run: Run, now: float) -> None:
-        """A run can go on without a switch that is started again in time."""
+        """A run can go on without a switch that is started again in time, or that has no place in its tree."""
+        if not run.begun or run.over:
+            return
         limit = self._timeouts.switch_return_seconds
         for switch in list(self._lost_switches.values()):
-            if now - switch.ended_at > limit and not run.over:
+            if not run.needs(switch):
+                with self._changed:
+                    self._lost_switches.pop(switch.name, None)
+            elif now - switch.ended_at > limit:
                 run.fail(
                     WorkerLostError(
                         f"{switch.name} ended and did not come back within {limit:g} s; start it and run again"

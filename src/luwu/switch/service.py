@@ -51,6 +51,7 @@ class SwitchService:
         self._grpc.start()
         self._closing = threading.Event()
         self._ended = threading.Event()  # the session with the server
+        self._control: ControlClient | None = None
         self._refusal: LuwuError | None = None
         self._thread = threading.Thread(target=self._live, name="luwu-switch-life", daemon=True)
         self._thread.start()
@@ -79,6 +80,8 @@ class SwitchService:
         """Leave the server and stop. Raises what the server refused it with, if it did."""
         self._closing.set()
         self._ended.set()
+        if (control := self._control) is not None:
+            control.give_up()
         self._thread.join()
         self._health.enter_graceful_shutdown()
         self._grpc.stop(0).wait()
@@ -134,6 +137,9 @@ class SwitchService:
         control = ControlClient(
             self._settings.server, self._credentials, self._timeouts, self._take, lambda error: self._ended.set()
         )
+        self._control = control
+        if self._closing.is_set():
+            control.give_up()
 
         def join(stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
             request.nonce, request.proof = nonce, proof

@@ -39,8 +39,11 @@ class DataEndpoint(Protocol):
         """Take the next ``nbytes`` of the arena."""
         ...
 
-    def pull(self, block: int) -> int:
-        """Ask for a block; `wait` gives its byte offset in the window."""
+    def pull(self, block: int, alone: bool = False) -> int:
+        """Ask for a block; `wait` gives its byte offset in the window.
+
+        Within a step all workers pull the same blocks in the same order, but for those that one pulls ``alone``.
+        """
         ...
 
     def release(self, block: int) -> None:

@@ -8,6 +8,7 @@ class Pass:
 
     def __init__(self) -> None:
         self._order: list[int] = []
+        self._before: list[int] = []
         self._seen: list[int] = []
         self._cursor = 0
 
@@ -31,5 +32,9 @@ class Pass:
 
     def finish(self) -> None:
         """Take what was recorded as the order to expect from now on."""
-        self._order = self._seen
+        self._before, self._order = self._order, self._seen
         self.start()
+
+    def revert(self) -> None:
+        """Expect what was expected before the last `finish`."""
+        self._order = self._before

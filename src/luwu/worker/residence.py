@@ -37,6 +37,8 @@ class Residence:
         self._kept: set[int] = set()
         self._ahead: int | None = None
         self._pass: Pass | None = None
+        self._inner = False
+        self._again: set[int] = set()  # pulled in this pass, and given back for an inner one
         for unit in units:
             self._unbind(unit)
 
@@ -51,11 +53,12 @@ class Residence:
             self._drop_ahead()
         self._ahead = None
         if unit.index not in self._present:
-            for block in unit.blocks:
-                self._window.request(block)
+            self._request(unit)
             for block in unit.blocks:
                 _bind(block.slots, self._window.take(block).views)
             self._present.add(unit.index)
+        if not self._inner:
+            self._again.discard(unit.index)
         if self._pass is not None:
             self._ask_ahead(self._pass.note(unit.index))
 
@@ -115,6 +118,7 @@ class Residence:
         """Pull ahead along this pass from here on."""
         order.start()
         self._pass = order
+        self._again.clear()
 
     def finish_pass(self) -> None:
         """The pass is complete: expect the same order next time."""
@@ -130,27 +134,39 @@ class Residence:
 
     @contextmanager
     def inner_pass(self, order: Pass) -> Iterator[None]:
-        """Follow another pass for a while, then leave units as they were found."""
+        """Follow another pass for a while, then leave units as they were found.
+
+        Other workers need not do so: its pulls, and later those of what it took away from the outer pass, are this
+        one's alone.
+        """
         outer, before = self._pass, set(self._present)
-        kept = set(self._kept)
+        kept, ahead = set(self._kept), self._ahead
+        again = set(self._again)
         self.start_pass(order)
+        self._inner = True
         try:
             yield
             order.finish()
         finally:
             self._pass = outer
+            self._inner = False
             self._drop_ahead()
             for unit in self._units:
                 if unit.index not in before:
                     self.release(unit)
             self._kept = kept & self._present
+            if outer is not None:
+                self._again = again | (kept - self._present) | ({ahead} if ahead is not None else set())
 
     def _ask_ahead(self, index: int | None) -> None:
         if index is None or index in self._present:
             return
         self._ahead = index
-        for block in self._units[index].blocks:
-            self._window.request(block)
+        self._request(self._units[index])
+
+    def _request(self, unit: Unit) -> None:
+        for block in unit.blocks:
+            self._window.request(block, alone=self._inner or unit.index in self._again)
 
     def _drop_ahead(self) -> None:
         if self._ahead is not None:

@@ -240,6 +240,9 @@ class Runtime(Uncopyable):
         committed = self._endpoint.wait(self._vote) == 1
         self._vote = None
         self._gradients.settle()
+        if not committed and self._phase is Phase.DONE:
+            # Others may have given it up half-way, and expect what they expected before: all must pull in one order.
+            self._passes[0].revert()
         self._phase = Phase.IDLE
         self._session.count_step(committed)
         return committed

@@ -35,10 +35,10 @@ class Window:
         self._held: dict[int, Held] = {}
         self._views: dict[int, dict[int, Held]] = {}
 
-    def request(self, block: Block) -> None:
-        """Post the pull of a block, unless it is held or asked for already."""
+    def request(self, block: Block, *, alone: bool = False) -> None:
+        """Post the pull of a block, unless it is held or asked for already. ``alone``: other workers do not."""
         if block.index not in self._held and block.index not in self._pending:
-            self._pending[block.index] = self._endpoint.pull(block.index)
+            self._pending[block.index] = self._endpoint.pull(block.index, alone)
 
     def take(self, block: Block) -> Held:
         """Wait for a block that was asked for, and hold it."""

@@ -1,0 +1,220 @@
+"""Faults while 4 workers train over UDP through a switch, in network namespaces: the bits of an undisturbed run.
+
+One run meets them all in turn: the switch is killed (SIGKILL) and started again, a worker's link is cut and mended,
+then the server's, a worker gives a step up, one writes text on its own, a worker is killed and all join again, the
+server is killed and started again. Every step's loss and the store at the end must be those of a run that nobody
+disturbed.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import BenchmarkError, arguments, result, run, table
+from network_training import Site, bits_of, digest_of
+from tests.network import Link
+
+NAME = "network_faults"
+BAR = (
+    "every loss and the final store bit for bit those of the undisturbed run; a worker's or the server's death noticed "
+    "within 5 s, WorkerLostError and ServerError"
+)
+UNIT = "faults survived"
+WORKERS = 4
+NOTICED_SECONDS = 5.0
+STEPS_BETWEEN = 4
+
+
+class Disturbed:
+    """A run that trains from fault to fault; `losses` are the bits of every step that was committed."""
+
+    def __init__(self, site: Site, store: Path) -> None:
+        self.site = site
+        self.store = store
+        self.losses: dict[int, list[str]] = {}
+        self.rows: list[list[Any]] = []
+        self.server = site.start_server(store, WORKERS)
+        self.switch = site.start_switch()
+        self.step = site.join(site.url, WORKERS)
+
+    def train(self, steps: int) -> None:
+        """Some steps in peace."""
+        first, self.step = self.step, self.step + steps
+        self._keep(first, self.site.ask(WORKERS, "train", to=self.step))
+
+    def during(self, name: str, fault: Any) -> None:
+        """`fault()` in the middle of some steps; it is survived where they end."""
+        first, self.step = self.step, self.step + 3 * STEPS_BETWEEN
+        for worker in self.site.workers:
+            worker.send("train", to=self.step, say=True)
+        one = self.site.workers[0]
+        while one.receive()["step"] < first + STEPS_BETWEEN:
+            pass
+        mended = fault()
+        reached = one.receive()["step"]  # said before the fault or during it: the next one is after it
+        while reached < self.step and time.monotonic() < mended:
+            reached = one.receive()["step"]
+        back = one.receive() if reached < self.step else {"step": reached}
+        seconds = time.monotonic() - mended
+        answers = [worker.finish() for worker in self.site.workers]
+        self._keep(first, answers)
+        self.rows.append([name, back["step"], seconds, "goes on"])
+
+    def until_lost(self, name: str, fault: Any, survivors: list[int], expected: str) -> None:
+        """`fault()` in the middle of some steps, which ends the run with this error for the survivors."""
+        first = self.step
+        for worker in self.site.workers:
+            worker.send("train", to=self.step + 1000, say=True)
+        told = {rank: [] for rank in survivors}
+        one = self.site.workers[survivors[0]]
+        while (line := one.receive())["step"] < first + STEPS_BETWEEN:
+            told[survivors[0]].append(line["loss"])
+        told[survivors[0]].append(line["loss"])
+        at = time.monotonic()
+        fault()
+        noticed = 0.0
+        for rank in survivors:
+            while "step" in (answer := self.site.workers[rank].receive(may_fail=True)):
+                told[rank].append(answer["loss"])
+            if answer.get("error") != expected:
+                raise BenchmarkError(f"{name}: worker {rank}: expected {expected}, found {answer}")
+            noticed = max(noticed, answer["at"] - at)
+        self.rows.append([name, first + len(told[survivors[0]]), noticed, expected])
+        self._lost_losses(first, told)
+
+    def rejoin(self) -> None:
+        """All join again; the run stands at a step that was committed."""
+        known = max(self.losses) + 1
+        self.step = self.site.join(self.site.url, WORKERS)
+        if self.step not in (known, known + 1):  # it may have been committed in the moment before it was announced
+            raise BenchmarkError(f"resumed at step {self.step}; {known} had been committed")
+
+    def give_up(self) -> None:
+        """Rank 2 gives a step up while the others are in it."""
+        *others, quits = [worker for worker in self.site.workers if worker.rank != 2] + [self.site.workers[2]]
+        first, self.step = self.step, self.step + STEPS_BETWEEN
+        for worker in others:
+            worker.send("attempt")
+        quits.send("half_way")
+        quits.receive()
+        quits.send("train", to=self.step)
+        if any(worker.receive()["committed"] for worker in others):
+            raise BenchmarkError("a step that one worker gave up was committed")
+        for worker in others:
+            worker.send("train", to=self.step)
+        self._keep(first, [worker.finish() for worker in self.site.workers])
+        self.rows.append(["a worker gives a step up", first, 0.0, "goes on"])
+
+    def write(self, tokens: int) -> str:
+        """Rank 0 writes text between steps, alone; the text's digest."""
+        return self.site.ask(1, "write", tokens=tokens)[0]["digest"]
+
+    def _keep(self, first: int, answers: list[dict[str, Any]]) -> None:
+        for step, bits in enumerate(bits_of(answers), first):
+            self.losses[step] = bits
+
+    def _lost_losses(self, first: int, told: dict[int, list[str]]) -> None:
+        """Of a run that failed, the survivors' losses of the steps that all of them have seen committed."""
+        for step, bits in enumerate(zip(*told.values(), strict=False), first):
+            self.losses[step] = [dict(zip(told, bits, strict=True)).get(rank, "") for rank in range(WORKERS)]
+
+
+def cut(link: Link, seconds: float) -> float:
+    """Pulls a cable for so long; when it was plugged in again, by the machine's clock."""
+    link.cut()
+    time.sleep(seconds)
+    link.mend()
+    return time.monotonic()
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    cut_seconds = 2.0 if options.quick else 10.0
+    shape = {"layers": 4, "hidden": 64, "heads": 4, "seq": 64}
+    tokens = 16 if options.quick else 64
+
+    def disturb(disturbed: Disturbed) -> str:
+        site = disturbed.site
+
+        def restart_switch() -> float:
+            disturbed.switch.signal(9)
+            disturbed.switch.wait()
+            disturbed.switch = site.start_switch()
+            return time.monotonic()
+
+        def kill_server() -> None:
+            disturbed.server.signal(9)
+
+        disturbed.train(STEPS_BETWEEN)
+        disturbed.during("the switch is killed and started again", restart_switch)
+        for whose, host in (("a worker's", site.workers[1].host), ("the server's", site.server)):
+            disturbed.during(
+                f"{whose} link is cut for {cut_seconds:g} s", functools.partial(cut, host.link, cut_seconds)
+            )
+        disturbed.give_up()
+        written = disturbed.write(tokens)
+        disturbed.train(1)
+        disturbed.until_lost("a worker is killed", site.workers[3].kill, [0, 1, 2], "WorkerLostError")
+        site.replace_worker(3)
+        disturbed.rejoin()
+        disturbed.train(STEPS_BETWEEN)
+        disturbed.until_lost("the server is killed", kill_server, [0, 1, 2, 3], "ServerError")
+        disturbed.server = site.start_server(disturbed.store, WORKERS)
+        disturbed.rejoin()
+        disturbed.train(STEPS_BETWEEN)
+        site.ask(WORKERS, "leave")
+        return written
+
+    def measure() -> dict[str, Any]:
+        with (
+            tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
+            Site(Path(folder), WORKERS, {"shape": shape, "rows": 1}) as site,
+        ):
+            disturbed = Disturbed(site, Path(folder) / "disturbed")
+            try:
+                written = disturb(disturbed)
+            except BenchmarkError as error:
+                reports = f"{disturbed.server.report()}\n{disturbed.switch.report()}"
+                raise BenchmarkError(f"{error}\n{reports}") from error
+            disturbed.switch.stop()
+            disturbed.server.stop()
+            wrote_at = sum((STEPS_BETWEEN, 9 * STEPS_BETWEEN, STEPS_BETWEEN))
+            store = Path(folder) / "undisturbed"
+            with site.serving(store, WORKERS):
+                site.join(site.url, WORKERS)
+                answers = bits_of(site.ask(WORKERS, "train", to=wrote_at))
+                same_text = site.ask(1, "write", tokens=tokens)[0]["digest"] == written
+                answers += bits_of(site.ask(WORKERS, "train", to=disturbed.step))
+                site.ask(WORKERS, "leave")
+            same_store = digest_of(store) == digest_of(disturbed.store)
+        wrong = [
+            step
+            for step, bits in disturbed.losses.items()
+            if any(found and found != expected for found, expected in zip(bits, answers[step], strict=True))
+        ]
+        slowest = max(row[2] for row in disturbed.rows if row[3] != "goes on")
+        table(["fault", "step", "s until noticed, or until the next step", "what happens"], disturbed.rows)
+        print(
+            f"{len(disturbed.losses)} of {disturbed.step} steps compared, {len(wrong)} with other bits;"
+            f" same text: {same_text}; same store: {same_store}"
+        )
+        details = {
+            "faults": disturbed.rows, "steps": disturbed.step, "steps_compared": len(disturbed.losses), "wrong": wrong,
+            "same_store": same_store, "same_text": same_text, "slowest_notice_seconds": slowest,
+        }  # fmt: skip
+        ok = same_store and same_text and not wrong and slowest <= NOTICED_SECONDS
+        ok = ok and len(disturbed.losses) >= disturbed.step - 2
+        survived = len(disturbed.rows)
+        return result(NAME, ours=survived if ok else 0, peer=survived, bar=BAR, ok=ok, unit=UNIT, details=details)
+
+    return run(NAME, BAR, UNIT, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
