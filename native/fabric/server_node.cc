@@ -89,11 +89,15 @@ void ServerNode::take_heartbeat(const Packet& packet, Time now) {
     const std::uint64_t answered = agreed_.ack();
     agreed_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], std::numeric_limits<std::uint64_t>::max(), now);
     if (agreed_.ack() != answered) link_.changed();
+    // Whoever misses a packet may be further down than this link.
+    const auto age = [this](const SendWindow& window) {
+        return std::max(link_.resend_age(), window.answered_in() + window.answered_in() / 2);
+    };
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
-        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, link_.resend_age());
-        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, link_.resend_age());
+        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, age(parameters_));
+        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, age(agreed_));
     }
     link_.observe(now, before - std::min(before, under_way()), lost);
     while (!deliveries_.empty() && parameters_.ack() >= deliveries_.front().message.end) {
