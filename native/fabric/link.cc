@@ -17,6 +17,19 @@ bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
            payload.size() == kFixedBytes + heartbeat.holes_used * sizeof(Hole);
 }
 
+// Between the first and the last hole of each stream.
+std::array<std::uint64_t, LUWU_STREAMS> behind_holes(const Heartbeat& heartbeat) {
+    std::array<std::uint64_t, LUWU_STREAMS> sums{};
+    std::array<std::uint64_t, LUWU_STREAMS> ends{};
+    for (const Hole& hole : std::span(heartbeat.holes, heartbeat.holes_used)) {
+        if (hole.stream >= LUWU_STREAMS) continue;
+        std::uint64_t& end = ends[hole.stream];
+        if (end != 0 && hole.first > end) sums[hole.stream] += hole.first - end;
+        end = std::max(end, hole.first + hole.length);
+    }
+    return sums;
+}
+
 // Clocks apart.
 bool same_state(const Heartbeat& left, const Heartbeat& right) {
     constexpr std::size_t kState = offsetof(Heartbeat, next);
@@ -42,6 +55,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     news_ = !heard() || heartbeat.holes_used > 0 || !same_state(heartbeat, theirs_);
     number_heard_ = packet.head.sequence;
     theirs_ = heartbeat;
+    behind_holes_ = behind_holes(heartbeat);
     heard_at_ = now;
     ++heartbeats_heard_;
     trip_ = {};
@@ -84,6 +98,7 @@ Time Link::resend_age() const {
 
 void Link::reset() {
     theirs_ = {};
+    behind_holes_ = {};
     number_heard_ = 0;
     pause_ = 0;
 }

@@ -1,6 +1,8 @@
 // One end of a link between two participants: heartbeats there and back, and what they tell.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "fabric/congestion.h"
@@ -22,6 +24,11 @@ class Link {
     [[nodiscard]] bool news() const { return news_; }  // the last one said something new, or of something missing
     [[nodiscard]] bool heard() const { return number_heard_ != 0; }  // from the other end, in this epoch
     [[nodiscard]] const Heartbeat& theirs() const { return theirs_; }
+    // How many packets of a stream that this end sends have arrived there, as if without a gap: those behind a hole
+    // count too.
+    [[nodiscard]] std::uint64_t arrived(luwu_stream stream) const {
+        return std::max(theirs_.heard[stream], theirs_.ack[stream]) + behind_holes_[stream];
+    }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
 
     void changed() { pause_ = 0; }  // the next heartbeat has news
@@ -46,6 +53,7 @@ class Link {
     Address other_;
     std::uint16_t sender_;
     Heartbeat theirs_{};
+    std::array<std::uint64_t, LUWU_STREAMS> behind_holes_{};
     std::uint64_t number_heard_ = 0;
     Time heard_at_ = 0;
     bool news_ = false;

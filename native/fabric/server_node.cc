@@ -82,9 +82,9 @@ void ServerNode::receive(const Address& from, std::span<const std::byte> datagra
 }
 
 void ServerNode::take_heartbeat(const Packet& packet, Time now) {
+    const std::uint64_t before = under_way();
     if (!link_.take(packet, now, counts_.drops)) return;
     const Heartbeat& theirs = link_.theirs();
-    const std::uint64_t before = under_way();
     parameters_.take_state(theirs.ack[LUWU_STREAM_PARAMETERS], theirs.credit[LUWU_STREAM_PARAMETERS], now);
     const std::uint64_t answered = agreed_.ack();
     agreed_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], std::numeric_limits<std::uint64_t>::max(), now);

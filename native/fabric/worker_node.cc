@@ -164,10 +164,9 @@ void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
 
 // Packets that the other end of the link has not reported, of all streams.
 std::uint64_t WorkerNode::under_way() const {
-    const Heartbeat& theirs = link_.theirs();
     std::uint64_t sum = 0;
     const auto add = [&](const SendWindow& window, luwu_stream stream) {
-        sum += window.next() - std::min(window.next(), std::max(theirs.heard[stream], theirs.ack[stream]));
+        sum += window.next() - std::min(window.next(), link_.arrived(stream));
     };
     add(requests_, LUWU_STREAM_REQUESTS);
     add(exponents_, LUWU_STREAM_EXPONENTS);

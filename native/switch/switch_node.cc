@@ -154,10 +154,9 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
 
 // Sums that the parent has not reported, of all streams.
 std::uint64_t SwitchNode::under_way() const {
-    const Heartbeat& theirs = parent_.theirs();
     std::uint64_t sum = 0;
     for (const luwu_stream stream : kUp) {
-        sum += sent_end_[stream] - std::min(sent_end_[stream], std::max(theirs.heard[stream], theirs.ack[stream]));
+        sum += sent_end_[stream] - std::min(sent_end_[stream], parent_.arrived(stream));
     }
     return sum;
 }
@@ -211,6 +210,9 @@ void SwitchNode::send_up(Time now, Outbox& outbox) {
                 ours.ack[stream] = std::min(ours.ack[stream], child.theirs().ack[stream]);
                 ours.credit[stream] = std::min(ours.credit[stream], child.theirs().credit[stream]);
             }
+        }
+        if (!waiting_.empty()) {
+            ours.next[LUWU_STREAM_GRADIENTS] = std::min(ours.next[LUWU_STREAM_GRADIENTS], waiting_.top());
         }
         std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
         merge_holes(ours);
