@@ -18,7 +18,7 @@ BAR = "on limited links both at once at least 1.7x the faster one alone; server 
 BOTH_OVER_ONE, SAME = 1.7, 0.02
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 BLOCKS, ELEMENTS = 16, 1 << 18
-MTU = 1500
+MTU = 9000
 
 
 def measure_group(workers: int, rate_bits: float, rounds: int, repeats: int) -> dict[str, Any]:

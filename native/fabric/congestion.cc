@@ -1,6 +1,7 @@
 #include "fabric/congestion.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace luwu::fabric {
@@ -11,10 +12,17 @@ constexpr Time kLeastLasts = 10'000 * kMillisecond;  // then the empty link is m
 constexpr std::int64_t kNear = kMillisecond / 2;     // as good as empty
 constexpr std::int64_t kOtherClock = 1'000'000'000;  // no queue is so long: the other end was started again elsewhere
 constexpr Time kShortestPeriod = 4 * kMillisecond;   // some heartbeats long
-constexpr double kHeavyLoss = 0.2;  // share of a period's packets: more than the damage that this is built to bear
-constexpr double kLeastWindow = 16;
-constexpr double kGrowth = 32;  // packets a period, or a sixteenth of the window
+constexpr double kHeavyLoss = 0.2;     // share of a period's packets: more than the damage that this is built to bear
+constexpr double kUnitBytes = 22'500;  // the least window; twice that is its growth, four times that its beginning
+constexpr double kFewestPackets = 4;
 }  // namespace
+
+Congestion::Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing)
+    : most_(most),
+      least_window_(std::max(kFewestPackets, std::floor(kUnitBytes / packet_bytes))),
+      growth_(2 * least_window_),
+      window_(4 * least_window_),
+      queueing_(static_cast<std::int64_t>(queueing)) {}
 
 void Congestion::observe(Time now, const TripTime& trip, std::uint64_t arrived, std::uint64_t lost) {
     arrived_ += static_cast<double>(arrived);
@@ -44,7 +52,7 @@ void Congestion::measure(Time now, const TripTime& trip) {
 // A link that was busy all the time has not shown for long how fast it is when it is empty, and clocks drift.
 void Congestion::begin_draining(Time now) {
     after_drain_ = window_;
-    window_ = kLeastWindow;
+    window_ = least_window_;
     drained_at_ = now + 2 * smoothed_;
     began_ = now;
     seen_ = false;
@@ -64,9 +72,9 @@ void Congestion::end_period(Time now) {
         window_ *= 1.0 - 0.5 * excess;
         searching_ = false;
     } else if (arrived_ > 0) {
-        window_ += std::max(kGrowth, window_ / 16);
+        window_ += std::max(growth_, window_ / 16);
     }
-    window_ = std::clamp(window_, kLeastWindow, most_);
+    window_ = std::clamp(window_, least_window_, std::max(least_window_, most_));
     began_ = now;
     seen_ = false;
     arrived_ = lost_ = 0;

@@ -3,8 +3,8 @@
 // How long heartbeats take to the other end tells the length of the queues (as in Swift and LEDBAT): the shortest of a
 // period, because a busy processor delays some of them and a queue all. Only the way there counts, so that what comes
 // back at the same time slows nobody down; the two ends' clocks need not agree for that, because only what is longer
-// than the shortest is looked at. Loss alone does not slow a sender down until it is heavy: on the networks this is for,
-// a little loss is damage, and losing much is an overflow.
+// than the shortest is looked at. Loss alone does not slow a sender down until it is heavy: on the networks this is
+// for, a little loss is damage, and losing much is an overflow.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct TripTime {
 
 class Congestion {
   public:
-    Congestion(std::uint32_t most, Time queueing) : most_(most), queueing_(static_cast<std::int64_t>(queueing)) {}
+    Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing);
 
     // What the last heartbeat told: its trip, packets that arrived, packets lost.
     void observe(Time now, const TripTime& trip, std::uint64_t arrived, std::uint64_t lost);
@@ -33,8 +33,10 @@ class Congestion {
     void begin_draining(Time now);
     void end_period(Time now);
 
-    double window_ = 64;
     double most_;
+    double least_window_;
+    double growth_;  // a period; or a sixteenth of the window
+    double window_;
     std::int64_t queueing_;
     bool measured_ = false;
     Time least_ = 0;  // way there over an empty link, lately

@@ -38,8 +38,12 @@ bool same_state(const Heartbeat& left, const Heartbeat& right) {
 }  // namespace
 
 Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
-           std::uint32_t most_under_way)
-    : seal_(seal), timing_(timing), other_(other), sender_(sender), congestion_(most_under_way, timing.queueing) {}
+           std::uint32_t most_under_way, std::uint32_t packet_bytes)
+    : seal_(seal),
+      timing_(timing),
+      other_(other),
+      sender_(sender),
+      congestion_(most_under_way, packet_bytes, timing.queueing) {}
 
 bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     Heartbeat heartbeat;
@@ -59,7 +63,8 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     heard_at_ = now;
     ++heartbeats_heard_;
     trip_ = {};
-    const bool new_echo = heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
+    const bool new_echo =
+        heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
     if (new_echo && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
         trip_.round = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
         trip_.there = heartbeat.time - heartbeat.held - heartbeat.echo;
@@ -67,9 +72,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     return true;
 }
 
-Time Link::heartbeat_at() const {
-    return sent_at_ == 0 ? 0 : sent_at_ + std::max(timing_.heartbeat, pause_);
-}
+Time Link::heartbeat_at() const { return sent_at_ == 0 ? 0 : sent_at_ + std::max(timing_.heartbeat, pause_); }
 
 void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox) {
     ours.time = now;

@@ -15,7 +15,7 @@ class Link {
   public:
     // `sender` is what this end writes into its packets: its number among the other's children, or LUWU_FROM_PARENT.
     Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
-         std::uint32_t most_under_way);
+         std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
     [[nodiscard]] const Address& other() const { return other_; }
     [[nodiscard]] std::uint16_t sender() const { return sender_; }

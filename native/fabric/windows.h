@@ -56,7 +56,7 @@ class SendWindow {
     [[nodiscard]] std::uint64_t ack() const { return ack_; }
     [[nodiscard]] std::uint64_t resent() const { return resent_; }
     [[nodiscard]] Time answered_in() const { return answered_in_; }  // from sending a packet to hearing its ack
-    void reset();  // of a new epoch
+    void reset();                                                    // of a new epoch
 
   private:
     [[nodiscard]] std::uint64_t limit(std::uint64_t ready) const;

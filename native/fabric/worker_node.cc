@@ -34,7 +34,7 @@ const Wiring& checked(const Wiring& wiring) {
 WorkerNode::WorkerNode(const Wiring& wiring, const Address& parent, std::uint16_t child, WorkerEvents events)
     : wiring_(checked(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
-      link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS]),
+      link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes),
       events_(std::move(events)),
       epoch_(wiring.epoch),
       requests_(wiring.window[LUWU_STREAM_REQUESTS]),

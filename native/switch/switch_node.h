@@ -63,7 +63,7 @@ class SwitchNode final : public Node {
     std::uint32_t epoch_;
     Link parent_;
     std::vector<Link> children_;
-    std::vector<Slots> slots_;  // by up-stream
+    std::vector<Slots> slots_;                            // by up-stream
     std::array<std::uint64_t, LUWU_STREAMS> sent_end_{};  // one past the highest sum that was sent
     // Sums of gradients that the link up has no room for yet, the first on top; none is below sent_end_.
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
