@@ -20,7 +20,7 @@ BAR = "on limited links faster than both of gloo's ways at every N, and the lead
 GLOO = ("all_reduce", "reduce_scatter_all_gather")
 OURS = ("int32", "int16")
 MTU = 9000
-PIECE_ELEMENTS = 1 << 18
+PIECE_ELEMENTS = 1 << 16
 
 
 def group_times(elements: int, ranks: int, rate_bits: float, options: Any) -> dict[str, dict[str, float]]:

@@ -28,7 +28,7 @@ void Congestion::observe(Time now, const TripTime& trip, std::uint64_t arrived, 
     arrived_ += static_cast<double>(arrived);
     lost_ += static_cast<double>(lost);
     if (trip.round != 0) measure(now, trip);
-    if (searching_) {
+    if (searching_ && after_drain_ == 0) {
         window_ = std::min(most_, window_ + static_cast<double>(arrived));
         if (seen_ && shortest_ > queueing_) end_period(now);
     }
@@ -44,7 +44,8 @@ void Congestion::measure(Time now, const TripTime& trip) {
     if (!measured_ || above <= kNear) least_at_ = now;
     measured_ = true;
     smoothed_ = smoothed_ == 0 ? trip.round : (7 * smoothed_ + trip.round) / 8;
-    shortest_ = seen_ ? std::min(shortest_, above) : above;
+    // While the window doubles, the first sign of a queue must do.
+    shortest_ = seen_ && !(searching_ && above > queueing_) ? std::min(shortest_, above) : above;
     seen_ = true;
     if (now > least_at_ + kLeastLasts && after_drain_ == 0) begin_draining(now);
 }
