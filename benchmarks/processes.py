@@ -14,10 +14,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import ROOT, BenchmarkError, peers_python
 from memory import MemoryWatch
+
+if TYPE_CHECKING:
+    from tests.network import Host
 
 CHILD_LOG_TAIL = 3000
 HERE = Path(__file__).resolve().parent
@@ -84,15 +87,17 @@ class Side:
     Both sides of a benchmark are up at the same time and sampled in turn, so a drifting machine hits both. An idle
     side sleeps in a read. The children get their settings as one JSON argument and RANK, WORLD_SIZE, LUWU_RENDEZVOUS
     (a file in a folder of their own) in the environment. With `server`, one more child runs that program with the same
-    settings; it answers every sample too (`server_sample`), and its memory is the last of `memory.each_bytes`.
+    settings; it answers every sample too (`server_sample`), and its memory is the last of `memory.each_bytes`. With
+    `hosts` each rank runs on one of these, in its network namespace.
     """
 
     def __init__(
         self, name: str, program: str, settings: Mapping[str, Any], *, ranks: int = 1, threads: int | None = None,
         python: Path | None = None, server: str | None = None, env: Mapping[str, str] | None = None,
-        timeout: float = 600,
+        timeout: float = 600, hosts: Sequence[Host] | None = None,
     ) -> None:  # fmt: skip
         self.name, self.ranks, self.timeout = name, ranks, timeout
+        self._hosts = hosts
         self.server_sample: dict[str, Any] = {}
         self._has_server = server is not None
         self._env = dict(env or {})
@@ -112,7 +117,8 @@ class Side:
             "LUWU_RENDEZVOUS": str(Path(self._scratch.name) / "rendezvous"),
             **self._env,
         }
-        with self._log(rank).open("w") as errors:
+        where = self._hosts[rank].inside() if self._hosts else contextlib.nullcontext()
+        with self._log(rank).open("w") as errors, where:
             child = subprocess.Popen(
                 command, env=environment(threads, variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=errors, text=True, start_new_session=True, bufsize=1,

@@ -1,15 +1,19 @@
 """One participant of the network fabric without a store, told what to do line by line: aggregator, switch or worker.
 
 Settings: {"role": ..., "address": ...}. It answers each request, one JSON object a line, with one line:
-{"start": {...}}, {"exchange": {"push": bool, "pull": bool, "rounds": n}} (workers), {"stats": {}}.
+{"start": {...}}, {"stats": {}}, and workers {"exchange": {"push": bool, "pull": bool, "rounds": n}} and {"digest": {}}.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import resource
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,22 @@ from child import settings, take_stdout
 from luwu import _native
 
 Request = dict[str, Any]
+LONGEST_EXCHANGE_SECONDS = 60
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError when the block takes longer: native waits look for signals."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"not done within {seconds} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def make_wiring(request: Request) -> _native.Wiring:
@@ -53,6 +73,13 @@ class Worker:
 
     def exchange(self, push: bool, pull: bool, rounds: int) -> Request:
         """Seconds that it took, and when it began and ended by the machine's clock."""
+        try:
+            with time_limit(LONGEST_EXCHANGE_SECONDS):
+                return self._exchange(push, pull, rounds)
+        except TimeoutError as error:
+            return {"error": str(error)}
+
+    def _exchange(self, push: bool, pull: bool, rounds: int) -> Request:
         before, cpu = time.monotonic(), cpu_seconds()
         tickets: list[int] = []
         ahead = 2 * len(self._blocks)
@@ -69,6 +96,13 @@ class Worker:
         after = time.monotonic()
         return {"seconds": after - before, "began": before, "ended": after, "cpu_seconds": cpu_seconds() - cpu}
 
+    def digest(self) -> Request:
+        """Of the values that were pulled last."""
+        found = hashlib.sha256()
+        for values in self._values:
+            found.update(values)
+        return {"digest": found.hexdigest()}
+
 
 def main() -> None:
     """Serves requests until standard input ends."""
@@ -83,6 +117,8 @@ def main() -> None:
         reply: Request = {}
         if name == "exchange" and worker:
             reply = worker.exchange(**request)
+        elif name == "digest" and worker:
+            reply = worker.digest()
         elif name == "stats":
             reply = {**node.stats(), "cpu_seconds": cpu_seconds()}
         elif worker:

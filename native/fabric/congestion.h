@@ -1,8 +1,10 @@
 // How much a node may have under way on one link: grows while the link's queues are short, shrinks when they are long.
 //
-// The delay of heartbeats tells the length of the queues (as in Swift and LEDBAT): the shortest of a period, because a
-// busy processor delays some of them and a queue all. Loss alone does not slow a sender down until it is heavy: on the
-// networks this is for, a little loss is damage, and losing much is an overflow.
+// How long heartbeats take to the other end tells the length of the queues (as in Swift and LEDBAT): the shortest of a
+// period, because a busy processor delays some of them and a queue all. Only the way there counts, so that what comes
+// back at the same time slows nobody down; the two ends' clocks need not agree for that, because only what is longer
+// than the shortest is looked at. Loss alone does not slow a sender down until it is heavy: on the networks this is
+// for, a little loss is damage, and losing much is an overflow.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +13,42 @@
 
 namespace luwu::fabric {
 
+// What one heartbeat of ours, that the other end has answered, took.
+struct TripTime {
+    Time round = 0;  // 0: nothing was measured
+    Time there = 0;  // by the other end's clock less ours, which may be any number
+};
+
 class Congestion {
   public:
-    Congestion(std::uint32_t most, Time queueing) : most_(most), queueing_(queueing) {}
+    Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing);
 
-    // What the last heartbeat told: a round trip on the link (0: none measured), packets that arrived, packets lost.
-    void observe(Time now, Time round_trip, std::uint64_t arrived, std::uint64_t lost);
+    // What the last heartbeat told: its trip, packets that arrived, packets lost.
+    void observe(Time now, const TripTime& trip, std::uint64_t arrived, std::uint64_t lost);
     [[nodiscard]] std::uint64_t window() const { return static_cast<std::uint64_t>(window_); }
     [[nodiscard]] Time round_trip() const { return smoothed_; }
 
   private:
+    void measure(Time now, const TripTime& trip);
+    void begin_draining(Time now);
     void end_period(Time now);
 
-    double window_ = 64;
     double most_;
-    Time queueing_;
-    Time least_ = 0;  // round trip of an empty link, lately
+    double least_window_;
+    double growth_;  // a period; or a sixteenth of the window
+    double window_;
+    std::int64_t queueing_;
+    bool measured_ = false;
+    Time least_ = 0;  // way there over an empty link, lately
     Time least_at_ = 0;
     Time smoothed_ = 0;
-    bool searching_ = true;  // until the first sign of a queue: doubles each round trip
+    bool searching_ = true;   // until the first sign of a queue: doubles each round trip
+    double after_drain_ = 0;  // the window to return to; 0: the link is not being drained
+    Time drained_at_ = 0;
     // Of the present period:
     Time began_ = 0;
-    Time shortest_ = 0;
+    bool seen_ = false;
+    std::int64_t shortest_ = 0;  // above the least
     double arrived_ = 0;
     double lost_ = 0;
 };

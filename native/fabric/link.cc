@@ -16,11 +16,34 @@ bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     return heartbeat.holes_used <= LUWU_MOST_HOLES &&
            payload.size() == kFixedBytes + heartbeat.holes_used * sizeof(Hole);
 }
+
+// Between the first and the last hole of each stream.
+std::array<std::uint64_t, LUWU_STREAMS> behind_holes(const Heartbeat& heartbeat) {
+    std::array<std::uint64_t, LUWU_STREAMS> sums{};
+    std::array<std::uint64_t, LUWU_STREAMS> ends{};
+    for (const Hole& hole : std::span(heartbeat.holes, heartbeat.holes_used)) {
+        if (hole.stream >= LUWU_STREAMS) continue;
+        std::uint64_t& end = ends[hole.stream];
+        if (end != 0 && hole.first > end) sums[hole.stream] += hole.first - end;
+        end = std::max(end, hole.first + hole.length);
+    }
+    return sums;
+}
+
+// Clocks apart.
+bool same_state(const Heartbeat& left, const Heartbeat& right) {
+    constexpr std::size_t kState = offsetof(Heartbeat, next);
+    return std::memcmp(left.next, right.next, sizeof(Heartbeat) - kState) == 0;
+}
 }  // namespace
 
 Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
-           std::uint32_t most_under_way)
-    : seal_(seal), timing_(timing), other_(other), sender_(sender), congestion_(most_under_way, timing.queueing) {}
+           std::uint32_t most_under_way, std::uint32_t packet_bytes)
+    : seal_(seal),
+      timing_(timing),
+      other_(other),
+      sender_(sender),
+      congestion_(most_under_way, packet_bytes, timing.queueing) {}
 
 bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     Heartbeat heartbeat;
@@ -33,21 +56,23 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         ++drops[static_cast<std::size_t>(PacketDrop::replayed)];
         return false;
     }
+    news_ = !heard() || heartbeat.holes_used > 0 || !same_state(heartbeat, theirs_);
     number_heard_ = packet.head.sequence;
     theirs_ = heartbeat;
+    behind_holes_ = behind_holes(heartbeat);
     heard_at_ = now;
     ++heartbeats_heard_;
-    round_trip_ = 0;
-    const bool news = heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
-    if (news && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
-        round_trip_ = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
+    trip_ = {};
+    const bool new_echo =
+        heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
+    if (new_echo && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
+        trip_.round = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
+        trip_.there = heartbeat.time - heartbeat.held - heartbeat.echo;
     }
     return true;
 }
 
-Time Link::heartbeat_at() const {
-    return sent_at_ == 0 ? 0 : sent_at_ + (changed_ ? timing_.heartbeat : timing_.idle_heartbeat);
-}
+Time Link::heartbeat_at() const { return sent_at_ == 0 ? 0 : sent_at_ + std::max(timing_.heartbeat, pause_); }
 
 void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox) {
     ours.time = now;
@@ -65,7 +90,8 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     seal_.close(head, {body, bytes});
     outbox.send(other_, std::as_bytes(std::span(&head, 1)), {body, bytes});
     sent_at_ = now;
-    changed_ = false;
+    // The last news are told several times, ever more slowly: the first heartbeat that has them may be lost.
+    pause_ = std::min(std::max(2 * pause_, 2 * timing_.heartbeat), timing_.idle_heartbeat);
     ++heartbeats_sent_;
 }
 
@@ -75,8 +101,9 @@ Time Link::resend_age() const {
 
 void Link::reset() {
     theirs_ = {};
+    behind_holes_ = {};
     number_heard_ = 0;
-    changed_ = true;
+    pause_ = 0;
 }
 
 }  // namespace luwu::fabric

@@ -1,6 +1,8 @@
 // One end of a link between two participants: heartbeats there and back, and what they tell.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "fabric/congestion.h"
@@ -13,23 +15,29 @@ class Link {
   public:
     // `sender` is what this end writes into its packets: its number among the other's children, or LUWU_FROM_PARENT.
     Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
-         std::uint32_t most_under_way);
+         std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
     [[nodiscard]] const Address& other() const { return other_; }
     [[nodiscard]] std::uint16_t sender() const { return sender_; }
     // Takes a heartbeat of the other end; false and counted if it is malformed or older than the last.
     [[nodiscard]] bool take(const Packet& packet, Time now, PacketDrops& drops);
+    [[nodiscard]] bool news() const { return news_; }  // the last one said something new, or of something missing
     [[nodiscard]] bool heard() const { return number_heard_ != 0; }  // from the other end, in this epoch
     [[nodiscard]] const Heartbeat& theirs() const { return theirs_; }
+    // How many packets of a stream that this end sends have arrived there, as if without a gap: those behind a hole
+    // count too.
+    [[nodiscard]] std::uint64_t arrived(luwu_stream stream) const {
+        return std::max(theirs_.heard[stream], theirs_.ack[stream]) + behind_holes_[stream];
+    }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
 
-    void changed() { changed_ = true; }  // the next heartbeat has news
+    void changed() { pause_ = 0; }  // the next heartbeat has news
     [[nodiscard]] Time heartbeat_at() const;
     void send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox);
 
     // The sender's side of flow control: what arrived and what was lost since the last heartbeat.
     void observe(Time now, std::uint64_t arrived, std::uint64_t lost) {
-        congestion_.observe(now, round_trip_, arrived, lost);
+        congestion_.observe(now, trip_, arrived, lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
     // Younger than this, a packet that the other end misses may still be on its way.
@@ -45,12 +53,14 @@ class Link {
     Address other_;
     std::uint16_t sender_;
     Heartbeat theirs_{};
+    std::array<std::uint64_t, LUWU_STREAMS> behind_holes_{};
     std::uint64_t number_heard_ = 0;
     Time heard_at_ = 0;
-    Time echo_ = 0;        // of our heartbeats, the last that the other end has heard
-    Time round_trip_ = 0;  // that this heartbeat measured; 0: none
+    bool news_ = false;
+    Time echo_ = 0;  // of our heartbeats, the last that the other end has heard
+    TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
-    bool changed_ = true;
+    Time pause_ = 0;  // until the next heartbeat, if nothing changes; 0: something has
     Time sent_at_ = 0;
     std::uint64_t number_sent_ = 0;
     std::uint64_t heartbeats_sent_ = 0;

@@ -24,7 +24,7 @@ const Wiring& checked(const Wiring& wiring) {
 ServerNode::ServerNode(const Wiring& wiring, const Address& child, const Address& group, ServerEvents events)
     : wiring_(checked(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
-      link_(seal_, wiring.timing, child, LUWU_FROM_PARENT, wiring.window[LUWU_STREAM_PARAMETERS]),
+      link_(seal_, wiring.timing, child, LUWU_FROM_PARENT, wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes),
       group_(group),
       events_(std::move(events)),
       epoch_(wiring.epoch),
@@ -82,18 +82,22 @@ void ServerNode::receive(const Address& from, std::span<const std::byte> datagra
 }
 
 void ServerNode::take_heartbeat(const Packet& packet, Time now) {
+    const std::uint64_t before = under_way();
     if (!link_.take(packet, now, counts_.drops)) return;
     const Heartbeat& theirs = link_.theirs();
-    const std::uint64_t before = under_way();
     parameters_.take_state(theirs.ack[LUWU_STREAM_PARAMETERS], theirs.credit[LUWU_STREAM_PARAMETERS], now);
     const std::uint64_t answered = agreed_.ack();
     agreed_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], std::numeric_limits<std::uint64_t>::max(), now);
     if (agreed_.ack() != answered) link_.changed();
+    // Whoever misses a packet may be further down than this link.
+    const auto age = [this](const SendWindow& window) {
+        return std::max(link_.resend_age(), window.answered_in() + window.answered_in() / 2);
+    };
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
-        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, link_.resend_age());
-        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, link_.resend_age());
+        if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, age(parameters_));
+        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, age(agreed_));
     }
     link_.observe(now, before - std::min(before, under_way()), lost);
     while (!deliveries_.empty() && parameters_.ack() >= deliveries_.front().message.end) {

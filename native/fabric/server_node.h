@@ -73,7 +73,9 @@ class ServerNode final : public Node {
     [[nodiscard]] bool start_collection(std::uint32_t block);
     void finish_collections();
     [[nodiscard]] std::uint64_t ready_parameters() const;
-    [[nodiscard]] std::uint64_t under_way() const { return parameters_.next() - parameters_.ack(); }
+    [[nodiscard]] std::uint64_t under_way() const {
+        return parameters_.next() - std::min(parameters_.next(), link_.arrived(LUWU_STREAM_PARAMETERS));
+    }
 
     void send_agreed(Time now, Outbox& outbox);
     void send_parameters(Time now, Outbox& outbox);

@@ -55,7 +55,8 @@ class SendWindow {
     [[nodiscard]] std::uint64_t next() const { return next_; }
     [[nodiscard]] std::uint64_t ack() const { return ack_; }
     [[nodiscard]] std::uint64_t resent() const { return resent_; }
-    void reset();  // of a new epoch
+    [[nodiscard]] Time answered_in() const { return answered_in_; }  // from sending a packet to hearing its ack
+    void reset();                                                    // of a new epoch
 
   private:
     [[nodiscard]] std::uint64_t limit(std::uint64_t ready) const;
@@ -69,6 +70,7 @@ class SendWindow {
     std::deque<std::uint64_t> missing_;
     Time moved_at_ = 0;  // when ack last moved, or all was acknowledged before something was sent
     Time patience_ = 0;  // of the present stall
+    Time answered_in_ = 0;
     std::uint64_t resent_ = 0;
 };
 

@@ -34,7 +34,7 @@ const Wiring& checked(const Wiring& wiring) {
 WorkerNode::WorkerNode(const Wiring& wiring, const Address& parent, std::uint16_t child, WorkerEvents events)
     : wiring_(checked(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
-      link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS]),
+      link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes),
       events_(std::move(events)),
       epoch_(wiring.epoch),
       requests_(wiring.window[LUWU_STREAM_REQUESTS]),
@@ -164,10 +164,9 @@ void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
 
 // Packets that the other end of the link has not reported, of all streams.
 std::uint64_t WorkerNode::under_way() const {
-    const Heartbeat& theirs = link_.theirs();
     std::uint64_t sum = 0;
     const auto add = [&](const SendWindow& window, luwu_stream stream) {
-        sum += window.next() - std::min(window.next(), std::max(theirs.heard[stream], theirs.ack[stream]));
+        sum += window.next() - std::min(window.next(), link_.arrived(stream));
     };
     add(requests_, LUWU_STREAM_REQUESTS);
     add(exponents_, LUWU_STREAM_EXPONENTS);

@@ -27,7 +27,7 @@ Slots::Verdict Slots::add(std::uint32_t child, const Packet& packet) {
     if (head.sequence >= end() || packet.payload.size() > payload_bytes_) return Verdict::outside;
     Slot& slot = this->slot(head.sequence);
     if (arrived_[child].look(head.sequence) != ReceiveWindow::Verdict::fresh) {
-        return complete(head.sequence) ? Verdict::again : Verdict::duplicate;
+        return complete(head.sequence) && slot.sent_at != 0 ? Verdict::again : Verdict::duplicate;
     }
     if (slot.sequence != head.sequence) {
         slot = {head.sequence, 0, head, 0};
@@ -83,7 +83,9 @@ Slots::Sum Slots::sum(std::uint64_t sequence) const {
 }
 
 bool Slots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
-    if (sequence < base_ || !complete(sequence) || slot(sequence).sent_at + min_age > now) return false;
+    if (sequence < base_ || !complete(sequence)) return false;
+    const Time sent_at = slot(sequence).sent_at;
+    if (sent_at == 0 || sent_at + min_age > now) return false;
     slot(sequence).sent_at = now;
     return true;
 }

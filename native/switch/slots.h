@@ -19,8 +19,8 @@ class Slots {
     enum class Verdict : std::uint8_t {
         added,
         completed,  // the sum of all children is there
-        again,      // was there already, and so is the sum: it is wanted once more
-        duplicate,  // was there already; the sum is not
+        again,      // was there already, and the sum was sent: it is wanted once more
+        duplicate,  // was there already; the sum is not, or waits to be sent
         outside,
     };
     Verdict add(std::uint32_t child, const Packet& packet);
@@ -49,7 +49,7 @@ class Slots {
         std::uint64_t sequence = kFree;
         std::uint32_t children = 0;  // that are in the sum
         Head head{};
-        Time sent_at = 0;
+        Time sent_at = 0;  // 0: not yet
     };
     [[nodiscard]] Slot& slot(std::uint64_t sequence) { return slots_[sequence % slots_.size()]; }
     [[nodiscard]] const Slot& slot(std::uint64_t sequence) const { return slots_[sequence % slots_.size()]; }

@@ -40,10 +40,10 @@ SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_
     : wiring_(checked(wiring, children.size())),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       epoch_(wiring.epoch),
-      parent_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS]) {
+      parent_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes) {
     for (const Address& address : children) {
         children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT},
-                               wiring.window[LUWU_STREAM_PARAMETERS]);
+                               wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes);
     }
     const auto count = static_cast<std::uint32_t>(children.size());
     for (const luwu_stream stream : kUp) {
@@ -57,6 +57,8 @@ SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_
 void SwitchNode::begin_epoch(std::uint32_t epoch) {
     epoch_ = epoch;
     for (Slots& slots : slots_) slots.reset();
+    waiting_ = {};
+    sent_end_ = {};
     for (Link& child : children_) child.reset();
     parent_.reset();
 }
@@ -81,8 +83,7 @@ void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> da
         case LUWU_AGREED:
             return forwards_.push_back(datagram);
         case LUWU_HEARTBEAT:
-            if (parent_.take(packet, now, counts_.drops)) take_parents_heartbeat(now, outbox);
-            return;
+            return take_parents_heartbeat(packet, now, outbox);
         default:
             return drop(PacketDrop::kind);
     }
@@ -97,8 +98,11 @@ void SwitchNode::forward(Outbox& outbox) {
     forwards_.clear();
 }
 
-void SwitchNode::take_parents_heartbeat(Time now, Outbox& outbox) {
+void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& outbox) {
+    const std::uint64_t before = under_way();
+    if (!parent_.take(packet, now, counts_.drops)) return;
     const Heartbeat& theirs = parent_.theirs();
+    std::uint64_t lost = 0;
     for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
@@ -109,8 +113,11 @@ void SwitchNode::take_parents_heartbeat(Time now, Outbox& outbox) {
             if (!slots(stream).take_hole(at, now, parent_.resend_age())) continue;
             send_sum(stream, at, now, outbox);
             ++counts_.sums_sent_again;
+            ++lost;
         }
     }
+    parent_.observe(now, before - std::min(before, under_way()), lost);
+    if (!parent_.news()) return;
     for (Link& child : children_) child.changed();
 }
 
@@ -118,7 +125,7 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
     const std::uint32_t number = packet.head.sender;
     Link& child = children_[number];
     if (packet.head.kind == LUWU_HEARTBEAT) {
-        if (child.take(packet, now, counts_.drops)) parent_.changed();
+        if (child.take(packet, now, counts_.drops) && child.news()) parent_.changed();
         return;
     }
     const auto stream = stream_of(packet.head.kind);
@@ -133,7 +140,7 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
         case Slots::Verdict::completed:
-            send_sum(*stream, packet.head.sequence, now, outbox);
+            pass_up(*stream, packet.head.sequence, now, outbox);
             break;
         case Slots::Verdict::duplicate:
             drop(PacketDrop::duplicate);
@@ -145,12 +152,42 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
     child.changed();
 }
 
+// Sums that the parent has not reported, of all streams.
+std::uint64_t SwitchNode::under_way() const {
+    std::uint64_t sum = 0;
+    for (const luwu_stream stream : kUp) {
+        sum += sent_end_[stream] - std::min(sent_end_[stream], parent_.arrived(stream));
+    }
+    return sum;
+}
+
+// Children may be faster than the link up. What it has no room for waits in its slot, unless later ones were sent: then
+// the parent cannot report those before it has this one.
+void SwitchNode::pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
+    const bool full = !waiting_.empty() || under_way() >= parent_.window();
+    if (stream == LUWU_STREAM_GRADIENTS && sequence >= sent_end_[stream] && full) {
+        return waiting_.push(sequence);
+    }
+    send_sum(stream, sequence, now, outbox);
+}
+
+void SwitchNode::send_waiting(Time now, Outbox& outbox) {
+    while (!waiting_.empty() && under_way() < parent_.window()) {
+        const std::uint64_t sequence = waiting_.top();
+        waiting_.pop();
+        if (slots(LUWU_STREAM_GRADIENTS).complete(sequence)) {
+            send_sum(LUWU_STREAM_GRADIENTS, sequence, now, outbox);
+        }
+    }
+}
+
 void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
     Slots::Sum sum = slots(stream).sum(sequence);
     sum.head.sender = parent_.sender();
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
     outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);
     slots(stream).sent(sequence, now);
+    sent_end_[stream] = std::max(sent_end_[stream], sequence + 1);
     ++counts_.sums_sent;
     ++counts_.packets_out;
 }
@@ -173,6 +210,9 @@ void SwitchNode::send_up(Time now, Outbox& outbox) {
                 ours.ack[stream] = std::min(ours.ack[stream], child.theirs().ack[stream]);
                 ours.credit[stream] = std::min(ours.credit[stream], child.theirs().credit[stream]);
             }
+        }
+        if (!waiting_.empty()) {
+            ours.next[LUWU_STREAM_GRADIENTS] = std::min(ours.next[LUWU_STREAM_GRADIENTS], waiting_.top());
         }
         std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
         merge_holes(ours);
@@ -216,6 +256,7 @@ void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& 
 
 Time SwitchNode::advance(Time now, Outbox& outbox) {
     forward(outbox);
+    send_waiting(now, outbox);
     Time next = parent_.heartbeat_at();
     if (next <= now) {
         send_up(now, outbox);

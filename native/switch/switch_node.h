@@ -3,7 +3,10 @@
 // next heartbeats, and the children send again what it had. Called by one thread at a time.
 #pragma once
 
+#include <array>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <vector>
 
 #include "fabric/link.h"
@@ -43,9 +46,12 @@ class SwitchNode final : public Node {
     void from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox);
     void from_child(const Packet& packet, Time now, Outbox& outbox);
     void forward(Outbox& outbox);
-    void take_parents_heartbeat(Time now, Outbox& outbox);
+    void take_parents_heartbeat(const Packet& packet, Time now, Outbox& outbox);
     [[nodiscard]] Slots& slots(luwu_stream stream) { return slots_[stream - 1]; }
     [[nodiscard]] const Slots& slots(luwu_stream stream) const { return slots_[stream - 1]; }
+    [[nodiscard]] std::uint64_t under_way() const;
+    void pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
+    void send_waiting(Time now, Outbox& outbox);
     void send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
     [[nodiscard]] bool ready() const;  // everyone was heard in this epoch
     void send_up(Time now, Outbox& outbox);
@@ -57,7 +63,10 @@ class SwitchNode final : public Node {
     std::uint32_t epoch_;
     Link parent_;
     std::vector<Link> children_;
-    std::vector<Slots> slots_;  // by up-stream
+    std::vector<Slots> slots_;                            // by up-stream
+    std::array<std::uint64_t, LUWU_STREAMS> sent_end_{};  // one past the highest sum that was sent
+    // Sums of gradients that the link up has no room for yet, the first on top; none is below sent_end_.
+    std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
     SwitchCounts counts_;
 };

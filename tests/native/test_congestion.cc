@@ -1,0 +1,91 @@
+// How a sender's window follows what its heartbeats tell.
+#include <doctest/doctest.h>
+
+#include "fabric/congestion.h"
+
+namespace luwu::test {
+
+namespace {
+
+using fabric::Congestion;
+using fabric::Time;
+using fabric::TripTime;
+
+constexpr Time kMillisecond = 1'000'000;
+constexpr Time kOffset = Time{0} - 7'000 * kMillisecond;  // of the other end's clock: behind ours
+
+// Heartbeats every millisecond over a link that takes a tenth of one each way, with these queues.
+struct Heartbeats {
+    Congestion congestion{4096, 1408, 5 * kMillisecond};
+    Time now = 1'000 * kMillisecond;
+
+    void tell(int count, Time queue_there, Time queue_back, std::uint64_t arrived, std::uint64_t lost = 0) {
+        for (int i = 0; i < count; ++i) {
+            now += kMillisecond;
+            const Time there = kMillisecond / 10 + queue_there;
+            congestion.observe(now, {there + kMillisecond / 10 + queue_back, there + kOffset}, arrived, lost);
+        }
+    }
+};
+
+}  // namespace
+
+TEST_CASE("congestion: a window grows while the way there is free") {
+    Heartbeats link;
+    const auto first = link.congestion.window();
+    link.tell(5, 0, 0, 10);
+    CHECK(link.congestion.window() > first);
+    link.tell(2000, kMillisecond, 0, 100);
+    CHECK(link.congestion.window() == 4096);
+}
+
+TEST_CASE("congestion: a queue on the way back slows nobody down") {
+    Heartbeats link;
+    link.tell(10, 0, 0, 10);
+    link.tell(2000, 0, 20 * kMillisecond, 100);
+    CHECK(link.congestion.window() == 4096);
+}
+
+TEST_CASE("congestion: a queue on the way there shrinks the window, and its end lets it grow again") {
+    Heartbeats link;
+    link.tell(10, 0, 0, 100);
+    const auto before = link.congestion.window();
+    link.tell(1, 20 * kMillisecond, 0, 100);
+    CHECK(link.congestion.window() < before);
+    link.tell(500, 20 * kMillisecond, 0, 10);
+    const auto least = link.congestion.window();
+    CHECK(least < 20);
+    link.tell(500, 0, 0, 10);
+    CHECK(link.congestion.window() > 10 * least);
+}
+
+TEST_CASE("congestion: a little loss does not slow down, much does") {
+    Heartbeats link;
+    link.tell(300, 0, 0, 95, 5);
+    CHECK(link.congestion.window() == 4096);
+    link.tell(300, 0, 0, 50, 50);
+    CHECK(link.congestion.window() < 20);
+}
+
+TEST_CASE("congestion: a queue that never ends is measured by draining it") {
+    Heartbeats link;
+    link.tell(10, 0, 0, 10);
+    bool drained = false;
+    for (int i = 0; i < 11'000 && !drained; ++i) {
+        const auto before = link.congestion.window();
+        link.tell(1, 4 * kMillisecond, 0, 10);
+        drained = link.congestion.window() < 20 && before > 1000;
+    }
+    REQUIRE(drained);
+    link.tell(20, 0, 0, 10);
+    CHECK(link.congestion.window() > 1000);
+}
+
+TEST_CASE("congestion: another clock at the other end is no queue") {
+    Heartbeats link;
+    link.tell(300, 0, 0, 100);
+    link.tell(300, 3'600'000 * kMillisecond, 0, 100);
+    CHECK(link.congestion.window() == 4096);
+}
+
+}  // namespace luwu::test
