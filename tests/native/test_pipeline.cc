@@ -138,6 +138,29 @@ TEST_CASE("a worker may ask for the roll-back") {
     CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 1, 1)));
 }
 
+TEST_CASE("nobody waits for the pushes of a worker that has given the step up") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        Rig rig(folders, kFloat, 2, kPlenty, store::OpenMode::create);
+        rig.initialise();
+        for (const std::uint32_t worker : {0U, 1U}) rig.pipeline().begin(worker, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        const auto gradient = rig.make_gradient(0, 1, 3, false);
+        std::promise<void> before;
+        std::promise<void> after;
+        rig.pipeline().push(0, 3, gradient.data(), [&](pipeline::Outcome) { before.set_value(); });
+        std::promise<std::int64_t> ended;
+        rig.pipeline().commit(1, true, [](pipeline::Outcome) {});
+        before.get_future().wait();
+        rig.pipeline().push(0, 2, gradient.data(), [&](pipeline::Outcome) { after.set_value(); });
+        after.get_future().wait();
+        rig.pipeline().commit(0, false, [&](pipeline::Outcome outcome) { ended.set_value(outcome.value); });
+        CHECK(ended.get_future().get() == 0);
+        CHECK(rig.run_all(1) == 1);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 2, 1)));
+}
+
 TEST_CASE("a server that ends in the middle of a step resumes at the last commit") {
     const Scratch scratch;
     const std::vector<std::string> folders{scratch.folder()};
