@@ -152,7 +152,7 @@ def compare(site: Site, runs: Runs, steps: int, repeats: int) -> tuple[Compariso
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    steps = 6 if options.quick else 40
+    steps = 6 if options.quick else 20
     shape = {"layers": 4, "hidden": 64 if options.quick else 128, "heads": 4, "seq": 64}
     settings = {"shape": shape, "rows": 2}
 
