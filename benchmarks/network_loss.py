@@ -72,11 +72,16 @@ def main() -> int:
         print(f"wrong values: {', '.join(wrong) or 'none'}")
         held = all(found[loss] >= least for found in shares.values() for loss, least in SHARES.items())
         heaviest = max(SHARES)
+        rates = {kind: {str(loss): rate for loss, rate in found.items()} for kind, found in goodput.items()}
+        kept = {kind: {str(loss): share for loss, share in found.items()} for kind, found in shares.items()}
+        counted = {str(loss): counts for loss, counts in trouble.items()}
         details = {
-            "rate_bits": RATE_BITS, "bytes_per_second": {k: {str(p): v for p, v in f.items()} for k, f in goodput.items()},
-            "shares": {kind: {str(loss): share for loss, share in f.items()} for kind, f in shares.items()},
-            "wrong": wrong, "counts": {str(loss): counts for loss, counts in trouble.items()},
-        }  # fmt: skip
+            "rate_bits": RATE_BITS,
+            "bytes_per_second": rates,
+            "shares": kept,
+            "wrong": wrong,
+            "counts": counted,
+        }
         return result(
             NAME, ours=goodput["both"][heaviest] / 1e6, peer=goodput["both"][0.0] / 1e6, bar=BAR,
             ok=held and not wrong, unit="MB/s", details=details,
