@@ -24,12 +24,15 @@ Congestion::Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queu
       window_(4 * least_window_),
       queueing_(static_cast<std::int64_t>(queueing)) {}
 
-void Congestion::observe(Time now, const TripTime& trip, std::uint64_t arrived, std::uint64_t lost) {
+void Congestion::observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived,
+                         std::uint64_t lost) {
+    const bool used = 2 * static_cast<double>(under_way) >= window_;
+    used_ = used_ || used;
     arrived_ += static_cast<double>(arrived);
     lost_ += static_cast<double>(lost);
     if (trip.round != 0) measure(now, trip);
     if (searching_ && after_drain_ == 0) {
-        window_ = std::min(most_, window_ + static_cast<double>(arrived));
+        if (used) window_ = std::min(most_, window_ + static_cast<double>(arrived));
         if (seen_ && shortest_ > queueing_) end_period(now);
     }
     if (now >= began_ + std::max(2 * smoothed_, kShortestPeriod)) end_period(now);
@@ -72,12 +75,12 @@ void Congestion::end_period(Time now) {
         const double excess = static_cast<double>(shortest_ - queueing_) / static_cast<double>(shortest_ + queueing_);
         window_ *= 1.0 - 0.5 * excess;
         searching_ = false;
-    } else if (arrived_ > 0) {
+    } else if (used_ && arrived_ > 0) {
         window_ += std::max(growth_, window_ / 16);
     }
     window_ = std::clamp(window_, least_window_, std::max(least_window_, most_));
     began_ = now;
-    seen_ = false;
+    seen_ = used_ = false;
     arrived_ = lost_ = 0;
 }
 

@@ -23,8 +23,8 @@ class Congestion {
   public:
     Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing);
 
-    // What the last heartbeat told: its trip, packets that arrived, packets lost.
-    void observe(Time now, const TripTime& trip, std::uint64_t arrived, std::uint64_t lost);
+    // What the last heartbeat told: its trip, packets under way before it, those of them that arrived, packets lost.
+    void observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived, std::uint64_t lost);
     [[nodiscard]] std::uint64_t window() const { return static_cast<std::uint64_t>(window_); }
     [[nodiscard]] Time round_trip() const { return smoothed_; }
 
@@ -50,6 +50,7 @@ class Congestion {
     bool seen_ = false;
     std::int64_t shortest_ = 0;  // above the least
     double arrived_ = 0;
+    bool used_ = false;  // half of the window at least: else it shows nothing that more would do no harm
     double lost_ = 0;
 };
 

@@ -35,9 +35,9 @@ class Link {
     [[nodiscard]] Time heartbeat_at() const;
     void send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox);
 
-    // The sender's side of flow control: what arrived and what was lost since the last heartbeat.
-    void observe(Time now, std::uint64_t arrived, std::uint64_t lost) {
-        congestion_.observe(now, trip_, arrived, lost);
+    // The sender's side of flow control: what was under way before the last heartbeat and is now, and what was lost.
+    void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost) {
+        congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
     // Younger than this, a packet that the other end misses may still be on its way.

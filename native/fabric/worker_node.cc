@@ -155,7 +155,7 @@ void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
         if (hole.stream == LUWU_STREAM_EXPONENTS) lost += exponents_.take_hole(hole, now, link_.resend_age());
         if (hole.stream == LUWU_STREAM_GRADIENTS) lost += gradients_.take_hole(hole, now, link_.resend_age());
     }
-    link_.observe(now, before - std::min(before, under_way()), lost);
+    link_.observe(now, before, under_way(), lost);
     while (!pushes_.empty() && gradients_.ack() >= pushes_.front().gradient.end) {
         pushes_.pop_front();
         events_.pushed();

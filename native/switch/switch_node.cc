@@ -116,7 +116,7 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
             ++lost;
         }
     }
-    parent_.observe(now, before - std::min(before, under_way()), lost);
+    parent_.observe(now, before, under_way(), lost);
     if (!parent_.news()) return;
     for (Link& child : children_) child.changed();
 }

@@ -18,12 +18,14 @@ constexpr Time kOffset = Time{0} - 7'000 * kMillisecond;  // of the other end's 
 struct Heartbeats {
     Congestion congestion{4096, 1408, 5 * kMillisecond};
     Time now = 1'000 * kMillisecond;
+    std::uint64_t under_way = 4096;
 
     void tell(int count, Time queue_there, Time queue_back, std::uint64_t arrived, std::uint64_t lost = 0) {
         for (int i = 0; i < count; ++i) {
             now += kMillisecond;
             const Time there = kMillisecond / 10 + queue_there;
-            congestion.observe(now, {there + kMillisecond / 10 + queue_back, there + kOffset}, arrived, lost);
+            congestion.observe(now, {there + kMillisecond / 10 + queue_back, there + kOffset}, under_way, arrived,
+                               lost);
         }
     }
 };
@@ -37,6 +39,14 @@ TEST_CASE("congestion: a window grows while the way there is free") {
     CHECK(link.congestion.window() > first);
     link.tell(2000, kMillisecond, 0, 100);
     CHECK(link.congestion.window() == 4096);
+}
+
+TEST_CASE("congestion: a window that is not used does not grow") {
+    Heartbeats link;
+    const auto first = link.congestion.window();
+    link.under_way = first / 3;
+    link.tell(1000, 0, 0, 10);
+    CHECK(link.congestion.window() == first);
 }
 
 TEST_CASE("congestion: a queue on the way back slows nobody down") {
