@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <future>
 
 #include "conformance.h"
 #include "kernels/fixed_point.h"
@@ -230,6 +231,39 @@ TEST_CASE("a vote to roll back may overtake gradients that are still arriving") 
     });
 }
 
+TEST_CASE("over UDP, gradients that arrive when their step was given up, and ends, are dropped") {
+    const Scratch scratch;
+    JobOptions options;
+    options.folder = scratch.folder();
+    {
+        const auto job = make_job(Transport::udp, options);
+        job->initialise();
+        // A reply keeps the pipeline's lock, so that what the server does about votes and gradients queues up.
+        std::promise<void> held;
+        std::promise<void> go;
+        std::thread holder([&] {
+            job->core().read(1, [&](pipeline::Outcome) {
+                held.set_value();
+                go.get_future().wait();
+            });
+        });
+        held.get_future().wait();
+        for (std::uint32_t rank = 0; rank < 2; ++rank) job->begin(rank, kGroups);
+        std::vector<fabric::Handle> sent;
+        for (std::uint32_t rank = 0; rank < 2; ++rank) {
+            sent.push_back(job->push(rank, 80, 6));
+            job->vote(rank, true);
+        }
+        for (std::uint32_t rank = 0; rank < 2; ++rank) test::finish(job->endpoint(rank), sent[rank]);
+        go.set_value();
+        holder.join();
+        for (std::uint32_t rank = 0; rank < 2; ++rank) CHECK(job->wait_outcome(rank) == 0);
+        job->core().release(1);
+        job->train(1, 2);
+    }
+    CHECK(test::equal(stored(options), expected(Transport::udp, options, 2)));
+}
+
 TEST_CASE("a worker that comes late to a step which was given up already goes through it") {
     over_all(2, 1, [](TestJob& job, Transport) {
         job.begin(0, kGroups);
@@ -372,7 +406,8 @@ TEST_CASE("a failure of the server, and its end, reach whoever waits") {
             // Worker 2 waits for a pull where that waits for others; what it pulled before it may keep.
             const auto waiting = job.endpoint(2).pull(4);
             CHECK_FALSE(job.outcome(0, kMoment).has_value());
-            CHECK(job.endpoint(2).done(waiting) == (transport != Transport::udp));
+            if (transport == Transport::udp) CHECK_FALSE(job.endpoint(2).done(waiting));
+            if (transport != Transport::udp) test::finish(job.endpoint(2), waiting);
             if (closes) {
                 job.close_server();
             } else {

@@ -2,6 +2,7 @@
 // on.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -74,7 +75,7 @@ Bytes sealed(Head head, const Bytes& payload, std::uint64_t job = kJob, std::uin
     seal_of(job, key).close(head, payload);
     Bytes datagram(sizeof head + payload.size());
     std::memcpy(datagram.data(), &head, sizeof head);
-    std::memcpy(datagram.data() + sizeof head, payload.data(), payload.size());
+    std::copy(payload.begin(), payload.end(), datagram.begin() + sizeof head);
     return datagram;
 }
 

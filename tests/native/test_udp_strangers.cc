@@ -78,7 +78,9 @@ TEST_CASE("strangers' packets at every socket of a job that trains are dropped a
         std::thread nuisance([&] {
             for (int round = 0; round < 40; ++round) {
                 for (const Address& socket : sockets) {
-                    for (int i = 0; i < 10; ++i) outbox.send(socket, {}, strangers_packet(random));
+                    std::vector<Bytes> packets;  // until they are flushed
+                    for (int i = 0; i < 10; ++i) packets.push_back(strangers_packet(random));
+                    for (const Bytes& packet : packets) outbox.send(socket, {}, packet);
                     outbox.flush();
                 }
                 sent += 10;
