@@ -7,6 +7,7 @@ measured is what the two cost there.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from contextlib import ExitStack
 from typing import Any
@@ -29,9 +30,15 @@ def group_times(elements: int, ranks: int, rate_bits: float, options: Any) -> di
         hosts = stack.enter_context(Hosts(ranks, mtu=MTU))
         gloo = stack.enter_context(
             Side(
-                "gloo", "peers/gloo_collectives.py", {"elements": elements}, ranks=ranks, python=require_peers(),
-                threads=1, env={"GLOO_SOCKET_IFNAME": "eth0"}, hosts=hosts.workers,
-            )  # fmt: skip
+                "gloo",
+                "peers/gloo_collectives.py",
+                {"elements": elements},
+                ranks=ranks,
+                python=require_peers(),
+                threads=1,
+                env={"GLOO_SOCKET_IFNAME": "eth0"},
+                hosts=hosts.workers,
+            )
         )
         gloo.wait_ready()
         measures = {kind: lambda kind=kind: slowest(gloo.sample(), kind) for kind in GLOO}
@@ -66,13 +73,19 @@ def main() -> int:
             for where in times
         ]
         table(["N", "links", *(f"{way} ms" for way in ways), "tcp MB/s"], rows)
-        details = {"elements": elements, "rate_bits": rate_bits, "seconds": {str(n): times for n, times in found.items()}}
+        details = {
+            "elements": elements,
+            "rate_bits": rate_bits,
+            "seconds": {str(n): times for n, times in found.items()},
+        }
         limited = [found[ranks]["limited"] for ranks in groups]
         if options.only_peer:
-            return result(NAME, ours=None, peer=limited[-1][GLOO[0]], bar=BAR, ok=False, unit="seconds", details=details)
+            return result(
+                NAME, ours=None, peer=limited[-1][GLOO[0]], bar=BAR, ok=False, unit="seconds", details=details
+            )
         leads = [times[GLOO[0]] / times["int32"] for times in limited]
         ahead = all(times[way] > times["int32"] for times in limited for way in GLOO)
-        grows = all(after > before for before, after in zip(leads, leads[1:], strict=False))
+        grows = all(after > before for before, after in itertools.pairwise(leads))
         details["leads"] = leads
         return result(
             NAME, ours=limited[-1]["int32"], peer=limited[-1][GLOO[0]], ratio=leads[-1], bar=BAR, ok=ahead and grows,
