@@ -7,6 +7,7 @@ measured is what the two cost there.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from contextlib import ExitStack
 from itertools import pairwise
@@ -73,15 +74,20 @@ def main() -> int:
             for where in times
         ]
         table(["N", "links", *(f"{way} ms" for way in ways), "tcp MB/s"], rows)
-        seconds = {str(ranks): times for ranks, times in found.items()}
-        details = {"elements": elements, "rate_bits": rate_bits, "seconds": seconds}
+        details = {
+            "elements": elements,
+            "rate_bits": rate_bits,
+            "seconds": {str(n): times for n, times in found.items()},
+        }
         limited = [found[ranks]["limited"] for ranks in groups]
         peer = limited[-1][GLOO[0]]
         if options.only_peer:
-            return result(NAME, ours=None, peer=peer, bar=BAR, ok=False, unit="seconds", details=details)
+            return result(
+                NAME, ours=None, peer=limited[-1][GLOO[0]], bar=BAR, ok=False, unit="seconds", details=details
+            )
         leads = [times[GLOO[0]] / times["int32"] for times in limited]
         ahead = all(times[way] > times["int32"] for times in limited for way in GLOO)
-        grows = all(after > before for before, after in pairwise(leads))
+        grows = all(after > before for before, after in itertools.pairwise(leads))
         details["leads"] = leads
         return result(
             NAME, ours=limited[-1]["int32"], peer=limited[-1][GLOO[0]], ratio=leads[-1], bar=BAR, ok=ahead and grows,

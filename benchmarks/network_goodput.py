@@ -14,7 +14,7 @@ from common import arguments, median_alternating, result, run, table
 from network_side import Hosts, NetworkSide, difference, lost
 
 NAME = "network_goodput"
-BAR = "on limited links both at once at least 1.7x the faster one alone; server bytes and packets the same at any N"
+BAR = "on limited links both at once at least 1.7x the faster alone; server bytes and packets the same for any N (2 %)"
 BOTH_OVER_ONE, SAME = 1.7, 0.02
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 BLOCKS, ELEMENTS = 16, 1 << 18

@@ -1,4 +1,4 @@
-"""Heartbeats, which also acknowledge, that the server sends and receives in a second, for 1 to 8 workers."""
+"""Heartbeats, which also acknowledge, that the server sends and receives in a second: for 8 workers as for 1."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ BAR = "at 0.1, 1, 5 % loss at least 90, 70, 30 % of the goodput without; the sam
 SHARES = {0.0: 1.0, 0.001: 0.9, 0.01: 0.7, 0.05: 0.3}  # of the goodput without loss, by loss
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 WORKERS = 2
-BLOCKS, ELEMENTS = 16, 1 << 17
+BLOCKS, ELEMENTS = 16, 1 << 16
 RATE_BITS = 100e6  # so that the links limit, and not the wires' processes
 SEED = 20
 
@@ -56,7 +56,7 @@ def measure_losses(rounds: int, repeats: int) -> tuple[dict[str, dict[float, flo
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    rounds = 1 if options.quick else 4
+    rounds = 1 if options.quick else 6
 
     def measure() -> dict[str, Any]:
         goodput, wrong, trouble = measure_losses(rounds, options.repeats)
@@ -77,11 +77,10 @@ def main() -> int:
         counted = {str(loss): counts for loss, counts in trouble.items()}
         details = {
             "rate_bits": RATE_BITS,
-            "bytes_per_second": rates,
-            "shares": kept,
-            "wrong": wrong,
-            "counts": counted,
-        }
+            "bytes_per_second": {k: {str(p): v for p, v in f.items()} for k, f in goodput.items()},
+            "shares": {kind: {str(loss): share for loss, share in f.items()} for kind, f in shares.items()},
+            "wrong": wrong, "counts": {str(loss): counts for loss, counts in trouble.items()},
+        }  # fmt: skip
         return result(
             NAME, ours=goodput["both"][heaviest] / 1e6, peer=goodput["both"][0.0] / 1e6, bar=BAR,
             ok=held and not wrong, unit="MB/s", details=details,
