@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import sys
 from contextlib import ExitStack
-from itertools import pairwise
 from typing import Any
 
 from common import arguments, median_alternating, require_peers, result, run, table
@@ -80,7 +79,6 @@ def main() -> int:
             "seconds": {str(n): times for n, times in found.items()},
         }
         limited = [found[ranks]["limited"] for ranks in groups]
-        peer = limited[-1][GLOO[0]]
         if options.only_peer:
             return result(
                 NAME, ours=None, peer=limited[-1][GLOO[0]], bar=BAR, ok=False, unit="seconds", details=details

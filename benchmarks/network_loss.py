@@ -72,9 +72,6 @@ def main() -> int:
         print(f"wrong values: {', '.join(wrong) or 'none'}")
         held = all(found[loss] >= least for found in shares.values() for loss, least in SHARES.items())
         heaviest = max(SHARES)
-        rates = {kind: {str(loss): rate for loss, rate in found.items()} for kind, found in goodput.items()}
-        kept = {kind: {str(loss): share for loss, share in found.items()} for kind, found in shares.items()}
-        counted = {str(loss): counts for loss, counts in trouble.items()}
         details = {
             "rate_bits": RATE_BITS,
             "bytes_per_second": {k: {str(p): v for p, v in f.items()} for k, f in goodput.items()},
