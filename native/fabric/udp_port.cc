@@ -5,10 +5,7 @@
 namespace luwu::fabric {
 
 UdpPort::UdpPort(UdpSocket socket, Events events)
-    : events_(std::move(events)),
-      socket_(std::move(socket)),
-      bound_(socket_->bound()),
-      tasks_("luwu-udp-done") {}
+    : events_(std::move(events)), socket_(std::move(socket)), bound_(socket_->bound()), tasks_("luwu-udp-done") {}
 
 void UdpPort::stop() {
     loop_.reset();

@@ -6,9 +6,8 @@ namespace luwu::fabric {
 
 UdpWorker::UdpWorker(const RemoteConfig& config, UdpSocket socket)
     : shape_(config.shape),
-      port_(std::move(socket),
-            {[this](const Error& error) { remote_->fail(error); },
-             [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
+      port_(std::move(socket), {[this](const Error& error) { remote_->fail(error); },
+                                [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
     RemoteConfig with_path = config;
     with_path.step_path = this;
     remote_ = std::make_unique<RemoteWorker>(with_path);

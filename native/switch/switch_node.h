@@ -57,7 +57,7 @@ class SwitchNode final : public Node {
     std::uint32_t epoch_;
     Link parent_;
     std::vector<Link> children_;
-    std::vector<Slots> slots_;  // by up-stream
+    std::vector<Slots> slots_;                          // by up-stream
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
     SwitchCounts counts_;
 };

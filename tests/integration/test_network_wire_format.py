@@ -162,8 +162,11 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
         store, url_file = folder / "store", folder / "url"
         with adder.capture() as capture:
             serving = server.popen(
-                [*command, "server", "--store", str(store), "--workers", "2", "--memory", "64MiB", "--transport", "udp"]
-                + ["--switches", "1", "--listen", f"{server.address}:0", "--url-file", str(url_file)],
+                [
+                    *(*command, "server", "--store", str(store), "--workers", "2", "--memory", "64MiB"),
+                    *("--transport", "udp", "--switches", "1"),
+                    *("--listen", f"{server.address}:0", "--url-file", str(url_file)),
+                ],
                 KEY,
             )
             wait_until(lambda: url_file.exists() or serving.returncode is not None, "the server", 60)

@@ -43,7 +43,8 @@ float gradient_at(std::uint32_t worker, std::uint64_t round, std::uint64_t eleme
 }
 
 struct Worker {
-    explicit Worker(std::uint32_t worker) : rank(worker), port(fabric::UdpSocket(local()), {[](const auto&) {}, [](auto) {}}) {}
+    explicit Worker(std::uint32_t worker)
+        : rank(worker), port(fabric::UdpSocket(local()), {[](const auto&) {}, [](auto) {}}) {}
 
     void push(std::uint32_t block, std::uint64_t round, const Wiring& wiring) {
         auto& gradient = gradients.emplace_back(wiring.blocks[block].elements);
