@@ -34,6 +34,7 @@ constexpr std::uint64_t kKey = 99;
 constexpr std::uint16_t kUp = 10;
 constexpr std::uint16_t kDown = 20;
 constexpr Time kNow = 1'000'000'000;
+constexpr std::uint32_t kLongest = 9000;  // that is sealed here: more than a packet may have
 
 Wiring wiring() {
     Wiring wiring;
@@ -68,7 +69,7 @@ class Sent final : public fabric::Outbox {
 // Thousands of weights are drawn for each: they are kept, for the few keys that there are.
 const Seal& seal_of(std::uint64_t job, std::uint64_t key) {
     static std::map<std::pair<std::uint64_t, std::uint64_t>, Seal> seals;
-    return seals.try_emplace({job, key}, job, key, LUWU_MOST_PAYLOAD).first->second;
+    return seals.try_emplace({job, key}, job, key, kLongest).first->second;
 }
 
 Bytes sealed(Head head, const Bytes& payload, std::uint64_t job = kJob, std::uint64_t key = kKey) {
@@ -201,7 +202,7 @@ class Fuzz {
         head.sequence = pick(4) == 0 ? random_() >> pick(64) : pick(80);
         head.block = static_cast<std::uint32_t>(pick(16) == 0 ? random_() : pick(4));
         head.index = static_cast<std::uint32_t>(pick(4) == 0 ? random_() : pick(20));
-        constexpr std::size_t lengths[] = {0, 32, 160, 176, 256, 10, 8832, 9000};
+        constexpr std::size_t lengths[] = {0, 32, 160, 176, 256, 10, 8832, kLongest};
         Bytes payload(lengths[pick(8)]);
         for (std::size_t i = 0; i + 8 <= payload.size(); i += 8) {
             const std::uint64_t word = pick(3) == 0 ? random_() >> pick(64) : pick(100);
