@@ -68,7 +68,7 @@ Bytes sealed(Head head, const Bytes& payload, std::uint64_t job = kJob, std::uin
     Seal(job, key, LUWU_MOST_PAYLOAD).close(head, payload);
     Bytes datagram(sizeof head + payload.size());
     std::memcpy(datagram.data(), &head, sizeof head);
-    std::memcpy(datagram.data() + sizeof head, payload.data(), payload.size());
+    std::copy(payload.begin(), payload.end(), datagram.begin() + sizeof head);
     return datagram;
 }
 
