@@ -2,6 +2,7 @@
 // on.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -65,7 +66,8 @@ class Sent final : public fabric::Outbox {
 };
 
 Bytes sealed(Head head, const Bytes& payload, std::uint64_t job = kJob, std::uint64_t key = kKey) {
-    Seal(job, key, LUWU_MOST_PAYLOAD).close(head, payload);
+    Seal(job, key, static_cast<std::uint32_t>(std::max<std::size_t>(LUWU_MOST_PAYLOAD, payload.size())))
+        .close(head, payload);
     Bytes datagram(sizeof head + payload.size());
     std::memcpy(datagram.data(), &head, sizeof head);
     std::copy(payload.begin(), payload.end(), datagram.begin() + sizeof head);
