@@ -18,9 +18,10 @@ BAR = "at 0.1, 1, 5 % loss at least 90, 70, 30 % of the goodput without; the sam
 SHARES = {0.0: 1.0, 0.001: 0.9, 0.01: 0.7, 0.05: 0.3}  # of the goodput without loss, by loss
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 WORKERS = 2
-BLOCKS, ELEMENTS = 16, 1 << 16
+BLOCKS, ELEMENTS = 16, 1 << 17
 RATE_BITS = 100e6  # so that the links limit, and not the wires' processes
 SEED = 20
+MTU = 9000  # fewer frames for the wires' processes
 
 
 def measure_losses(rounds: int, repeats: int) -> tuple[dict[str, dict[float, float]], list[str], dict[float, Any]]:
@@ -30,7 +31,7 @@ def measure_losses(rounds: int, repeats: int) -> tuple[dict[str, dict[float, flo
     wrong: list[str] = []
     blocks = [ELEMENTS] * BLOCKS
     with (
-        Hosts(WORKERS, wired=True) as hosts,
+        Hosts(WORKERS, mtu=MTU, wired=True) as hosts,
         NetworkSide(hosts, blocks, echo=False) as alone,
         NetworkSide(hosts, blocks, echo=True) as together,
     ):
