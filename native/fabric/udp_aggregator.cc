@@ -8,8 +8,8 @@ UdpAggregator::UdpAggregator(const Address& bound, const UdpSettings& udp)
     : socket_(std::in_place, bound, udp), bound_(socket_->bound()), tasks_("luwu-mean") {}
 
 UdpAggregator::~UdpAggregator() {
+    tasks_.stop();  // they use the loop
     loop_.reset();
-    tasks_.stop();
 }
 
 void UdpAggregator::start(const Wiring& wiring, const Address& child, const Address& group, bool echo) {
@@ -25,6 +25,13 @@ void UdpAggregator::start(const Wiring& wiring, const Address& child, const Addr
     UdpSocket socket = std::move(*socket_);
     socket_.reset();
     loop_ = std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-aggregate"});
+    started_ = true;
+    started_.notify_all();
+}
+
+NodeLoop& UdpAggregator::loop() {
+    started_.wait(false);
+    return *loop_;
 }
 
 ServerEvents UdpAggregator::node_events() {
@@ -52,7 +59,7 @@ ServerEvents UdpAggregator::node_events() {
 }
 
 void UdpAggregator::advance(std::uint32_t number) {
-    loop_->call([&] {
+    loop().call([&] {
         Block& block = blocks_[number];
         if (block.collected && !block.fresh && !block.sending) {
             block.sum.swap(block.mean);
@@ -69,13 +76,13 @@ void UdpAggregator::advance(std::uint32_t number) {
 }
 
 std::optional<ServerCounts> UdpAggregator::counts() {
-    if (loop_ == nullptr) return std::nullopt;
-    return loop_->call([this] { return node_->counts(); });
+    if (!started_) return std::nullopt;
+    return loop().call([this] { return node_->counts(); });
 }
 
 std::optional<UdpCounters> UdpAggregator::socket_counts() {
-    if (loop_ == nullptr) return std::nullopt;
-    return loop_->counters();
+    if (!started_) return std::nullopt;
+    return loop().counters();
 }
 
 }  // namespace luwu::fabric

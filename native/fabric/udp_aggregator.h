@@ -1,6 +1,7 @@
 // The network fabric without a store: every worker pushes fp32 blocks and pulls their means back. For measuring it.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ class UdpAggregator {
     [[nodiscard]] std::optional<UdpCounters> socket_counts();
 
   private:
+    [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
     struct Block {
         std::vector<float> sum;   // of the push that is collected
         std::vector<float> mean;  // what is pulled
@@ -47,6 +49,7 @@ class UdpAggregator {
     std::unique_ptr<ServerNode> node_;
     TaskQueue tasks_;
     std::unique_ptr<NodeLoop> loop_;
+    std::atomic<bool> started_{false};  // the loop is there; its first packets may come before
 };
 
 }  // namespace luwu::fabric

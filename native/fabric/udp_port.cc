@@ -8,6 +8,7 @@ UdpPort::UdpPort(UdpSocket socket, Events events)
     : events_(std::move(events)), socket_(std::move(socket)), bound_(socket_->bound()), tasks_("luwu-udp-done") {}
 
 void UdpPort::stop() {
+    started_ = false;
     loop_.reset();
     tasks_.stop();
 }
@@ -22,6 +23,7 @@ void UdpPort::start(const Wiring& wiring, const Address& parent, std::uint16_t c
     loop_ =
         std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-udp"},
                                    [this](const std::exception_ptr& failure) { events_.failed(error_of(failure)); });
+    started_ = true;
 }
 
 void UdpPort::pull(Pull pull) {
@@ -55,12 +57,12 @@ WorkerEvents UdpPort::node_events() {
 }
 
 std::optional<WorkerCounts> UdpPort::counts() {
-    if (loop_ == nullptr) return std::nullopt;
+    if (!started_) return std::nullopt;
     return loop_->call([this] { return node_->counts(); });
 }
 
 std::optional<UdpCounters> UdpPort::socket_counts() {
-    if (loop_ == nullptr) return std::nullopt;
+    if (!started_) return std::nullopt;
     return loop_->counters();
 }
 

@@ -1,6 +1,7 @@
 // A WorkerNode over UDP, which tells whoever pulled or pushed when that is done.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -40,7 +41,7 @@ class UdpPort {
     void start(const Wiring& wiring, const Address& parent, std::uint16_t child, const Address& group);
     // Then nothing writes to memory that was pulled into any more, and nothing else may be called.
     void stop();
-    [[nodiscard]] bool started() const { return loop_ != nullptr; }
+    [[nodiscard]] bool started() const { return started_; }
     // Runs f() with the lock held; only in there may the next four be called.
     template <class Function>
     auto call(Function&& f) {
@@ -65,7 +66,8 @@ class UdpPort {
     std::deque<Pull> pulls_;
     std::deque<Done> pushes_;
     TaskQueue tasks_;
-    std::unique_ptr<NodeLoop> loop_;  // last: it uses all of the above
+    std::atomic<bool> started_{false};  // other threads look at it before they use the loop
+    std::unique_ptr<NodeLoop> loop_;    // last: it uses all of the above
 };
 
 // The exponents of a whole block's gradient.

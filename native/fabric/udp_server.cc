@@ -80,6 +80,13 @@ void UdpServer::start(Wiring wiring, const Address& child, const Address& group)
                                                core().fail(Error(ErrorKind::server, error.what()));
                                            }
                                        });
+    started_ = true;
+    started_.notify_all();
+}
+
+NodeLoop& UdpServer::loop() {
+    started_.wait(false);
+    return *loop_;
 }
 
 // The node calls with the loop's lock held, the pipeline with its own: everything between them is a task.
@@ -113,7 +120,7 @@ ServerEvents UdpServer::node_events() {
 
 void UdpServer::offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome) {
     if (!outcome.ok) return;
-    const bool wanted = loop_->call([&] {
+    const bool wanted = loop().call([&] {
         if (node_->epoch() != epoch) return false;
         node_->offer(pull, core().window() + outcome.value);
         return true;
@@ -122,7 +129,7 @@ void UdpServer::offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t blo
 }
 
 void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place) {
-    const auto free = [this, place] { loop_->call([&] { buffers_->free(place); }); };
+    const auto free = [this, place] { loop().call([&] { buffers_->free(place); }); };
     if (epoch != epoch_) return free();  // its step was given up meanwhile, and may have ended
     core().push(0, block, buffers_->memory(place), [this, free](pipeline::Outcome) { tasks_.post(free); });
     ++pushes_;
@@ -155,8 +162,8 @@ void UdpServer::try_commit() {
 
 // A worker gave the step up: the others wait for packets that it will not send.
 void UdpServer::begin_epoch() {
-    if (loop_ == nullptr) return;
-    const std::vector<std::uint32_t> offered = loop_->call([this] {
+    if (!started_) return;
+    const std::vector<std::uint32_t> offered = loop().call([this] {
         for (const std::uint32_t place : std::exchange(collecting_, {})) buffers_->free(place);
         return node_->begin_epoch();
     });
@@ -170,7 +177,7 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
 }
 
 StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups) {
-    if (loop_ == nullptr) throw Error(ErrorKind::order, "a step began before the network did");
+    if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
     return or_fail(core(), [&] { return votes_.begin(worker, groups, [this] { return epoch_.load(); }); });
 }
 
@@ -195,13 +202,13 @@ void UdpServer::leave(std::uint32_t worker) {
 }
 
 std::optional<ServerCounts> UdpServer::counts() {
-    if (loop_ == nullptr) return std::nullopt;
-    return loop_->call([this] { return node_->counts(); });
+    if (!started_) return std::nullopt;
+    return loop().call([this] { return node_->counts(); });
 }
 
 std::optional<UdpCounters> UdpServer::socket_counts() {
-    if (loop_ == nullptr) return std::nullopt;
-    return loop_->counters();
+    if (!started_) return std::nullopt;
+    return loop().counters();
 }
 
 }  // namespace luwu::fabric

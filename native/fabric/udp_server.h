@@ -40,6 +40,7 @@ class UdpServer {
     [[nodiscard]] std::optional<UdpCounters> socket_counts();
 
   private:
+    [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
     [[nodiscard]] ParameterServer& core() { return side_.core(); }
     [[nodiscard]] ServerEvents node_events();
     [[nodiscard]] VoteEvents vote_events();
@@ -65,7 +66,8 @@ class UdpServer {
     StepVotes votes_;
     std::unique_ptr<ServerNode> node_;
     std::unique_ptr<NodeLoop> loop_;
-    TaskQueue tasks_;  // last: what it runs uses all of the above
+    std::atomic<bool> started_{false};  // the loop is there; its first packets may come before
+    TaskQueue tasks_;                   // last: what it runs uses all of the above
 };
 
 }  // namespace luwu::fabric

@@ -161,6 +161,8 @@ TEST_CASE("each child counts once, and what is complete is wanted again") {
     CHECK(slots.add(0, sent.packet()) == Verdict::duplicate);
     CHECK(slots.add(1, sent.packet()) == Verdict::added);
     CHECK(slots.add(2, sent.packet()) == Verdict::completed);
+    CHECK(slots.add(0, sent.packet()) == Verdict::duplicate);  // its sum has yet to be sent
+    slots.sent(2, 1);
     for (std::uint32_t child = 0; child < kChildren; ++child) CHECK(slots.add(child, sent.packet()) == Verdict::again);
     CHECK(values_of<std::int32_t>(slots.sum(2)) == std::vector<std::int32_t>{30});
     CHECK(slots.sum(2).head.count == 3);

@@ -20,11 +20,7 @@ from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options,
 from luwu.fabric.timeouts import Timeouts
 
 REFUSALS = 3
-REFUSED_SECONDS = 2.5
-"""A port that takes connections, and so often and so long does not speak as it should, belongs to no server of ours.
-
-For up to 1.2 seconds gRPC repeats why an earlier connection failed, though a server may have been started since.
-"""
+"""A port that takes connections, and so often (and for `refused_seconds`) does not speak as it should, is not ours."""
 
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
@@ -165,7 +161,7 @@ class ControlClient:
                     raise self._translated(error, "saying hello") from None
                 if self._reached():
                     refusals, refused_at = refusals + 1, refused_at or time.monotonic()
-                if refusals >= REFUSALS and time.monotonic() - refused_at >= REFUSED_SECONDS:
+                if refusals >= REFUSALS and time.monotonic() - refused_at >= self._timeouts.refused_seconds:
                     raise self._misunderstood(error) from None
                 if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
                     raise ServerError(

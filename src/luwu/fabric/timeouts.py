@@ -18,6 +18,8 @@ class Timeouts(Group):
     """`luwu.connect` tries this long to reach a server before it gives up with ServerError."""
     retry_seconds: Seconds = 0.2
     """Pause between two tries to reach a server."""
+    refused_seconds: Seconds = 2.5
+    """A port that answers otherwise than a server for this long is not ours; gRPC may repeat an old error for 1.2 s."""
     challenge_seconds: Seconds = 30.0
     """A join must follow its challenge within this time."""
     watch_seconds: Seconds = 10.0
