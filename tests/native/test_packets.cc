@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <memory>
 #include <random>
@@ -270,6 +271,7 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
     const std::vector<float> gradient(1000, 1.0F);
     const Bytes parameters(4000);
     Sent sent;
+    std::deque<Bytes> received;  // since the nodes advanced
     std::vector<std::uint64_t> offers;
     for (std::uint64_t i = 0; i < packets; ++i) {
         if (i % 2000 == 0) {
@@ -284,7 +286,7 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
             tree = std::make_unique<fabric::SwitchNode>(wiring(), address_of(kUp), std::uint16_t{0},
                                                         std::vector{address_of(kDown), address_of(kDown + 1)});
         }
-        const Bytes packet = fuzz.packet(true);
+        const Bytes& packet = received.emplace_back(fuzz.packet(true));
         const Time now = kNow + i * 10'000;
         rig->node.receive(address_of(kUp), packet, now, sent);
         server->receive(address_of(kDown), packet, now, sent);
@@ -294,6 +296,7 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
             rig->node.advance(now, sent);
             server->advance(now, sent);
             tree->advance(now, sent);
+            received.clear();
         }
     }
 }
