@@ -24,10 +24,13 @@ from tests.integration.udp import (
     udp_switch,
     udp_tree,
 )
+from tests.network.namespaces import wait_until
 from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
+from luwu.fabric.credentials import Credentials
+from luwu.fabric.health import check_health
 from luwu.fabric.session import Session
 from luwu.fabric.timeouts import Timeouts
 
@@ -123,6 +126,7 @@ def test_a_switch_that_is_killed_and_started_again_changes_no_bit(tmp_path: Path
 def test_a_switch_takes_its_place_again_before_its_end_was_noticed(tmp_path: Path) -> None:
     with udp_server(tmp_path / "store", 1, switches=1) as server:
         with udp_switch(server.url, "top") as first:
+            wait_until(lambda: check_health(f"luwu://{first.address}", Credentials()) == "serving", "the first to join")
             with pytest.raises(ConfigError, match="has joined already"), udp_switch(server.url, "top") as second:
                 assert second.wait(15)
             process = SwitchProcess(tmp_path, server.url, name="top")
