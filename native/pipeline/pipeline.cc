@@ -316,9 +316,15 @@ void Pipeline::fail_locked(const Error& error) {
     update_queue_.clear();
     for (Block& block : blocks_) {
         for (const Reply& reply : std::exchange(block.waiting_pulls, {})) reply({false, 0});
-        for (const Reply& reply : std::exchange(block.push_replies, {})) reply({false, 0});
+        answer_failed_pushes(block);
     }
     for (const Reply& reply : std::exchange(commit_replies_, {})) reply({false, 0});
+}
+
+// Gradients that an optimizer thread reads are the workers' again when it has put the last chunk down.
+void Pipeline::answer_failed_pushes(Block& block) {
+    if (block.chunks_in_hand > 0) return;
+    for (const Reply& reply : std::exchange(block.push_replies, {})) reply({false, 0});
 }
 
 }  // namespace luwu::pipeline

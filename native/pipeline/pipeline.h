@@ -112,6 +112,7 @@ class Pipeline {
         std::uint32_t chunks_reading = 0;
         std::uint32_t chunks_to_update = 0;
         std::uint32_t chunks_to_write = 0;
+        std::uint32_t chunks_in_hand = 0;  // optimizer threads read its gradients now, without the lock
         std::uint32_t arrived = 0;
         std::vector<const std::byte*> gradients;  // per worker; null until pushed in this step
         std::vector<Reply> push_replies;
@@ -146,6 +147,7 @@ class Pipeline {
     void queue_update(std::uint32_t chunk);
     void optimizer_loop();                 // takes mutex_
     void update_one(std::uint32_t chunk);  // takes mutex_
+    void put_down(std::uint32_t chunk);
     void chunk_updated(std::uint32_t chunk, bool write);
     void chunk_written(std::uint32_t chunk);
     void record_written(IoTask& task);  // takes mutex_
@@ -157,6 +159,7 @@ class Pipeline {
     void finish_step(bool committed);
     void roll_back();
     void fail_locked(const Error& error);
+    void answer_failed_pushes(Block& block);
 
     store::ChunkStore& store_;
     const store::Layout& layout_;

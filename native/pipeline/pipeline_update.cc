@@ -150,7 +150,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
     {
         const std::lock_guard lock(mutex_);
         if (failure_) return;
-        const Block& block = blocks_[place.block];
+        Block& block = blocks_[place.block];
+        ++block.chunks_in_hand;
         count = block.count;
         for (const GroupSettings& group : groups_) {
             groups.push_back(kernels::make_adamw_step(group.learning_rate, group.beta1, group.beta2, group.epsilon,
@@ -182,9 +183,16 @@ void Pipeline::update_one(std::uint32_t chunk) {
     stats_.update_nanoseconds +=
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
     stats_.elements_updated += place.elements;
+    put_down(chunk);
     if (result.damaged_plane != 0) return fail_locked(store_.damaged(place, count, result.damaged_plane));
     if (!result.finite) poisoned_ = true;
     chunk_updated(chunk, !step_is_void());
+}
+
+void Pipeline::put_down(std::uint32_t chunk) {
+    Block& block = blocks_[layout_.chunks()[chunk].block];
+    --block.chunks_in_hand;
+    if (failure_) answer_failed_pushes(block);
 }
 
 void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {

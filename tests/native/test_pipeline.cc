@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <thread>
@@ -159,6 +160,29 @@ TEST_CASE("nobody waits for the pushes of a worker that has given the step up") 
         CHECK(rig.run_all(1) == 1);
     }
     CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 2, 1)));
+}
+
+// ThreadSanitizer sees a gradient that was given back too early.
+TEST_CASE("a failure gives a gradient back only when nobody reads it any more") {
+    const Scratch scratch;
+    {
+        Rig rig({scratch.folder()}, kFloat, 1, kPlenty, store::OpenMode::create);
+        rig.initialise();
+        CHECK(rig.run_all(1) == 1);
+    }
+    for (int round = 0; round < 30; ++round) {
+        Rig rig({scratch.folder()}, kFloat, 1, kPlenty, store::OpenMode::open);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        REQUIRE(rig.pull(0, 3) >= 0);
+        auto gradient = rig.make_gradient(0, 2, 3, false);
+        std::promise<void> mine;
+        rig.pipeline().push(0, 3, gradient.data(), [&](pipeline::Outcome) { mine.set_value(); });
+        rig.pipeline().release(3);
+        for (int i = 0; i < round * 20 && !rig.pipeline().failure(); ++i) std::this_thread::yield();
+        rig.pipeline().fail(Error(ErrorKind::worker_lost, "worker 0 is lost"));
+        mine.get_future().wait();
+        std::fill(gradient.begin(), gradient.end(), std::byte{1});
+    }
 }
 
 TEST_CASE("a server that ends in the middle of a step resumes at the last commit") {
