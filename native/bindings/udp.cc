@@ -132,22 +132,6 @@ void bind_switch(nb::module_& module) {
         .def("stats", &switch_stats);
 }
 
-nb::dict aggregator_stats(fabric::UdpAggregator& self) {
-    nb::dict stats;
-    if (const auto counts = self.counts()) {
-        stats["packets_in"] = counts->packets_in;
-        stats["bytes_in"] = counts->bytes_in;
-        stats["packets_out"] = counts->packets_out;
-        stats["bytes_out"] = counts->bytes_out;
-        stats["resent"] = counts->resent;
-        stats["heartbeats_in"] = counts->heartbeats_in;
-        stats["heartbeats_out"] = counts->heartbeats_out;
-        stats["drops"] = dict_of(counts->drops);
-    }
-    if (const auto socket = self.socket_counts()) add_socket_counts(stats, *socket);
-    return stats;
-}
-
 void bind_aggregator(nb::module_& module) {
     using Self = fabric::UdpAggregator;
     nb::class_<Self>(module, "UdpAggregator",
@@ -166,7 +150,7 @@ void bind_aggregator(nb::module_& module) {
                bool echo) { self.start(wiring, make_address(child), group_of(group), echo); },
             "wiring"_a, "child"_a, "group"_a = nb::none(), "echo"_a = true,
             "With `echo` a pull waits for the next push and brings its mean; without, both stand alone.")
-        .def("stats", &aggregator_stats);
+        .def("stats", &network_stats<Self>);
 }
 
 // A UdpPort for callers that wait: each pull and push gives a ticket.
@@ -264,17 +248,7 @@ void bind_port(nb::module_& module) {
             },
             "block"_a, "gradient"_a)
         .def("wait", &wait_for, "ticket"_a)
-        .def("stats", [](WaitingPort& self) {
-            nb::dict stats;
-            if (const auto counts = self.port().counts()) {
-                stats["packets_in"] = counts->packets_in;
-                stats["packets_out"] = counts->packets_out;
-                stats["resent"] = counts->resent;
-                stats["drops"] = dict_of(counts->drops);
-            }
-            if (const auto socket = self.port().socket_counts()) add_socket_counts(stats, *socket);
-            return stats;
-        });
+        .def("stats", [](WaitingPort& self) { return network_stats(self.port()); });
 }
 
 }  // namespace

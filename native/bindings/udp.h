@@ -21,4 +21,24 @@ using HostAndPort = std::tuple<std::string, std::uint16_t>;
 [[nodiscard]] nanobind::dict dict_of(const fabric::PacketDrops& drops);
 void add_socket_counts(nanobind::dict& stats, const fabric::UdpCounters& counts);
 
+// What an end of the tree, worker or server, and its socket have counted; empty before its network has started.
+template <class Self>
+[[nodiscard]] nanobind::dict network_stats(Self& self) {
+    nanobind::dict stats;
+    if (const auto counts = self.counts()) {
+        stats["packets_in"] = counts->packets_in;
+        stats["packets_out"] = counts->packets_out;
+        if constexpr (requires { counts->bytes_in; }) {
+            stats["bytes_in"] = counts->bytes_in;
+            stats["bytes_out"] = counts->bytes_out;
+        }
+        stats["resent"] = counts->resent;
+        stats["heartbeats_in"] = counts->heartbeats_in;
+        stats["heartbeats_out"] = counts->heartbeats_out;
+        stats["drops"] = dict_of(counts->drops);
+    }
+    if (const auto counts = self.socket_counts()) add_socket_counts(stats, *counts);
+    return stats;
+}
+
 }  // namespace luwu::bindings

@@ -45,19 +45,7 @@ std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& f
 
 nb::dict server_stats(fabric::UdpServer& self) {
     nb::dict stats = tcp_stats_of(self.side());
-    nb::dict network;
-    if (const auto counts = self.counts()) {
-        network["packets_in"] = counts->packets_in;
-        network["bytes_in"] = counts->bytes_in;
-        network["packets_out"] = counts->packets_out;
-        network["bytes_out"] = counts->bytes_out;
-        network["resent"] = counts->resent;
-        network["heartbeats_in"] = counts->heartbeats_in;
-        network["heartbeats_out"] = counts->heartbeats_out;
-        network["drops"] = dict_of(counts->drops);
-    }
-    if (const auto counts = self.socket_counts()) add_socket_counts(network, *counts);
-    stats["network"] = network;
+    stats["network"] = network_stats(self);
     return stats;
 }
 
@@ -125,17 +113,7 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::string& address, std::
 
 nb::dict worker_stats(fabric::UdpWorker& self) {
     nb::dict stats = link_stats_of(self.remote());
-    nb::dict network;
-    if (const auto counts = self.counts()) {
-        network["packets_in"] = counts->packets_in;
-        network["packets_out"] = counts->packets_out;
-        network["resent"] = counts->resent;
-        network["heartbeats_in"] = counts->heartbeats_in;
-        network["heartbeats_out"] = counts->heartbeats_out;
-        network["drops"] = dict_of(counts->drops);
-    }
-    if (const auto counts = self.socket_counts()) add_socket_counts(network, *counts);
-    stats["network"] = network;
+    stats["network"] = network_stats(self);
     return stats;
 }
 

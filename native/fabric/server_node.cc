@@ -9,20 +9,8 @@
 
 namespace luwu::fabric {
 
-namespace {
-
-constexpr std::uint64_t kBurst = 256;  // packets sent before arriving ones are looked at again
-constexpr std::uint64_t kStallBurst = 64;
-
-const Wiring& checked(const Wiring& wiring) {
-    check(wiring);
-    return wiring;
-}
-
-}  // namespace
-
 ServerNode::ServerNode(const Wiring& wiring, const Address& child, const Address& group, ServerEvents events)
-    : wiring_(checked(wiring)),
+    : wiring_(check(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       link_(seal_, wiring.timing, child, LUWU_FROM_PARENT, wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes),
       group_(group),

@@ -64,10 +64,7 @@ void UdpServer::start(Wiring wiring, const Address& child, const Address& group)
     if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
     wiring.workers = workers_;
     wiring.parameter_dtype = side_.core().config().shape.parameter_dtype;
-    wiring.blocks.clear();
-    for (const store::BlockShape& block : side_.core().config().shape.blocks) {
-        wiring.blocks.push_back({block.elements, block.trainable});
-    }
+    wiring.blocks = wire_blocks(side_.core().config().shape);
     epoch_ = wiring.epoch;
     node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
     UdpSocket socket = std::move(*socket_);

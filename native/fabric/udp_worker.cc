@@ -20,8 +20,7 @@ UdpWorker::~UdpWorker() {
 
 void UdpWorker::start(Wiring wiring, const Address& parent, std::uint16_t child, const Address& group) {
     wiring.parameter_dtype = shape_.parameter_dtype;
-    wiring.blocks.clear();
-    for (const store::BlockShape& block : shape_.blocks) wiring.blocks.push_back({block.elements, block.trainable});
+    wiring.blocks = wire_blocks(shape_);
     port_.start(wiring, parent, child, group);
 }
 

@@ -6,7 +6,7 @@
 
 namespace luwu::fabric {
 
-void check(const Wiring& wiring) {
+const Wiring& check(const Wiring& wiring) {
     const auto refuse = [](const std::string& text) { throw Error(ErrorKind::invalid, text); };
     if (wiring.payload_bytes == 0 || wiring.payload_bytes % LUWU_PAYLOAD_STEP != 0 ||
         wiring.payload_bytes > LUWU_MOST_PAYLOAD) {
@@ -23,6 +23,13 @@ void check(const Wiring& wiring) {
     for (const std::uint32_t window : wiring.window) {
         if (window == 0) refuse("a stream's window of no packets; expected at least one");
     }
+    return wiring;
+}
+
+std::vector<WireBlock> wire_blocks(const store::StoreShape& shape) {
+    std::vector<WireBlock> blocks;
+    for (const store::BlockShape& block : shape.blocks) blocks.push_back({block.elements, block.trainable});
+    return blocks;
 }
 
 }  // namespace luwu::fabric

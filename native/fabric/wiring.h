@@ -10,6 +10,7 @@
 #include "fabric/wire.h"
 #include "kernels/dtype.h"
 #include "kernels/fixed_point.h"
+#include "store/layout.h"
 
 namespace luwu::fabric {
 
@@ -58,7 +59,13 @@ struct Wiring {
 };
 
 // Throws Error(invalid) naming what cannot work.
-void check(const Wiring& wiring);
+const Wiring& check(const Wiring& wiring);  // returns it
+
+[[nodiscard]] std::vector<WireBlock> wire_blocks(const store::StoreShape& shape);
+
+// How many packets a node sends before it looks at those that arrived, and how many again when nothing is acknowledged.
+inline constexpr std::uint64_t kBurst = 256;
+inline constexpr std::uint64_t kStallBurst = 64;
 
 // The whole message that a packet is part of: packets `first` to `end` of its stream, one behind the other.
 struct Message {

@@ -13,9 +13,6 @@ namespace luwu::fabric {
 
 namespace {
 
-constexpr std::uint64_t kBurst = 256;  // packets sent before arriving ones are looked at again
-constexpr std::uint64_t kStallBurst = 64;
-
 template <class Messages>
 auto find(Messages& messages, std::uint64_t sequence, const auto& message_of) {
     const auto place =
@@ -24,15 +21,10 @@ auto find(Messages& messages, std::uint64_t sequence, const auto& message_of) {
     return place != messages.end() && message_of(*place).holds(sequence) ? &*place : nullptr;
 }
 
-const Wiring& checked(const Wiring& wiring) {
-    check(wiring);
-    return wiring;
-}
-
 }  // namespace
 
 WorkerNode::WorkerNode(const Wiring& wiring, const Address& parent, std::uint16_t child, WorkerEvents events)
-    : wiring_(checked(wiring)),
+    : wiring_(check(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes),
       events_(std::move(events)),
