@@ -35,7 +35,7 @@ if [[ $sanitizers == thread ]] && setarch "$(uname -m)" --addr-no-randomize true
 fi
 export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
-export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
+export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tests/native/tsan.suppressions
 if ((${#files[@]})); then
     cd "$folder"
     for file in "${files[@]}"; do
