@@ -28,24 +28,24 @@ std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& f
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const std::string& address,
                                                std::uint16_t port, std::uint64_t job, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls) {
+                                               const std::optional<TlsFiles>& tls, bool one_of_several,
+                                               std::optional<std::uint64_t> at_step) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
                                               memory_bytes, workers, optimizer_threads);
+    config.one_of_several = one_of_several;
+    config.at_step = at_step;
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::TcpServer>(std::move(config),
-                                               fabric::TcpConfig{address, port, job, make_tls(tls, ""), timing});
+                                               fabric::TcpConfig{address, port, job, make_tls(tls), timing});
 }
 
-std::unique_ptr<fabric::RemoteWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
-                                                  std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
-                                                  const std::vector<BlockSpec>& blocks,
+std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers,
+                                                  const std::vector<std::uint32_t>& homes, std::uint32_t rank,
+                                                  std::uint32_t workers, const std::vector<BlockSpec>& blocks,
                                                   const std::string& parameter_dtype, double reconnect_seconds,
-                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
-                                                  const std::string& server_name) {
-    const fabric::RemoteConfig config =
-        make_remote_config({address, port, job, rank, workers, make_token(token), make_tls(tls, server_name), timing},
-                           blocks, parameter_dtype, reconnect_seconds);
-    auto worker = std::make_unique<fabric::RemoteWorker>(config);
+                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
+    auto worker = std::make_unique<fabric::RemoteWorker>(
+        make_remote_config({servers, homes, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls}));
     wait_connected(*worker);
     return worker;
 }
@@ -75,8 +75,9 @@ void bind_tcp_server(nb::module_& module) {
     bind_core(type, [](auto& self) -> auto& { return self.core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
              "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "timing"_a, "tls"_a = nb::none(),
-             "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one.")
+             "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
+             "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
+             "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)
         .def(
             "allow_worker",
@@ -109,7 +110,8 @@ void bind_tcp_server(nb::module_& module) {
                 return self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "1 when the step was committed, 0 when it was rolled back, None when that takes longer.")
+            "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), None when that "
+            "takes longer.")
         .def(
             "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
@@ -118,11 +120,12 @@ void bind_tcp_server(nb::module_& module) {
 
 void bind_remote_worker(nb::module_& module) {
     using Self = fabric::RemoteWorker;
-    nb::class_<Self>(module, "RemoteWorker", "A worker's connection to a TcpServer, with memory of its own.")
-        .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
-             "parameter_dtype"_a, "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(), "server_name"_a = "",
-             "Returns when it is connected. tls: paths of the PEM files (certificate, key, ca); server_name: whom the "
-             "server's certificate must be for, if not for the address.")
+    nb::class_<Self>(module, "RemoteWorker",
+                     "A worker's connections to the TcpServers of its job, with memory of its own.")
+        .def(nb::new_(&make_worker), "servers"_a, "homes"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
+             "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(),
+             "Returns when it is connected. homes: which server has each block. tls: paths of the PEM files "
+             "(certificate, key, ca).")
         .def(
             "endpoint",
             [](const Self& self, bool shared_window) {
@@ -140,10 +143,23 @@ void bind_remote_worker(nb::module_& module) {
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>());
 }
 
+void bind_server_link(nb::module_& module) {
+    nb::class_<ServerLink>(module, "ServerLink",
+                           "How a worker reaches one of its servers; initialised: it has first values already.")
+        .def(
+            "__init__",
+            [](ServerLink* self, std::string address, std::uint16_t port, std::uint64_t job, const nb::bytes& token,
+               bool initialised) {
+                new (self) ServerLink{std::move(address), port, job, make_token(token), initialised};
+            },
+            "address"_a, "port"_a, "job"_a, "token"_a, "initialised"_a = false);
+}
+
 }  // namespace
 
 void bind_network(nb::module_& module) {
     bind_timing(module);
+    bind_server_link(module);
     bind_tcp_server(module);
     bind_remote_worker(module);
     module.def("tls_built_in", &fabric::tls_built_in, "Whether OpenSSL was there when this module was built.");

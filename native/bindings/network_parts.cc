@@ -31,19 +31,27 @@ fabric::Token make_token(const nb::bytes& bytes) {
     return token;
 }
 
-std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files, const std::string& server_name) {
+std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files) {
     if (!files) return std::nullopt;
     const auto& [certificate, key, authority] = *files;
-    return fabric::TlsSettings{certificate, key, authority, server_name};
+    return fabric::TlsSettings{certificate, key, authority, ""};
 }
 
-fabric::RemoteConfig make_remote_config(fabric::LinkSettings link, const std::vector<BlockSpec>& blocks,
-                                        const std::string& parameter_dtype, double reconnect_seconds) {
-    fabric::RemoteConfig config;
-    config.shape = make_shape(blocks, parameter_dtype, store::kChunkStep);
-    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
-    link.timing.reconnect = milliseconds("reconnect_seconds", reconnect_seconds);
-    config.link = std::move(link);
+fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
+    fabric::RemoteConfig config{
+        make_shape(parts.blocks, parts.parameter_dtype, store::kChunkStep), {}, {}, fabric::Placement(parts.homes)};
+    for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
+    if (parts.homes.size() != parts.blocks.size() || config.placement.servers() != parts.servers.size()) {
+        throw Error(ErrorKind::invalid, "homes: expected the server of each of " + std::to_string(parts.blocks.size()) +
+                                            " blocks, on " + std::to_string(parts.servers.size()) + " servers");
+    }
+    fabric::Timing timing = parts.timing;
+    timing.reconnect = milliseconds("reconnect_seconds", parts.reconnect_seconds);
+    for (const ServerLink& server : parts.servers) {
+        config.links.push_back({server.address, server.port, server.job, parts.rank, parts.workers, server.token,
+                                make_tls(parts.tls), timing});
+        config.initialised.push_back(server.initialised);
+    }
     return config;
 }
 

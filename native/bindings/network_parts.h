@@ -19,10 +19,28 @@ using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certific
 
 [[nodiscard]] std::chrono::milliseconds milliseconds(const char* name, double seconds);
 [[nodiscard]] fabric::Token make_token(const nanobind::bytes& bytes);
-[[nodiscard]] std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files,
-                                                          const std::string& server_name);
-[[nodiscard]] fabric::RemoteConfig make_remote_config(fabric::LinkSettings link, const std::vector<BlockSpec>& blocks,
-                                                      const std::string& parameter_dtype, double reconnect_seconds);
+[[nodiscard]] std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files);
+// One of the servers of a job, as a worker reaches it.
+struct ServerLink {
+    std::string address;
+    std::uint16_t port;
+    std::uint64_t job;
+    fabric::Token token;
+    bool initialised;
+};
+// What RemoteWorker and UdpWorker are made of.
+struct WorkerParts {
+    std::vector<ServerLink> servers;
+    std::vector<std::uint32_t> homes;
+    std::uint32_t rank;
+    std::uint32_t workers;
+    std::vector<BlockSpec> blocks;
+    std::string parameter_dtype;
+    double reconnect_seconds;
+    fabric::Timing timing;
+    std::optional<TlsFiles> tls;
+};
+[[nodiscard]] fabric::RemoteConfig make_remote_config(const WorkerParts& parts);
 void wait_connected(fabric::RemoteWorker& worker);  // with the interpreter's lock held; Ctrl-C is seen
 [[nodiscard]] nanobind::dict link_stats_of(const fabric::RemoteWorker& worker);
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);
@@ -43,6 +61,13 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             "worker_lost",
             [core](Self& self, const std::string& message) { core(self).fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
+        .def(
+            "decide",
+            [core](Self& self, bool commits, double at_most_seconds) {
+                return core(self).decide(commits, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "commits"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "Commits or rolls back the step that waits for it; 1 or 0, None when that takes longer: ask again.")
         .def("failure", [core](const Self& self) { return failure_of(core(self)); });
 }
 

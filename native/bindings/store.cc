@@ -60,6 +60,13 @@ class StoreReader {
 
     [[nodiscard]] const store::CommitRecord& committed() const { return store_.committed(); }
 
+    [[nodiscard]] std::vector<std::uint64_t> steps() const {
+        if (!store_.initialised()) return {};
+        std::vector<std::uint64_t> steps{committed().step};
+        if (store_.before()) steps.push_back(store_.before()->step);
+        return steps;
+    }
+
     [[nodiscard]] nb::tuple read_block(std::uint32_t block) const {
         if (block >= store_.layout().block_count()) {
             throw Error(ErrorKind::invalid, "the store has no block " + std::to_string(block));
@@ -103,6 +110,9 @@ void bind_store(nb::module_& module) {
         .def_prop_ro("attempts", [](const StoreReader& self) { return self.committed().attempts; })
         .def_prop_ro("rolled_back", [](const StoreReader& self) { return self.committed().rolled_back; })
         .def_prop_ro("initialised", [](const StoreReader& self) { return self.committed().sequence > 0; })
+        .def_prop_ro(
+            "steps", [](const StoreReader& self) { return self.steps(); },
+            "Committed steps that a server can open the store at, the newest first; none before there are values.")
         .def_prop_ro("counts", [](const StoreReader& self) { return self.committed().counts; })
         .def("read_block", &StoreReader::read_block, "block"_a,
              "Parameters as bytes, and the list of fp32 states [master,] m, v of one block; all checksums compared.");

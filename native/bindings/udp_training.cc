@@ -27,17 +27,17 @@ struct UdpPlace {
     std::uint16_t port;
 };
 
-std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
-                                               bool create, const std::vector<BlockSpec>& blocks,
-                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads, const std::string& address,
-                                               std::uint16_t port, std::uint64_t job, const std::string& udp_address,
-                                               std::uint16_t udp_port, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls) {
+std::unique_ptr<fabric::UdpServer> make_server(
+    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
+    const std::string& parameter_dtype, std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
+    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
+    const std::string& udp_address, std::uint16_t udp_port, const fabric::Timing& timing,
+    const std::optional<TlsFiles>& tls, bool one_of_several, std::optional<std::uint64_t> at_step) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
                                               memory_bytes, workers, optimizer_threads);
-    const fabric::TcpConfig tcp{address, port, job, make_tls(tls, ""), timing};
+    config.one_of_several = one_of_several;
+    config.at_step = at_step;
+    const fabric::TcpConfig tcp{address, port, job, make_tls(tls), timing};
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::UdpServer>(std::move(config), tcp, fabric::parse_address(udp_address, udp_port),
                                                fabric::UdpSettings{});
@@ -56,8 +56,8 @@ void bind_server(nb::module_& module) {
     bind_core(type, [](auto& self) -> auto& { return self.side().core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
              "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(),
-             "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
+             "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false,
+             "at_step"_a = nb::none(), "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
         .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
         .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
         .def(
@@ -90,30 +90,47 @@ void bind_server(nb::module_& module) {
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
                 return self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
             },
-            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "1 when the step was committed, 0 when it was rolled back, None when that takes longer.")
+            "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")
         .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
 }
 
-std::unique_ptr<fabric::UdpWorker> make_worker(const std::string& address, std::uint16_t port, std::uint64_t job,
-                                               std::uint32_t rank, std::uint32_t workers, const nb::bytes& token,
-                                               const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                               double reconnect_seconds, UdpPlace& place, const fabric::Timing& timing,
+std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& servers,
+                                               const std::vector<std::uint32_t>& homes, std::uint32_t rank,
+                                               std::uint32_t workers, const std::vector<BlockSpec>& blocks,
+                                               const std::string& parameter_dtype, double reconnect_seconds,
+                                               const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
                                                const std::optional<TlsFiles>& tls) {
-    if (!place.socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
+    if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
     const fabric::RemoteConfig config =
-        make_remote_config({address, port, job, rank, workers, make_token(token), make_tls(tls, ""), timing}, blocks,
-                           parameter_dtype, reconnect_seconds);
-    auto worker = std::make_unique<fabric::UdpWorker>(config, std::move(*place.socket));
-    place.socket.reset();
+        make_remote_config({servers, homes, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls});
+    std::vector<fabric::UdpSocket> sockets;
+    for (UdpPlace* place : places) {
+        if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
+        sockets.push_back(std::move(*place->socket));
+        place->socket.reset();
+    }
+    auto worker = std::make_unique<fabric::UdpWorker>(config, std::move(sockets));
     wait_connected(worker->remote());
     return worker;
 }
 
+// The counts of one server's tree, as network_stats wants them.
+struct WorkerTree {
+    fabric::UdpWorker& worker;
+    std::uint32_t server;
+    [[nodiscard]] auto counts() { return worker.counts(server); }
+    [[nodiscard]] auto socket_counts() { return worker.socket_counts(server); }
+};
+
 nb::dict worker_stats(fabric::UdpWorker& self) {
     nb::dict stats = link_stats_of(self.remote());
-    stats["network"] = network_stats(self);
+    nb::list networks;
+    for (std::uint32_t server = 0; server < self.servers(); ++server) {
+        WorkerTree tree{self, server};
+        networks.append(network_stats(tree));
+    }
+    stats["networks"] = networks;
     return stats;
 }
 
@@ -128,17 +145,18 @@ void bind_worker(nb::module_& module) {
         .def_ro("port", &UdpPlace::port);
     using Self = fabric::UdpWorker;
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
-        .def(nb::new_(&make_worker), "address"_a, "port"_a, "job"_a, "rank"_a, "workers"_a, "token"_a, "blocks"_a,
-             "parameter_dtype"_a, "reconnect_seconds"_a, "place"_a, "timing"_a, "tls"_a = nb::none(),
-             "As RemoteWorker; takes the place's socket.")
+        .def(nb::new_(&make_worker), "servers"_a, "homes"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
+             "reconnect_seconds"_a, "places"_a, "timing"_a, "tls"_a = nb::none(),
+             "As RemoteWorker; takes the sockets of the places, one for each server.")
         .def(
             "start",
-            [](Self& self, const fabric::Wiring& wiring, const HostAndPort& parent, std::uint16_t child,
-               const std::optional<HostAndPort>& group) {
-                self.start(wiring, make_address(parent), child, group ? make_address(*group) : fabric::Address{});
+            [](Self& self, std::uint32_t server, const fabric::Wiring& wiring, const HostAndPort& parent,
+               std::uint16_t child, const std::optional<HostAndPort>& group) {
+                self.start(server, wiring, make_address(parent), child,
+                           group ? make_address(*group) : fabric::Address{});
             },
-            "wiring"_a, "parent"_a, "child"_a, "group"_a = nb::none())
-        .def("begin_step", &Self::begin_step, "epoch"_a, "given_up"_a,
+            "server"_a, "wiring"_a, "parent"_a, "child"_a, "group"_a = nb::none())
+        .def("begin_step", &Self::begin_step, "server"_a, "epoch"_a, "given_up"_a,
              "What UdpServer.begin answered; until end_step, pulls and pushes are those of all workers.")
         .def("end_step", &Self::end_step)
         .def(

@@ -1,6 +1,8 @@
 #include "fabric/parameter_server.h"
 
+#include <future>
 #include <utility>
+
 namespace luwu::fabric {
 
 ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
@@ -14,6 +16,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
       window_(window_file_.descriptor(), MapMode::shared),
       votes_(config_.workers),
       pushes_(config_.workers, 0) {
+    if (config_.at_step) go_to_step(*config_.at_step);
     pipeline::PipelineSettings settings;
     settings.plan = plan_;
     settings.window = window_.data();
@@ -21,6 +24,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
     settings.gradient_dtype = config_.gradient_dtype;
     settings.gradient_scale = config_.gradient_scale;
     settings.optimizer_threads = config_.optimizer_threads;
+    settings.prepares = config_.one_of_several;
     settings.on_failure = [this, on_failure = std::move(on_failure)](const Error& error) {
         on_failure(error);
         {
@@ -30,6 +34,18 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
         voted_.notify_all();
     };
     pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(settings));
+}
+
+void ParameterServer::go_to_step(std::uint64_t step) {
+    const std::uint64_t newest = store_.committed().step;
+    if (newest == step) return;
+    if (!store_.before() || store_.before()->step != step) {
+        throw Error(ErrorKind::order, "the servers of this job stand too far apart: expected step " +
+                                          std::to_string(step) + " in " + config_.folders[0] + ", found " +
+                                          (store_.before() ? std::to_string(store_.before()->step) + " and " : "") +
+                                          std::to_string(newest) + "; name the servers whose stores belong together");
+    }
+    store_.go_back();
 }
 
 ParameterServer::~ParameterServer() { pipeline_.reset(); }
@@ -152,6 +168,17 @@ std::optional<std::int64_t> ParameterServer::wait_commit(std::uint32_t worker, s
         if (vote.answered && vote.outcome.ok) return vote.outcome.value;
     }
     if (const auto error = failure()) throw *error;  // also where the vote was never forwarded
+    return std::nullopt;
+}
+
+std::optional<std::int64_t> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most) {
+    const auto answer = std::make_shared<std::promise<pipeline::Outcome>>();
+    auto answered = answer->get_future();
+    pipeline_->decide(commits, [answer](pipeline::Outcome outcome) { answer->set_value(outcome); });
+    if (answered.wait_for(at_most) != std::future_status::ready) return std::nullopt;
+    const pipeline::Outcome outcome = answered.get();
+    if (outcome.ok) return outcome.value;
+    if (const auto error = failure()) throw *error;
     return std::nullopt;
 }
 

@@ -29,6 +29,10 @@ struct ServerConfig {
     std::uint32_t optimizer_threads = 1;
     std::optional<kernels::Dtype> gradient_dtype;  // default: the parameters'
     std::optional<float> gradient_scale;           // of the sum over workers; default: 1 / workers
+    // Of one server of several, which only together have a step: it is prepared before it is committed, and where one
+    // has committed a step that another has not, it goes back to the one that all have.
+    bool one_of_several = false;
+    std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
 };
 
 // Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.
@@ -61,10 +65,13 @@ class ParameterServer {
     // The worker's vote, where it and the worker's pushes travel in order.
     void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
     // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
-    // since it joined. wait_commit gives 1 when the step was committed, 0 when it was rolled back, nothing when that
-    // takes longer; a second time the same, until the next vote. Both throw Error(order) or what failed the server.
+    // since it joined. wait_commit gives a pipeline::StepEnd, nothing when that takes longer; a second time the
+    // same, until the next vote. Both throw Error(order) or what failed the server.
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<std::int64_t> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
+    // nothing when that takes longer, to be asked again. Throws what failed the server.
+    [[nodiscard]] std::optional<std::int64_t> decide(bool commits, std::chrono::milliseconds at_most);
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps
 
@@ -85,6 +92,7 @@ class ParameterServer {
         pipeline::Outcome outcome;
     };
 
+    void go_to_step(std::uint64_t step);
     void check_worker(std::uint32_t worker) const;
     void forward_vote(std::uint32_t worker);
 

@@ -1,5 +1,6 @@
 #include "fabric/remote_worker.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -15,11 +16,6 @@ std::vector<std::uint64_t> parameter_bytes(const store::StoreShape& shape) {
     return bytes;
 }
 
-FrameKind kind_of(Operation operation) {
-    if (operation == Operation::push) return FrameKind::push;
-    return operation == Operation::initialise ? FrameKind::initialise : FrameKind::finish_initialise;
-}
-
 }  // namespace
 
 RemoteWorker::RemoteWorker(const RemoteConfig& config) : RemoteWorker(config, store::Layout(config.shape, 1)) {}
@@ -29,26 +25,32 @@ RemoteWorker::RemoteWorker(const RemoteConfig& config, const store::Layout& layo
 
 RemoteWorker::RemoteWorker(const RemoteConfig& config, const pipeline::ResidencyPlan& plan)
     : shape_(config.shape),
+      placement_(config.placement),
+      initialised_(config.initialised),
       step_path_(config.step_path),
       arena_file_("luwu-arena", arena_file_bytes(shape_, plan)),
       arena_(arena_file_.descriptor(), MapMode::shared),
       streams_(1, window_bytes_of_blocks(shape_)),
       window_(plan, parameter_bytes(shape_),
-              [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }),
-      link_(config.link, [this](const Error& error) { fail(error); }) {
+              [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }) {
+    for (const LinkSettings& settings : config.links) {
+        links_.push_back(std::make_unique<TcpLink>(settings, [this](const Error& error) { fail(error); }));
+    }
     streams_.control().gradient_bytes = plan.arena_bytes;
-    link_.start();
+    for (const auto& link : links_) link->start();
     streams_.start([this](std::uint32_t, Request& request) { handle(request); });
 }
 
 void RemoteWorker::close() {
     fail(Error(ErrorKind::server, "the connection to the server was closed here"));
     streams_.stop();
-    link_.stop();
+    for (const auto& link : links_) link->stop();
 }
 
 bool RemoteWorker::wait_connected(std::chrono::milliseconds at_most) {
-    const bool connected = link_.wait_connected(at_most);
+    const auto deadline = Clock::now() + at_most;
+    const bool connected =
+        std::all_of(links_.begin(), links_.end(), [&](const auto& link) { return link->wait_connected(deadline); });
     if (const auto error = failure()) throw *error;
     return connected;
 }
@@ -70,7 +72,18 @@ void RemoteWorker::fail(const Error& error) {
         streams_.announce_failure(error);
     }
     window_.fail();
-    link_.ask_to_stop();
+    for (const auto& link : links_) link->ask_to_stop();
+}
+
+LinkStats RemoteWorker::stats() const {
+    LinkStats all;
+    for (const auto& link : links_) {
+        const LinkStats one = link->stats();
+        all.bytes_received += one.bytes_received;
+        all.bytes_sent += one.bytes_sent;
+        all.reconnects += one.reconnects;
+    }
+    return all;
 }
 
 std::optional<Error> RemoteWorker::failure() const {
@@ -80,12 +93,14 @@ std::optional<Error> RemoteWorker::failure() const {
 
 void RemoteWorker::fetch(std::uint32_t block, bool alone, std::span<std::byte> into) {
     StepPath::Done done = [this, block](bool ok) { window_.fetched(block, ok); };
-    if (step_path_ == nullptr) return link_.post({FrameKind::pull, block, {}, into, std::move(done)});
+    if (step_path_ == nullptr) {
+        return link_of(block).post({FrameKind::pull, placement_.local(block), {}, into, std::move(done)});
+    }
     if (alone || !step_path_->pull(block, into, done)) read(block, into, std::move(done));
 }
 
 void RemoteWorker::read(std::uint32_t block, std::span<std::byte> into, StepPath::Done done) {
-    link_.post({FrameKind::read, block, {}, into, std::move(done)});
+    link_of(block).post({FrameKind::read, placement_.local(block), {}, into, std::move(done)});
 }
 
 void RemoteWorker::handle(Request& request) {
@@ -101,9 +116,11 @@ void RemoteWorker::handle(Request& request) {
         case Operation::release:
             return handle_release(request);
         case Operation::push:
+            return handle_push(request);
         case Operation::initialise:
+            return handle_initialise(request);
         case Operation::finish_initialise:
-            return handle_send(request);
+            return finish_initialise(request, 0);
         case Operation::begin:
         case Operation::commit:
             fail(Error(ErrorKind::order, "over a network a step begins and ends through the control plane"));
@@ -117,23 +134,44 @@ void RemoteWorker::handle_release(Request& request) {
     Streams::reply(request, held);
 }
 
-void RemoteWorker::handle_send(Request& request) {
+std::optional<std::span<const std::byte>> RemoteWorker::sent(const Request& request, std::uint64_t bytes) {
+    if (request.argument <= arena_.bytes() && bytes <= arena_.bytes() - request.argument) {
+        return std::span<const std::byte>(arena_.data() + request.argument, bytes);
+    }
+    fail(Error(ErrorKind::invalid,
+               "the worker sent block '" + shape_.blocks[request.block].name + "' from behind the end of its arena"));
+    return std::nullopt;
+}
+
+void RemoteWorker::handle_push(Request& request) {
     const store::BlockShape& block = shape_.blocks[request.block];
-    const bool pushes = request.operation == Operation::push;
-    std::uint64_t bytes = 0;
-    if (request.operation != Operation::finish_initialise) {
-        bytes = block.elements * (pushes ? kernels::size_of(shape_.parameter_dtype) : sizeof(float));
+    const auto gradient = sent(request, block.elements * kernels::size_of(shape_.parameter_dtype));
+    if (gradient && !block.trainable) {
+        fail(Error(ErrorKind::invalid, "the worker pushed block '" + block.name + "', which is frozen"));
     }
-    if (request.argument > arena_.bytes() || bytes > arena_.bytes() - request.argument ||
-        (pushes && !block.trainable)) {
-        fail(Error(ErrorKind::invalid,
-                   "the worker sent block '" + block.name + "', which is frozen or does not fit its arena there"));
-        return Streams::reply(request, false);
-    }
-    const std::byte* data = arena_.data() + request.argument;
+    if (!gradient || !block.trainable) return Streams::reply(request, false);
     StepPath::Done done = [&request](bool ok) { Streams::reply(request, ok); };
-    if (pushes && step_path_ != nullptr) return step_path_->push(request.block, data, std::move(done));
-    link_.post({kind_of(request.operation), request.block, {data, bytes}, {}, std::move(done)});
+    if (step_path_ != nullptr) return step_path_->push(request.block, gradient->data(), std::move(done));
+    link_of(request.block).post({FrameKind::push, placement_.local(request.block), *gradient, {}, std::move(done)});
+}
+
+void RemoteWorker::handle_initialise(Request& request) {
+    const auto values = sent(request, shape_.blocks[request.block].elements * sizeof(float));
+    if (!values) return Streams::reply(request, false);
+    if (!takes_values(placement_.server(request.block))) return Streams::reply(request, true);
+    link_of(request.block)
+        .post({FrameKind::initialise, placement_.local(request.block), *values, {}, [&request](bool ok) {
+                   Streams::reply(request, ok);
+               }});
+}
+
+void RemoteWorker::finish_initialise(Request& request, std::uint32_t server) {
+    while (server < links_.size() && !takes_values(server)) ++server;
+    if (server == links_.size()) return Streams::reply(request, true);
+    links_[server]->post({FrameKind::finish_initialise, 0, {}, {}, [this, &request, server](bool ok) {
+                              if (!ok) return Streams::reply(request, false);
+                              finish_initialise(request, server + 1);
+                          }});
 }
 
 }  // namespace luwu::fabric

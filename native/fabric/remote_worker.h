@@ -1,4 +1,4 @@
-// A worker on another host than its server: serves this process's fabric::Endpoint from memory of its own, and fetches
+// A worker on another host than its servers: serves this process's fabric::Endpoint from memory of its own, and fetches
 // and sends over TCP. A step's beginning and its votes go through the control plane instead.
 #pragma once
 
@@ -6,8 +6,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "fabric/endpoint.h"
+#include "fabric/placement.h"
 #include "fabric/streams.h"
 #include "fabric/tcp_link.h"
 #include "fabric/worker_window.h"
@@ -25,10 +27,12 @@ class StepPath {
 };
 
 struct RemoteConfig {
-    store::StoreShape shape;  // the chunk size does not matter
-    std::vector<bool> held;   // per block
-    LinkSettings link;
-    StepPath* step_path = nullptr;  // none: all goes over TCP
+    store::StoreShape shape;          // of the whole model; the chunk size does not matter
+    std::vector<bool> held;           // per block
+    std::vector<LinkSettings> links;  // to each server
+    Placement placement;
+    std::vector<bool> initialised = {};  // per server, if several: has first values, so that it takes none
+    StepPath* step_path = nullptr;       // none: all goes over TCP
 };
 
 class RemoteWorker {
@@ -38,7 +42,7 @@ class RemoteWorker {
     RemoteWorker(const RemoteWorker&) = delete;
     RemoteWorker& operator=(const RemoteWorker&) = delete;
 
-    // Whether it is connected, within this time. Throws Error once it has failed.
+    // Whether it is connected to all servers, within this time. Throws Error once it has failed.
     [[nodiscard]] bool wait_connected(std::chrono::milliseconds at_most);
     // Descriptors of control, window and arena; they stay the worker's. The endpoint's rank in them is 0.
     [[nodiscard]] std::array<int, 3> files() const;
@@ -48,7 +52,7 @@ class RemoteWorker {
     void fail(const Error& error);  // whoever waits raises it; the first one counts
     void close();                   // the same, that it was closed here; ends all threads
     [[nodiscard]] std::optional<Error> failure() const;
-    [[nodiscard]] LinkStats stats() const { return link_.stats(); }
+    [[nodiscard]] LinkStats stats() const;  // of all links
 
   private:
     RemoteWorker(const RemoteConfig& config, const store::Layout& layout);
@@ -56,9 +60,19 @@ class RemoteWorker {
     void fetch(std::uint32_t block, bool alone, std::span<std::byte> into);
     void handle(Request& request);
     void handle_release(Request& request);
-    void handle_send(Request& request);
+    void handle_push(Request& request);
+    void handle_initialise(Request& request);
+    void finish_initialise(Request& request, std::uint32_t server);  // and those behind it, one by one
+    // A block's bytes in the arena; nothing, having failed, where they are not there.
+    [[nodiscard]] std::optional<std::span<const std::byte>> sent(const Request& request, std::uint64_t bytes);
+    [[nodiscard]] TcpLink& link_of(std::uint32_t block) { return *links_[placement_.server(block)]; }
+    [[nodiscard]] bool takes_values(std::uint32_t server) const {
+        return initialised_.empty() || !initialised_[server];
+    }
 
     store::StoreShape shape_;
+    Placement placement_;
+    std::vector<bool> initialised_;
     StepPath* step_path_;
     MemoryFile arena_file_;
     Mapping arena_;
@@ -66,7 +80,7 @@ class RemoteWorker {
     mutable std::mutex mutex_;
     std::optional<Error> failure_;
     WorkerWindow window_;
-    TcpLink link_;
+    std::vector<std::unique_ptr<TcpLink>> links_;
 };
 
 }  // namespace luwu::fabric

@@ -49,8 +49,7 @@ void TcpLink::stop() {
     pushes_.stop();
 }
 
-bool TcpLink::wait_connected(std::chrono::milliseconds at_most) {
-    const auto deadline = Clock::now() + at_most;
+bool TcpLink::wait_connected(Clock::time_point deadline) {
     return pulls_.wait_connected(deadline) && pushes_.wait_connected(deadline);
 }
 

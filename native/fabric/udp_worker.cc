@@ -4,10 +4,14 @@
 
 namespace luwu::fabric {
 
-UdpWorker::UdpWorker(const RemoteConfig& config, UdpSocket socket)
-    : shape_(config.shape),
-      port_(std::move(socket), {[this](const Error& error) { remote_->fail(error); },
-                                [this](std::deque<UdpPort::Pull> pulls) { interrupted(std::move(pulls)); }}) {
+UdpWorker::UdpWorker(const RemoteConfig& config, std::vector<UdpSocket> sockets)
+    : shape_(config.shape), placement_(config.placement) {
+    for (std::uint32_t server = 0; server < sockets.size(); ++server) {
+        UdpPort::Events events;
+        events.failed = [this](const Error& error) { remote_->fail(error); };
+        events.interrupted = [this, server](std::deque<UdpPort::Pull> pulls) { interrupted(server, std::move(pulls)); };
+        trees_.push_back(std::make_unique<Tree>(std::move(sockets[server]), std::move(events)));
+    }
     RemoteConfig with_path = config;
     with_path.step_path = this;
     remote_ = std::make_unique<RemoteWorker>(with_path);
@@ -15,51 +19,57 @@ UdpWorker::UdpWorker(const RemoteConfig& config, UdpSocket socket)
 
 UdpWorker::~UdpWorker() {
     remote_->close();
-    port_.stop();  // it writes to the other's memory
+    for (const auto& tree : trees_) tree->port.stop();  // they write to the other's memory
 }
 
-void UdpWorker::start(Wiring wiring, const Address& parent, std::uint16_t child, const Address& group) {
+void UdpWorker::start(std::uint32_t server, Wiring wiring, const Address& parent, std::uint16_t child,
+                      const Address& group) {
     wiring.parameter_dtype = shape_.parameter_dtype;
-    wiring.blocks = wire_blocks(shape_);
-    port_.start(wiring, parent, child, group);
+    wiring.blocks = wire_blocks(placement_.part(shape_, server));
+    trees_[server]->port.start(wiring, parent, child, group);
 }
 
-void UdpWorker::begin_step(std::uint32_t epoch, bool given_up) {
-    if (!port_.started()) throw Error(ErrorKind::order, "a step began before the network did");
-    port_.call([&] {
-        port_.enter_epoch(epoch);
-        in_step_ = true;
-        given_up_ = given_up || port_.epoch() > epoch;  // the newer one may have been heard of before the answer was
+void UdpWorker::begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up) {
+    Tree& tree = *trees_[server];
+    if (!tree.port.started()) throw Error(ErrorKind::order, "a step began before the network did");
+    tree.port.call([&] {
+        tree.port.enter_epoch(epoch);
+        tree.in_step = true;
+        tree.given_up = given_up || tree.port.epoch() > epoch;  // the newer one may have overtaken the answer
     });
 }
 
 void UdpWorker::end_step() {
-    port_.call([this] { in_step_ = false; });
+    for (const auto& tree : trees_) tree->port.call([&tree] { tree->in_step = false; });
 }
 
 bool UdpWorker::pull(std::uint32_t block, std::span<std::byte> into, Done& done) {
-    if (!port_.started()) return false;
-    return port_.call([&] {
-        if (!in_step_ || given_up_) return false;
-        port_.pull({block, into, std::move(done)});
+    Tree& tree = tree_of(block);
+    if (!tree.port.started()) return false;
+    return tree.port.call([&] {
+        if (!tree.in_step || tree.given_up) return false;
+        tree.port.pull({placement_.local(block), into, std::move(done)});
         return true;
     });
 }
 
 void UdpWorker::push(std::uint32_t block, const std::byte* gradient, Done done) {
-    if (!port_.started()) return remote_->fail(Error(ErrorKind::order, "a push came before the network did"));
+    Tree& tree = tree_of(block);
+    if (!tree.port.started()) return remote_->fail(Error(ErrorKind::order, "a push came before the network did"));
     auto exponents = exponents_of(gradient, shape_.parameter_dtype, shape_.blocks[block].elements);
-    port_.call([&] {
-        if (!in_step_ || given_up_) return port_.post([done = std::move(done)] { done(true); });
-        port_.push(block, gradient, std::move(exponents), std::move(done));
+    tree.port.call([&] {
+        if (!tree.in_step || tree.given_up) return tree.port.post([done = std::move(done)] { done(true); });
+        tree.port.push(placement_.local(block), gradient, std::move(exponents), std::move(done));
     });
 }
 
-void UdpWorker::interrupted(std::deque<UdpPort::Pull> pulls) {
-    given_up_ = true;
+void UdpWorker::interrupted(std::uint32_t server, std::deque<UdpPort::Pull> pulls) {
+    Tree& tree = *trees_[server];
+    tree.given_up = true;
     for (UdpPort::Pull& pull : pulls) {
-        port_.post(
-            [this, pull = std::move(pull)]() mutable { remote_->read(pull.block, pull.into, std::move(pull.done)); });
+        tree.port.post([this, server, pull = std::move(pull)]() mutable {
+            remote_->read(placement_.block(server, pull.block), pull.into, std::move(pull.done));
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "fabric/remote_worker.h"
 #include "fabric/udp_port.h"
@@ -10,33 +11,44 @@ namespace luwu::fabric {
 
 class UdpWorker final : private StepPath {
   public:
-    // The socket is bound before the server can know where this worker's data comes from. Throws Error.
-    UdpWorker(const RemoteConfig& config, UdpSocket socket);
+    // The sockets, one for each server, are bound before the servers can know where this worker's data comes from.
+    // Throws Error.
+    UdpWorker(const RemoteConfig& config, std::vector<UdpSocket> sockets);
     ~UdpWorker() override;
 
     [[nodiscard]] RemoteWorker& remote() { return *remote_; }
-    [[nodiscard]] Address bound() const { return port_.bound(); }
-    // Once, when the tree is known. The wiring's blocks are filled in here. `group` as in UdpPort.
-    void start(Wiring wiring, const Address& parent, std::uint16_t child, const Address& group);
+    [[nodiscard]] std::uint32_t servers() const { return static_cast<std::uint32_t>(trees_.size()); }
+    [[nodiscard]] Address bound(std::uint32_t server) const { return trees_[server]->port.bound(); }
+    // Once for each server, when its tree is known. The wiring's blocks are filled in here. `group` as in UdpPort.
+    void start(std::uint32_t server, Wiring wiring, const Address& parent, std::uint16_t child, const Address& group);
 
     // What the server answered to the beginning of this worker's step: its epoch, and whether another worker has given
     // the step up already. Between these two, pulls and pushes are those of all workers.
-    void begin_step(std::uint32_t epoch, bool given_up);
+    void begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up);
     void end_step();
-    [[nodiscard]] std::optional<WorkerCounts> counts() { return port_.counts(); }
-    [[nodiscard]] std::optional<UdpCounters> socket_counts() { return port_.socket_counts(); }
+    [[nodiscard]] std::optional<WorkerCounts> counts(std::uint32_t server) { return trees_[server]->port.counts(); }
+    [[nodiscard]] std::optional<UdpCounters> socket_counts(std::uint32_t server) {
+        return trees_[server]->port.socket_counts();
+    }
 
   private:
+    // A server's blocks come and go through a tree of their own. The port's lock guards the rest.
+    struct Tree {
+        Tree(UdpSocket socket, UdpPort::Events events) : port(std::move(socket), std::move(events)) {}
+        bool in_step = false;
+        bool given_up = false;  // the step: what is left of it is pulled over TCP, and pushed nowhere
+        UdpPort port;
+    };
+
     bool pull(std::uint32_t block, std::span<std::byte> into, Done& done) override;
     void push(std::uint32_t block, const std::byte* gradient, Done done) override;
-    void interrupted(std::deque<UdpPort::Pull> pulls);
+    void interrupted(std::uint32_t server, std::deque<UdpPort::Pull> pulls);
+    [[nodiscard]] Tree& tree_of(std::uint32_t block) { return *trees_[placement_.server(block)]; }
 
     store::StoreShape shape_;
-    // The port's lock guards these.
-    bool in_step_ = false;
-    bool given_up_ = false;  // the step: what is left of it is pulled over TCP, and pushed nowhere
-    UdpPort port_;
-    std::unique_ptr<RemoteWorker> remote_;  // its threads call the port, and the port's call it
+    Placement placement_;
+    std::vector<std::unique_ptr<Tree>> trees_;
+    std::unique_ptr<RemoteWorker> remote_;  // its threads call the ports, and the ports' call it
 };
 
 }  // namespace luwu::fabric

@@ -132,6 +132,10 @@ void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) 
 void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups) {
     const std::lock_guard lock(mutex_);
     if (left_) return fail_locked(left_too_early());
+    if (prepared_) {
+        return fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) +
+                                                       " began a step before the one before it was decided on"));
+    }
     pass_.begin_step(worker);
     const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
     begun_[worker] = true;
@@ -150,7 +154,7 @@ void Pipeline::leave(std::uint32_t worker) {
     left_ = worker;
     begun_[worker] = false;
     const bool others_wait = std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
-    if (others_wait || !commit_replies_.empty()) fail_locked(left_too_early());
+    if (others_wait || prepared_ || !commit_replies_.empty()) fail_locked(left_too_early());
 }
 
 Error Pipeline::left_too_early() const {

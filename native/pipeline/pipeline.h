@@ -44,14 +44,17 @@ struct PipelineSettings {
     std::optional<float> gradient_scale;           // of the sum over workers; default: 1 / workers
     std::uint32_t optimizer_threads = 1;
     std::uint32_t io_depth = 16;
+    bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
 };
 
 struct Outcome {
     bool ok = true;          // false: the pipeline failed; failure() tells why
-    std::int64_t value = 0;  // pull: offset in the window; commit: 1 committed, 0 rolled back
+    std::int64_t value = 0;  // pull: offset in the window; commit and decide: a StepEnd
 };
+// How a step ended; prepared: all of it is written, and decide() has the last word.
+enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2 };
 using Reply = std::function<void(Outcome)>;
 
 struct PipelineStats {
@@ -95,6 +98,8 @@ class Pipeline {
     void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
     // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite.
     void commit(std::uint32_t worker, bool roll_back, Reply reply);
+    // Commits or rolls back the prepared step. The first call counts; the others get its answer, too.
+    void decide(bool commits, Reply reply);
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);
 
@@ -154,6 +159,7 @@ class Pipeline {
 
     void try_finish_step();
     void return_unfinished_pushes();
+    void prepare();
     void start_commit();
     void write_commit();  // takes mutex_
     void finish_step(bool committed);
@@ -186,7 +192,10 @@ class Pipeline {
     bool roll_back_ = false;
     bool poisoned_ = false;  // a gradient of this step was not finite
     bool closing_ = false;   // all workers asked for the commit
+    bool prepared_ = false;  // nobody has decided yet
+    bool decided_ = false;
     bool committing_ = false;
+    StepEnd last_end_ = kRolledBack;
     std::optional<Error> failure_;
     PipelineStats stats_;
 

@@ -253,10 +253,10 @@ void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
 }
 
 void Pipeline::try_finish_step() {
-    if (!closing_ || committing_ || failure_) return;
+    if (!closing_ || prepared_ || committing_ || failure_) return;
     return_unfinished_pushes();
     if (failure_ || updating_blocks_ > 0) return;
-    if (!step_is_void()) return start_commit();
+    if (!step_is_void()) return settings_.prepares && !decided_ ? prepare() : start_commit();
     const bool held = std::any_of(blocks_.begin(), blocks_.end(), [this](const Block& block) {
         return block.updated && window_.holds(static_cast<std::uint32_t>(&block - blocks_.data())) > 0;
     });
@@ -277,6 +277,22 @@ void Pipeline::return_unfinished_pushes() {
         block.phase = Block::Phase::idle;
         for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
     }
+}
+
+void Pipeline::prepare() {
+    prepared_ = true;
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, kPrepared});
+}
+
+void Pipeline::decide(bool commits, Reply reply) {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return reply({false, 0});
+    if (!closing_) return reply({true, last_end_});  // the step that another worker has decided, too
+    commit_replies_.push_back(std::move(reply));
+    if (!std::exchange(prepared_, false)) return;
+    decided_ = true;
+    roll_back_ = !commits;
+    try_finish_step();
 }
 
 void Pipeline::start_commit() {
@@ -333,8 +349,9 @@ void Pipeline::finish_step(bool committed) {
         }
     }
     recorded_pushes_.clear();
-    roll_back_ = poisoned_ = closing_ = committing_ = false;
-    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, committed ? 1 : 0});
+    roll_back_ = poisoned_ = closing_ = decided_ = committing_ = false;
+    last_end_ = committed ? kCommitted : kRolledBack;
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, last_end_});
     retry_waiting_blocks();
     prefetch_states();
     if (!failure_) {

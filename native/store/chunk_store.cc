@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "store/aligned_buffer.h"
 
@@ -191,7 +192,10 @@ void ChunkStore::read_commits() {
             throw newer_format(commits_.path(), slot * slot_bytes, decoded.version);
         }
         if (decoded.state == State::damaged || decoded.state == State::other_store) ++damaged_slots;
-        if (decoded.state == State::valid && decoded.record.sequence > committed_.sequence) committed_ = decoded.record;
+        if (decoded.state != State::valid) continue;
+        CommitRecord older = decoded.record;
+        if (older.sequence > committed_.sequence) std::swap(older, committed_);
+        if (older.sequence > 0) before_ = std::move(older);
     }
     // One damaged slot is what a crash in the middle of a commit leaves; the other one holds.
     // If it is the very first commit, the store counts as not initialised, which it was.
@@ -284,7 +288,17 @@ void ChunkStore::commit(CommitRecord record) {
     encode_commit(record, uuid_, {slot.data(), slot_bytes});
     transfer(commits_, IoRequest::Operation::write, slot.data(), slot_bytes, (record.sequence & 1U) * slot_bytes);
     if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);
-    committed_ = std::move(record);
+    before_ = std::exchange(committed_, std::move(record));
+}
+
+// The record has to go, because the updates of the next step overwrite the versions that it speaks of.
+void ChunkStore::go_back() {
+    if (!before_) throw Error(ErrorKind::order, commits_.path() + " holds no commit before the last one");
+    const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
+    const AlignedBuffer empty(slot_bytes);
+    transfer(commits_, IoRequest::Operation::write, empty.data(), slot_bytes, (committed_.sequence & 1U) * slot_bytes);
+    if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);
+    committed_ = *std::exchange(before_, std::nullopt);
 }
 
 }  // namespace luwu::store

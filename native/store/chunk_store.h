@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ class ChunkStore {
     // False from creation until the first commit: then the initial values are not complete and must be written again.
     [[nodiscard]] bool initialised() const { return committed_.sequence > 0; }
     [[nodiscard]] const CommitRecord& committed() const { return committed_; }
+    // The commit before, if its record is there: what go_back() returns to. Until the next update all of it is there.
+    [[nodiscard]] const std::optional<CommitRecord>& before() const { return before_; }
     [[nodiscard]] const Layout& layout() const { return layout_; }
     [[nodiscard]] bool direct() const { return direct_; }
 
@@ -42,6 +45,8 @@ class ChunkStore {
 
     // Makes all completed writes durable, then the record. After it returns the step is committed.
     void commit(CommitRecord record);
+    // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
+    void go_back();
 
   private:
     void create(const std::vector<std::string>& folders);
@@ -56,6 +61,7 @@ class ChunkStore {
     std::vector<File> files_;
     File commits_;
     CommitRecord committed_;
+    std::optional<CommitRecord> before_;
     bool direct_ = true;
 };
 

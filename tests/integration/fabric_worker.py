@@ -74,14 +74,19 @@ class NumpyWorker:
         assert self.endpoint.wait(self.endpoint.commit(skip=True)) == 0
         self.session.count_step(False)
 
-    def step(self, spoil: bool = False, groups: Sequence[tuple[float, float, float, float, float]] = (GROUP,)) -> bool:
-        """Run one step; whether it was committed."""
+    def step(
+        self,
+        spoil: bool = False,
+        groups: Sequence[tuple[float, float, float, float, float]] = (GROUP,),
+        spoil_only: int | None = None,
+    ) -> bool:
+        """Run one step, with a gradient that is not finite in all blocks or in one; whether it was committed."""
         self.endpoint.begin(list(groups))
         for number in reversed(range(len(self.manifest.blocks))):
             values = self.read(number)
             gradient = self.arena[: values.size]
             gradient[:] = self.gradient(values)
-            if spoil:
+            if spoil or number == spoil_only:
                 gradient[0] = np.nan
             self.endpoint.wait(self.endpoint.push(number, 0))
         committed = self.endpoint.wait(self.endpoint.commit()) == 1

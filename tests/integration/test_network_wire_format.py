@@ -138,7 +138,7 @@ def work(url: str, rank: int, told: Path) -> None:
     """A worker: some steps, and one that is rolled back, whose parameters are what is committed."""
     with luwu.connect(url, rank=rank, workers=2) as session:
         worker = NumpyWorker(session, small_manifest())
-        topology = session._topology
+        topology = session._servers[0]._topology
         assert topology is not None
         told.write_bytes(topology.SerializeToString())
         assert all(worker.step() for _ in range(STEPS))

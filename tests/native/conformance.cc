@@ -87,8 +87,10 @@ class UdpJob final : public UdpTestJob {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             server_->allow_worker(rank, token_of(rank));
             auto config = remote_config(server_->side(), server_->side().port(), rank);
-            config.link.workers = options.workers;
-            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, fabric::UdpSocket(local())));
+            config.links[0].workers = options.workers;
+            std::vector<fabric::UdpSocket> sockets;
+            sockets.emplace_back(local());
+            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(sockets)));
             endpoints_.push_back(workers_.back()->remote().endpoint(fabric::MapMode::private_copy));
         }
         for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });
@@ -100,7 +102,7 @@ class UdpJob final : public UdpTestJob {
     Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
     void begin(std::uint32_t rank, const Groups& groups) override {
         const auto begun = server_->begin(rank, groups);
-        workers_[rank]->begin_step(begun.epoch, begun.given_up);
+        workers_[rank]->begin_step(0, begun.epoch, begun.given_up);
     }
     void vote(std::uint32_t rank, bool roll_back) override { server_->commit(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
@@ -113,13 +115,13 @@ class UdpJob final : public UdpTestJob {
 
     std::vector<Address> sockets() const override {
         std::vector<Address> all{server_->bound()};
-        for (const auto& worker : workers_) all.push_back(worker->bound());
+        for (const auto& worker : workers_) all.push_back(worker->bound(0));
         for (const auto& node : switches_) all.push_back(node->bound());
         return all;
     }
     std::vector<fabric::PacketDrops> drops() override {
         std::vector<fabric::PacketDrops> all{server_counts().drops};
-        for (const auto& worker : workers_) all.push_back(worker->counts().value().drops);
+        for (const auto& worker : workers_) all.push_back(worker->counts(0).value().drops);
         for (const auto& node : switches_) all.push_back(node->counts().value().drops);
         return all;
     }
@@ -151,9 +153,9 @@ class UdpJob final : public UdpTestJob {
         wiring.timing = {500'000, 20'000'000, 50'000'000, 1'000'000'000, 5'000'000};
         std::vector<Child> level;
         for (auto& worker : workers_) {
-            level.push_back({worker->bound(),
+            level.push_back({worker->bound(0),
                              [&worker, wiring, group = options.group](const Address& parent, std::uint16_t number) {
-                                 worker->start(wiring, parent, number, group);
+                                 worker->start(0, wiring, parent, number, group);
                              }});
         }
         while (options.fan_in > 0 && (level.size() > 1 || switches_.empty())) {

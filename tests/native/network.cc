@@ -50,7 +50,8 @@ fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_
     const fabric::ServerConfig& config = server.core().config();
     return {config.shape,
             config.held,
-            {"127.0.0.1", port, kJob, rank, config.workers, token_of(rank), std::nullopt, timing}};
+            {{"127.0.0.1", port, kJob, rank, config.workers, token_of(rank), std::nullopt, timing}},
+            fabric::Placement(std::vector<std::uint32_t>(config.shape.blocks.size(), 0))};
 }
 
 void wait_until(const std::function<bool()>& holds) {
@@ -69,7 +70,7 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle) {
 
 Trainee::Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config)
     : server_(server),
-      rank_(config.link.rank),
+      rank_(config.links[0].rank),
       dtype_(config.shape.parameter_dtype),
       shape_(config.shape),
       worker_(config),

@@ -65,7 +65,8 @@ class Rig {
   public:
     Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
-        std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine)
+        std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
+        bool prepares = false)
         : layout_(small_shape(dtype), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
@@ -76,6 +77,7 @@ class Rig {
         settings.workers = workers;
         settings.optimizer_threads = 2;
         settings.make_engine = std::move(make_engine);
+        settings.prepares = prepares;
         workers_ = workers;
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
@@ -139,6 +141,10 @@ class Rig {
         std::int64_t outcome = 0;
         for (std::size_t i = outcomes.size(); i-- > 0;) outcome = outcomes[i].get();
         return outcome;
+    }
+
+    std::int64_t decide(bool commits) {
+        return wait([&](pipeline::Reply reply) { pipeline_->decide(commits, std::move(reply)); });
     }
 
     std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,

@@ -162,6 +162,49 @@ TEST_CASE("nobody waits for the pushes of a worker that has given the step up") 
     CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 2, 1)));
 }
 
+TEST_CASE("one server of several commits or rolls back what it has prepared as it is told") {
+    for (const auto dtype : {kFloat, kLow}) {
+        for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2), kPlenty}) {
+            const Scratch scratch;
+            const std::vector<std::string> folders{scratch.folder()};
+            {
+                Rig rig(folders, dtype, 2, memory, store::OpenMode::create, store::make_io_engine, true);
+                rig.initialise();
+                CHECK(rig.run_all(1) == pipeline::kPrepared);
+                CHECK(rig.pipeline().stats().step == 0);
+                CHECK(rig.decide(true) == pipeline::kCommitted);
+                CHECK(rig.decide(true) == pipeline::kCommitted);  // the other worker says the same
+                CHECK(rig.run_all(7) == pipeline::kPrepared);
+                CHECK(rig.decide(false) == pipeline::kRolledBack);
+                CHECK(rig.decide(false) == pipeline::kRolledBack);
+                CHECK(rig.run_all(2, true) == pipeline::kRolledBack);  // here: there is nothing to decide
+                CHECK(rig.run_all(2) == pipeline::kPrepared);
+                CHECK(rig.decide(true) == pipeline::kCommitted);
+                CHECK(rig.pipeline().stats().rolled_back == 2);
+                CHECK(rig.run_all(3) == pipeline::kPrepared);  // never decided on
+            }
+            CHECK(test::equal(test::stored_contents(folders, dtype), test::expected_contents(dtype, 2, 2)));
+        }
+    }
+}
+
+TEST_CASE("a step may begin only when the one before it was decided on") {
+    const Scratch scratch;
+    for (const bool leaves : {false, true}) {
+        Rig rig({scratch.folder()}, kFloat, 1, kPlenty, leaves ? store::OpenMode::open : store::OpenMode::create,
+                store::make_io_engine, true);
+        if (!leaves) rig.initialise();
+        CHECK(rig.run_all(1) == pipeline::kPrepared);
+        if (leaves) {
+            rig.pipeline().leave(0);
+        } else {
+            rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        }
+        REQUIRE(rig.pipeline().failure().has_value());
+        CHECK(rig.decide(true) == -1);
+    }
+}
+
 // ThreadSanitizer sees a gradient that was given back too early.
 TEST_CASE("a failure gives a gradient back only when nobody reads it any more") {
     const Scratch scratch;

@@ -59,6 +59,38 @@ TEST_CASE("a store remembers its last commit") {
     CHECK(store.committed().counts[3] == 4);
 }
 
+TEST_CASE("a store goes back by one commit, for good") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
+        CHECK_FALSE(store.before().has_value());
+        CHECK(kind_of([&] { store.go_back(); }, "no commit before") == ErrorKind::order);
+        for (std::uint64_t step = 0; step < 4; ++step) commit_step(store, step);
+        REQUIRE(store.before().has_value());
+        CHECK(store.before()->step == 2);
+    }
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::open);
+        REQUIRE(store.before().has_value());
+        CHECK(store.before()->step == 2);
+        store.go_back();
+        CHECK(store.committed().step == 2);
+        CHECK(store.committed().counts[3] == 2);
+        CHECK_FALSE(store.before().has_value());
+    }
+    {
+        ChunkStore store(folders, kLayout, kUuid, OpenMode::open);
+        CHECK(store.committed().step == 2);
+        CHECK_FALSE(store.before().has_value());
+        commit_step(store, 3);
+    }
+    const ChunkStore store(folders, kLayout, kUuid, OpenMode::open);
+    CHECK(store.committed().step == 3);
+    REQUIRE(store.before().has_value());
+    CHECK(store.before()->step == 2);
+}
+
 TEST_CASE("a torn commit record leaves the one before; two leave none") {
     const Scratch scratch;
     const std::vector<std::string> folders{scratch.folder()};

@@ -107,7 +107,7 @@ TEST_CASE("an IPv6 address does as well") {
         return;
     }
     auto config = test::remote_config(*server, server->port(), 0);
-    config.link.address = "::1";
+    config.links[0].address = "::1";
     Trainee worker(*server, config);
     worker.initialise();
     CHECK(worker.reads_first_values(3));
@@ -163,7 +163,7 @@ TEST_CASE("another worker takes the place of one that has left") {
         auto config = test::remote_config(*server, server->port(), 0);
         const auto refused = test::failure_of([&] { Trainee(*server, config); });
         CHECK(std::string(refused.what()).find("its token is not what the server expects") != std::string::npos);
-        config.link.token = test::token_of(0, 1);
+        config.links[0].token = test::token_of(0, 1);
         std::vector<std::unique_ptr<Trainee>> second;
         second.push_back(std::make_unique<Trainee>(*server, config));
         test::train(second, 2, 3);

@@ -66,10 +66,10 @@ struct Pair {
 Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker) {
     auto tcp = test::tcp_config();
     tcp.tls = server;
-    Pair pair{test::start_server(test::network_config(scratch.folder(), kLow, 1), tcp), {}};
-    pair.worker = test::remote_config(*pair.server, pair.server->port(), 0);
-    pair.worker.link.tls = worker;
-    return pair;
+    auto started = test::start_server(test::network_config(scratch.folder(), kLow, 1), tcp);
+    auto config = test::remote_config(*started, started->port(), 0);
+    config.links[0].tls = worker;
+    return {std::move(started), std::move(config)};
 }
 
 std::string refusal_of(fabric::TcpServer& server, const fabric::RemoteConfig& config) {
@@ -91,7 +91,7 @@ TEST_CASE("workers train over TLS, bit for bit, also when the link breaks") {
     {
         auto pair = make_pair(scratch, certificates.of("server"), certificates.of("worker"));
         test::Proxy proxy(pair.server->port());
-        pair.worker.link.port = proxy.port();
+        pair.worker.links[0].port = proxy.port();
         std::vector<std::unique_ptr<Trainee>> workers;
         workers.push_back(std::make_unique<Trainee>(*pair.server, pair.worker));
         workers[0]->initialise();
@@ -120,19 +120,19 @@ TEST_CASE("a certificate of another authority or for another name is refused on 
     SUBCASE("a server for another name") {
         auto pair = make_pair(scratch, certificates.of("elsewhere"), certificates.of("worker"));
         CHECK(has(refusal_of(*pair.server, pair.worker), "IP address mismatch"));
-        pair.worker.link.tls->server_name = "elsewhere.example";
+        pair.worker.links[0].tls->server_name = "elsewhere.example";
         CHECK(refusal_of(*pair.server, pair.worker) == "no error");
     }
     SUBCASE("a worker that expects another name") {
         auto pair = make_pair(scratch, certificates.of("server"), certificates.of("worker", "ours", "other.example"));
         CHECK(has(refusal_of(*pair.server, pair.worker), "hostname mismatch"));
-        pair.worker.link.tls->server_name = "parameters.example";
+        pair.worker.links[0].tls->server_name = "parameters.example";
         CHECK(refusal_of(*pair.server, pair.worker) == "no error");
     }
     SUBCASE("a worker without TLS") {
         auto pair = make_pair(scratch, certificates.of("server"), certificates.of("worker"));
-        pair.worker.link.tls.reset();
-        pair.worker.link.timing.reconnect = std::chrono::milliseconds(100);
+        pair.worker.links[0].tls.reset();
+        pair.worker.links[0].timing.reconnect = std::chrono::milliseconds(100);
         CHECK(has(refusal_of(*pair.server, pair.worker), "was not reached"));
         CHECK(pair.server->dropped(Drop::tls) > 0);
     }

@@ -130,8 +130,9 @@ class FakeLink:
     arena_bytes = gradient_bytes = 1 << 20
 
     def __init__(self, settings) -> None:
-        self.core = CORES[settings.port]
-        if self.core.allowed.get(settings.rank) != settings.token or self.core.settings.job != settings.job:
+        (server,) = settings.servers
+        self.core = CORES[server.port]
+        if self.core.allowed.get(settings.rank) != server.token or self.core.settings.job != server.job:
             raise ServerError("the token is not this rank's")
         self.settings = settings
         self.window = np.zeros(1 << 20, np.uint8)
@@ -139,8 +140,8 @@ class FakeLink:
         self.error: LuwuError | None = None
         self.closed = False
 
-    def begin_step(self, epoch: int, given_up: bool) -> None:
-        assert (epoch, given_up) == (0, False)
+    def begin_step(self, server: int, epoch: int, given_up: bool) -> None:
+        assert (server, epoch, given_up) == (0, 0, False)
 
     def end_step(self) -> None:
         pass

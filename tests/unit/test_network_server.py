@@ -341,7 +341,7 @@ def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, mon
         assert not ready
         server._runs.join_switch(switch)
         assert attaching.result(30)
-        assert session._link.settings.address == "10.0.0.3"
+        assert session._link.settings.servers[0].address == "10.0.0.3"
     assert [member.name for member in ready[0].switches] == ["switch a"]
     assert switch.events.get(timeout=30).topology.port == ready[0].port
 

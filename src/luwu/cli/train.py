@@ -90,14 +90,14 @@ def find_server(
     if url is None:
         return None
     from luwu.config import absolute
-    from luwu.fabric.address import parse_url
+    from luwu.fabric.address import SCHEME, parse_urls
     from luwu.fabric.credentials import find_credentials, tls_files
     from luwu.launch.job import RemoteServer
 
     files = tls_files(*tls)
     find_credentials(key_file=key_file, tls=files)
     return RemoteServer(
-        url=parse_url(url).url,
+        url=SCHEME + ",".join(map(str, parse_urls(url))),
         key_file=absolute(key_file) if key_file else None,
         tls=(absolute(files.certificate), absolute(files.key), absolute(files.authority)) if files else None,
     )

@@ -49,6 +49,16 @@ def parse_url(url: str) -> HostPort:
     return parse_host_port(url.removeprefix(SCHEME).rstrip("/"), lowest_port=1)
 
 
+def parse_urls(urls: str) -> list[HostPort]:
+    """Read ``luwu://HOST:PORT``, or those of several servers with commas between. Raises ConfigError."""
+    first, *others = urls.split(",")
+    servers = [parse_url(first), *(parse_url(SCHEME + other.removeprefix(SCHEME)) for other in others)]
+    twice = next((server for number, server in enumerate(servers) if server in servers[:number]), None)
+    if twice is not None:
+        raise ConfigError(f"server {urls!r}: expected different servers, found {twice} twice")
+    return servers
+
+
 def local_address(host: str) -> str:
     """The number of a host to bind to; raises ConfigError."""
     try:

@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class StepEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROLLED_BACK: _ClassVar[StepEnd]
+    COMMITTED: _ClassVar[StepEnd]
+    PREPARED: _ClassVar[StepEnd]
+ROLLED_BACK: StepEnd
+COMMITTED: StepEnd
+PREPARED: StepEnd
 
 class Empty(_message.Message):
     __slots__ = ()
@@ -164,19 +174,43 @@ class Neighbour(_message.Message):
     port: int
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
+class StandingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StandingReply(_message.Message):
+    __slots__ = ("uuid", "steps")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("servers", "uuid", "step")
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    servers: int
+    uuid: str
+    step: int
+    def __init__(self, servers: _Optional[int] = ..., uuid: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
+
 class AttachRequest(_message.Message):
-    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch")
+    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     address: str
     port: int
     payload_bytes: int
     switch: str
-    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ...) -> None: ...
+    share: Share
+    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token")
@@ -248,11 +282,17 @@ class CommitRequest(_message.Message):
     pushes: int
     def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ...) -> None: ...
 
+class DecideRequest(_message.Message):
+    __slots__ = ("commits",)
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    commits: bool
+    def __init__(self, commits: bool = ...) -> None: ...
+
 class CommitReply(_message.Message):
-    __slots__ = ("committed",)
-    COMMITTED_FIELD_NUMBER: _ClassVar[int]
-    committed: bool
-    def __init__(self, committed: bool = ...) -> None: ...
+    __slots__ = ("end",)
+    END_FIELD_NUMBER: _ClassVar[int]
+    end: StepEnd
+    def __init__(self, end: _Optional[_Union[StepEnd, str]] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("report",)

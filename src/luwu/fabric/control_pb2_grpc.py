@@ -54,6 +54,11 @@ class ControlStub(object):
                 request_serializer=luwu_dot_fabric_dot_control__pb2.WatchRequest.SerializeToString,
                 response_deserializer=luwu_dot_fabric_dot_control__pb2.Event.FromString,
                 _registered_method=True)
+        self.Standing = channel.unary_unary(
+                '/luwu.control.v1.Control/Standing',
+                request_serializer=luwu_dot_fabric_dot_control__pb2.StandingRequest.SerializeToString,
+                response_deserializer=luwu_dot_fabric_dot_control__pb2.StandingReply.FromString,
+                _registered_method=True)
         self.Attach = channel.unary_unary(
                 '/luwu.control.v1.Control/Attach',
                 request_serializer=luwu_dot_fabric_dot_control__pb2.AttachRequest.SerializeToString,
@@ -77,6 +82,11 @@ class ControlStub(object):
         self.Commit = channel.unary_unary(
                 '/luwu.control.v1.Control/Commit',
                 request_serializer=luwu_dot_fabric_dot_control__pb2.CommitRequest.SerializeToString,
+                response_deserializer=luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
+                _registered_method=True)
+        self.Decide = channel.unary_unary(
+                '/luwu.control.v1.Control/Decide',
+                request_serializer=luwu_dot_fabric_dot_control__pb2.DecideRequest.SerializeToString,
                 response_deserializer=luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
@@ -120,6 +130,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Standing(self, request, context):
+        """Which store the server has. Of several servers, a worker asks all of them before it attaches to any.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Attach(self, request, context):
         """Opens or creates the store for this model; returns when all workers of the run have asked for the same.
         """
@@ -147,7 +164,15 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Commit(self, request, context):
-        """Returns when the step is committed or rolled back, for all workers at once.
+        """Returns when the step is committed or rolled back, for all workers at once; of several servers, when this one has
+        prepared it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Decide(self, request, context):
+        """Commits or rolls back a prepared step; the first call counts. A worker begins no other before all servers answered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -189,6 +214,11 @@ def add_ControlServicer_to_server(servicer, server):
                     request_deserializer=luwu_dot_fabric_dot_control__pb2.WatchRequest.FromString,
                     response_serializer=luwu_dot_fabric_dot_control__pb2.Event.SerializeToString,
             ),
+            'Standing': grpc.unary_unary_rpc_method_handler(
+                    servicer.Standing,
+                    request_deserializer=luwu_dot_fabric_dot_control__pb2.StandingRequest.FromString,
+                    response_serializer=luwu_dot_fabric_dot_control__pb2.StandingReply.SerializeToString,
+            ),
             'Attach': grpc.unary_unary_rpc_method_handler(
                     servicer.Attach,
                     request_deserializer=luwu_dot_fabric_dot_control__pb2.AttachRequest.FromString,
@@ -212,6 +242,11 @@ def add_ControlServicer_to_server(servicer, server):
             'Commit': grpc.unary_unary_rpc_method_handler(
                     servicer.Commit,
                     request_deserializer=luwu_dot_fabric_dot_control__pb2.CommitRequest.FromString,
+                    response_serializer=luwu_dot_fabric_dot_control__pb2.CommitReply.SerializeToString,
+            ),
+            'Decide': grpc.unary_unary_rpc_method_handler(
+                    servicer.Decide,
+                    request_deserializer=luwu_dot_fabric_dot_control__pb2.DecideRequest.FromString,
                     response_serializer=luwu_dot_fabric_dot_control__pb2.CommitReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
@@ -333,6 +368,33 @@ class Control(object):
             '/luwu.control.v1.Control/Watch',
             luwu_dot_fabric_dot_control__pb2.WatchRequest.SerializeToString,
             luwu_dot_fabric_dot_control__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Standing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Standing',
+            luwu_dot_fabric_dot_control__pb2.StandingRequest.SerializeToString,
+            luwu_dot_fabric_dot_control__pb2.StandingReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -467,6 +529,33 @@ class Control(object):
             target,
             '/luwu.control.v1.Control/Commit',
             luwu_dot_fabric_dot_control__pb2.CommitRequest.SerializeToString,
+            luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Decide(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Decide',
+            luwu_dot_fabric_dot_control__pb2.DecideRequest.SerializeToString,
             luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
             options,
             channel_credentials,

@@ -23,11 +23,11 @@ class WorkerLink(Protocol):
         """Pull, push and first values; `begin` and `commit` are the control plane's."""
         ...
 
-    def begin_step(self, epoch: int, given_up: bool) -> None:
-        """The server has begun this worker's step: pulls and pushes are its from now on.
+    def begin_step(self, server: int, epoch: int, given_up: bool) -> None:
+        """A server has begun this worker's step: pulls and pushes of its blocks are of that step from now on.
 
         Args:
-            epoch: of the data plane. given_up: another worker has given the step up already.
+            server: its number. epoch: of its data plane. given_up: another worker has given the step up already.
         """
         ...
 
@@ -49,20 +49,29 @@ class WorkerLink(Protocol):
 
 
 @dataclass(frozen=True)
-class LinkSettings:
-    """What a link needs to know."""
+class ServerSettings:
+    """How a link reaches one of its servers; ``initialised``: that has first values."""
 
     address: str
     port: int
     job: int
+    token: bytes
+    initialised: bool
+    topology: pb.Topology
+    place: _native.UdpPlace | None
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """What a link needs to know; ``homes``: which server has each block."""
+
+    servers: list[ServerSettings]
+    homes: list[int]
     rank: int
     workers: int
-    token: bytes
     manifest: Manifest
     tls: TlsFiles | None
     timeouts: Timeouts
-    topology: pb.Topology
-    place: _native.UdpPlace | None
 
 
 OpenLink = Callable[[LinkSettings], WorkerLink]
@@ -88,7 +97,7 @@ class TcpLink:
         self.stats = native.stats
         self.close = native.close
 
-    def begin_step(self, epoch: int, given_up: bool) -> None:
+    def begin_step(self, server: int, epoch: int, given_up: bool) -> None:
         """Nothing changes."""
 
     def end_step(self) -> None:
@@ -101,25 +110,32 @@ def open_tcp(settings: LinkSettings) -> WorkerLink:
 
 
 def open_udp(settings: LinkSettings) -> WorkerLink:
-    """Connect over TCP, and hang on the tree that steps travel through."""
-    assert settings.place is not None  # bound before the server could be told
-    topology, network = settings.topology, settings.topology.network
-    link = _native.UdpWorker(**_common(settings), place=settings.place)
-    parent = look_up(network.parent_address or settings.address, network.parent_port).server
-    group = (network.group_address, network.group_port) if network.group_address else None
-    wiring = make_wiring(network, settings.job, settings.workers)
-    link.start(wiring, (parent, network.parent_port), topology.position, group)
+    """Connect over TCP, and hang on the trees that steps travel through."""
+    places = [server.place for server in settings.servers if server.place is not None]  # bound before they were told
+    link = _native.UdpWorker(**_common(settings), places=places)
+    for number, server in enumerate(settings.servers):
+        network = server.topology.network
+        parent = look_up(network.parent_address or server.address, network.parent_port).server
+        group = (network.group_address, network.group_port) if network.group_address else None
+        wiring = make_wiring(network, server.job, settings.workers)
+        link.start(number, wiring, (parent, network.parent_port), server.topology.position, group)
     return link
+
+
+def _has_values(settings: LinkSettings, server: ServerSettings) -> bool:
+    """Whether first values are held back from a server; the only one refuses them itself."""
+    return len(settings.servers) > 1 and server.initialised
 
 
 def _common(settings: LinkSettings) -> dict[str, Any]:
     return {
-        "address": settings.address,
-        "port": settings.port,
-        "job": settings.job,
+        "servers": [
+            _native.ServerLink(server.address, server.port, server.job, server.token, _has_values(settings, server))
+            for server in settings.servers
+        ],
+        "homes": settings.homes,
         "rank": settings.rank,
         "workers": settings.workers,
-        "token": settings.token,
         "blocks": block_specs(settings.manifest),
         "parameter_dtype": settings.manifest.dtype,
         "reconnect_seconds": settings.timeouts.reconnect_seconds,

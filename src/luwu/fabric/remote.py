@@ -1,4 +1,4 @@
-"""Sessions with a server on the network: `connect`."""
+"""Sessions with servers on the network: `connect`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from luwu import _native
-from luwu.errors import ConfigError, LuwuError, ServerError
+from luwu.errors import ConfigError, LuwuError, ManifestMismatchError
 from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import parse_url
-from luwu.fabric.control import ControlClient
-from luwu.fabric.credentials import Credentials, TlsFiles, find_credentials, worker_request
+from luwu.fabric.address import parse_urls
+from luwu.fabric.credentials import Credentials, TlsFiles, find_credentials
 from luwu.fabric.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.fabric.remote_endpoint import RemoteEndpoint
+from luwu.fabric.remote_server import RemoteServer
 from luwu.fabric.session import Session
+from luwu.fabric.striping import Share, Striping, share_out, stripe
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
-from luwu.fabric.wiring import look_up
 from luwu.store.manifest import Manifest
 
 
 class RemoteSession(Session):
-    """A session with a server on the network. Made by `connect`."""
+    """A session with one server on the network, or with several that share a job. Made by `connect`."""
 
     def __init__(
         self,
@@ -39,97 +38,111 @@ class RemoteSession(Session):
         super().__init__(rank, workers)
         self._credentials = credentials
         self._timeouts = timeouts
-        self._host = parse_url(url).host
         self._switch = switch
-        self._lock = threading.Lock()  # the watch may end while the link is being opened
+        self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
-        self._topology: pb.Topology | None = None
-        self._placed = threading.Event()  # the topology is there, or the session has ended
-        self._control = ControlClient(url, credentials, timeouts, self._take, self._fail)
+        self._error: LuwuError | None = None
+        self._striping: Striping | None = None
+        self._servers: list[RemoteServer] = []
         try:
-            transport = self._control.join(worker_request(rank, workers), self._join)
-            if transport not in transports:
-                raise ConfigError(
-                    f"transport: expected one of {', '.join(transports)}, found {transport!r} at {url}; "
-                    "install the server's version of luwu"
-                )
+            for address in parse_urls(url):
+                self._servers.append(RemoteServer(address, rank, workers, credentials, timeouts, self._fail))
+            self._transport = self._join(transports)
         except BaseException:
-            self._control.close(leave=True)
+            self._close_servers(leave=True)
             raise
-        self._transport = transport
-        self._open_link = transports[transport]
+        self._open_link = transports[self._transport]
 
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
-        self._control.call("Initialised", pb.InitialisedRequest())
+        for server in self._servers:
+            server.control.call("Initialised", pb.InitialisedRequest())
 
     def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
-        request = pb.SetSegmentsRequest(block=block)
+        assert self._striping is not None
+        home = self._striping.homes[block]
+        request = pb.SetSegmentsRequest(block=home.block)
         for end, group in segments:
             request.segments.add(end=end, group=group)
-        self._control.call("SetSegments", request)
+        self._servers[home.server].control.call("SetSegments", request)
 
     def report(self, report: dict[str, Any]) -> None:
-        """Send something that JSON can hold to whoever started the server."""
-        self._control.call("Report", pb.ReportRequest(report=json.dumps(report)))
+        """Send something that JSON can hold to whoever started the first server."""
+        self._servers[0].control.call("Report", pb.ReportRequest(report=json.dumps(report)))
 
-    def _join(self, stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
-        request = pb.JoinWorkerRequest(nonce=nonce, proof=proof, rank=self.rank, workers=self.workers)
-        return stub.JoinWorker(request, timeout=seconds)
+    def _join(self, transports: dict[str, OpenLink]) -> str:
+        found = [server.join() for server in self._servers]
+        for server, transport in zip(self._servers, found, strict=True):
+            if transport not in transports:
+                raise ConfigError(
+                    f"transport: expected one of {', '.join(transports)}, found {transport!r} at {server.url}; "
+                    "install the server's version of luwu"
+                )
+            if transport != found[0]:
+                raise ConfigError(
+                    f"transport: expected {found[0]} as at {self._servers[0].url}, found {transport} at {server.url}; "
+                    "start all servers of a job with the same --transport"
+                )
+        return found[0]
 
     def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
-        request = pb.AttachRequest(manifest=manifest.to_json(), switch=self._switch)
-        place = None
-        if self._transport == "udp":
-            reach = look_up(self._host, parse_url(self._control.url).port)
-            place = _native.UdpPlace(reach.own, 0)
-            request.address, request.port, request.payload_bytes = reach.own, place.port, reach.payload_bytes
-        reply = self._control.call("Attach", request, patient=True)
-        link = self._open(manifest, reply.data_token, place)
-        with self._lock:
-            self._link = link
-        error = self._control.error()
-        if error is not None:  # it came before there was a link to tell
-            link.fail(type(error).__name__, str(error))
-        self._endpoint = RemoteEndpoint(link, self._control, shared_window=shared_window)
-        self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
-        return bool(reply.fresh)
-
-    def _open(self, manifest: Manifest, token: bytes, own: _native.UdpPlace | None) -> WorkerLink:
-        if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
-            raise self._control.error() or ServerError("the server sent no place in the tree; run again")
-        place = self._topology
-        return self._open_link(
+        striping = stripe(manifest, len(self._servers))
+        replies = self._attach_all(striping)
+        link = self._open_link(
             LinkSettings(
-                address=place.address or self._host,
-                port=place.port,
-                job=place.job,
+                servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
+                homes=[home.server for home in striping.homes],
                 rank=self.rank,
                 workers=self.workers,
-                token=token,
                 manifest=manifest,
                 tls=self._credentials.tls,
                 timeouts=self._timeouts,
-                topology=place,
-                place=own,
             )
         )
+        with self._lock:
+            self._link, self._striping = link, striping
+            error = self._error
+        if error is not None:  # it came before there was a link to tell
+            link.fail(type(error).__name__, str(error))
+        controls = [server.control for server in self._servers]
+        homes = [home.server for home in striping.homes]
+        self._endpoint = RemoteEndpoint(link, controls, homes, shared_window=shared_window)
+        self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
+        return any(reply.fresh for reply in replies)
 
-    def _take(self, event: pb.Event) -> None:
-        if event.HasField("topology"):
-            self._topology = event.topology
-            self._placed.set()
+    def _attach_all(self, striping: Striping) -> list[pb.AttachReply]:
+        """Attach to all servers at once: each answers when all workers have come, and some when there are values."""
+        shares = [Share()]
+        if len(self._servers) > 1:
+            shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
+        calls = [
+            server.attach(part, share, self._transport, self._switch)
+            for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
+        ]
+        replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]
+        for server, reply in zip(self._servers, replies, strict=True):
+            if (reply.step, reply.attempts) != (replies[0].step, replies[0].attempts):
+                raise ManifestMismatchError(
+                    f"the servers do not stand together: expected step {replies[0].step} after {replies[0].attempts} "
+                    f"attempts, found {reply.step} after {reply.attempts} at {server.url}; name the servers whose "
+                    "stores belong together"
+                )
+        return replies
 
     def _fail(self, error: LuwuError) -> None:
-        self._placed.set()
         with self._lock:
+            self._error = self._error or error
             link = self._link
         if link is not None:
             link.fail(type(error).__name__, str(error))
 
+    def _close_servers(self, *, leave: bool) -> None:
+        for server in self._servers:
+            server.close(leave=leave)
+
     def _end(self, *, failed: bool) -> None:
-        self._control.close(leave=not failed)
+        self._close_servers(leave=not failed)
         if self._link is not None:
             self._link.close()
 
@@ -148,7 +161,8 @@ def connect(
     """Join a server on the network (`luwu server`) as one of its workers.
 
     Args:
-        url: ``luwu://HOST:PORT``, as the server says when it starts.
+        url: ``luwu://HOST:PORT``, as the server says when it starts; of several servers that share the model's blocks
+            ``luwu://HOST:PORT,HOST:PORT``, always in the same order.
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, as torchrun sets
             them, else one worker.
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
@@ -157,7 +171,7 @@ def connect(
         switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
 
     Raises:
-        ServerError: nobody answered at the address within ``connect_seconds``; the message names both.
+        ServerError: nobody answered at an address within ``connect_seconds``; the message names both.
         AuthenticationError: the key or the certificates are not the server's. ConfigError: the server expects other
         workers, or another version of luwu.
     """

@@ -15,18 +15,27 @@ from luwu.worker.interface import DataEndpoint, HyperParameters, Memory
 
 
 class RemoteEndpoint:
-    """Puts a data plane and the control plane together. Handles of commits are negative, the data plane's are not.
+    """Puts a data plane and the control planes of its servers together. Functions may be called from any thread.
 
-    Functions may be called from any thread.
+    Handles of commits are negative, the data plane's are not.
+
+    Args:
+        link: the data plane.
+        controls: of each server.
+        homes: which server has each block.
+        shared_window: map parameters so that a device can copy from them.
     """
 
-    def __init__(self, link: WorkerLink, control: ControlClient, *, shared_window: bool) -> None:
+    def __init__(
+        self, link: WorkerLink, controls: Sequence[ControlClient], homes: Sequence[int], *, shared_window: bool
+    ) -> None:
         self._link = link
         self._data: DataEndpoint = link.endpoint(shared_window)
-        self._control = control
-        self._pushes = 0
-        self._last_push: int | None = None
-        self._commits: dict[int, grpc.Future] = {}
+        self._controls = controls
+        self._homes = homes
+        self._pushes = [0] * len(controls)
+        self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
+        self._commits: dict[int, list[grpc.Future]] = {}
         self._last_commit = 0
         self._commit_seconds = 0.0
 
@@ -54,8 +63,8 @@ class RemoteEndpoint:
         request = pb.BeginRequest()
         for lr, beta1, beta2, eps, weight_decay in groups:
             request.groups.add(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
-        reply = self._control.call("Begin", request)
-        self._link.begin_step(reply.epoch, reply.given_up)
+        for server, reply in enumerate(self._finish([control.start("Begin", request) for control in self._controls])):
+            self._link.begin_step(server, reply.epoch, reply.given_up)
 
     def pull(self, block: int, alone: bool = False) -> int:
         """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not."""
@@ -68,8 +77,9 @@ class RemoteEndpoint:
     def push(self, block: int, arena_offset: int) -> int:
         """Hand over a block's gradient; once waited for, the buffer may be reused."""
         handle = self._data.push(block, arena_offset)
-        self._pushes += 1
-        self._last_push = handle
+        server = self._homes[block]
+        self._pushes[server] += 1
+        self._last_pushes[server] = handle
         return handle
 
     def initialise(self, block: int, arena_offset: int) -> int:
@@ -82,9 +92,12 @@ class RemoteEndpoint:
 
     def commit(self, skip: bool = False) -> int:
         """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
-        call = self._control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=self._pushes), patient=True)
+        calls = [
+            control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
+            for control, pushes in zip(self._controls, self._pushes, strict=True)
+        ]
         self._last_commit -= 1
-        self._commits[self._last_commit] = call
+        self._commits[self._last_commit] = calls
         return self._last_commit
 
     def wait(self, handle: int) -> int:
@@ -93,14 +106,29 @@ class RemoteEndpoint:
             return self._data.wait(handle)
         started = time.perf_counter()
         try:
-            committed = int(self._control.finish(self._commits.pop(handle)).committed)
-            if not committed and self._last_push is not None:
-                self._data.wait(self._last_push)  # else one that is late would belong to the next step
-            self._last_push = None
+            committed = self._decide([reply.end for reply in self._finish(self._commits.pop(handle))])
+            if not committed:
+                for push in self._last_pushes.values():
+                    self._data.wait(push)  # else one that is late would belong to the next step
+            self._last_pushes.clear()
             self._link.end_step()
-            return committed
+            return int(committed)
         finally:
             self._commit_seconds += time.perf_counter() - started
+
+    def _decide(self, ends: Sequence[pb.StepEnd]) -> bool:
+        """Whether the step is committed. What several servers have prepared is committed by all of them or by none."""
+        prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
+        if not prepared:
+            return all(end == pb.COMMITTED for end in ends)
+        request = pb.DecideRequest(commits=len(prepared) == len(ends))
+        for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
+            control.finish(call)
+        return bool(request.commits)
+
+    def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
+        """The answers of all servers."""
+        return [control.finish(call) for control, call in zip(self._controls, calls, strict=True)]
 
     def stats(self) -> dict[str, Any]:
         """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds."""

@@ -15,6 +15,7 @@ from luwu.fabric import control_pb2 as pb
 from luwu.fabric import control_pb2_grpc
 from luwu.fabric.credentials import switch_request, worker_request
 from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
+from luwu.fabric.striping import Share, Standing
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant
 from luwu.server.run import Worker
@@ -49,6 +50,17 @@ def _abort(context: Any, error: LuwuError) -> NoReturn:
     raise AssertionError("abort raises")
 
 
+def _share_of(request: pb.AttachRequest) -> Share:
+    if not request.HasField("share"):
+        return Share()
+    share = request.share
+    return Share(share.servers, share.uuid, share.step if share.HasField("step") else None)
+
+
+def _ended(end: int | None) -> pb.CommitReply:
+    return pb.CommitReply(end=pb.StepEnd.Name(end or pb.ROLLED_BACK))
+
+
 class ControlService(control_pb2_grpc.ControlServicer):
     """Serves control.proto.
 
@@ -56,15 +68,22 @@ class ControlService(control_pb2_grpc.ControlServicer):
         runs: the runs to serve.
         gate: who may join.
         transport: name of the data plane, which workers must bring.
+        standing: which store the server has.
         on_report: called with (rank, report) for everything a worker reports.
     """
 
     def __init__(
-        self, runs: Runs, gate: Gate, transport: str, on_report: Callable[[int, dict[str, Any]], None]
+        self,
+        runs: Runs,
+        gate: Gate,
+        transport: str,
+        standing: Callable[[], Standing],
+        on_report: Callable[[int, dict[str, Any]], None],
     ) -> None:
         self._runs = runs
         self._gate = gate
         self._transport = transport
+        self._standing = standing
         self._on_report = on_report
 
     @answering
@@ -128,11 +147,18 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self._runs.gone(participant)
 
     @answering
+    def Standing(self, request: pb.StandingRequest, context: Any) -> pb.StandingReply:  # noqa: N802
+        """Which store this server has."""
+        self._worker(context)
+        standing = self._standing()
+        return pb.StandingReply(uuid=standing.uuid, steps=standing.steps)
+
+    @answering
     def Attach(self, request: pb.AttachRequest, context: Any) -> pb.AttachReply:  # noqa: N802
         """Open the store for a worker's model."""
         worker = self._worker(context)
         place = Place(request.address, request.port, request.payload_bytes, request.switch)
-        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), place)
+        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), _share_of(request), place)
         return pb.AttachReply(fresh=attached.fresh, data_token=attached.token, **attached.stats)
 
     @answering
@@ -166,8 +192,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
         worker = self._worker(context)
-        committed = worker.run.commit(worker.rank, request.roll_back, request.pushes, context.is_active)
-        return pb.CommitReply(committed=bool(committed))
+        end = worker.run.commit(worker.rank, request.roll_back, request.pushes, context.is_active)
+        return _ended(end)
+
+    @answering
+    def Decide(self, request: pb.DecideRequest, context: Any) -> pb.CommitReply:  # noqa: N802
+        """Have the last word on a prepared attempt."""
+        end = self._worker(context).run.decide(request.commits, context.is_active)
+        return _ended(end)
 
     @answering
     def Report(self, request: pb.ReportRequest, context: Any) -> pb.Empty:  # noqa: N802

@@ -11,6 +11,7 @@ from luwu.fabric.address import local_address
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.links import native_timing
+from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.folders import Store
 from luwu.server.membership import Core
@@ -43,7 +44,11 @@ class NetworkCore(Core, Protocol):
         ...
 
     def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:
-        """1: committed, 0: rolled back, None: not yet. Raises what the run failed with."""
+        """1: committed, 0: rolled back, 2: prepared, None: not yet. Raises what the run failed with."""
+        ...
+
+    def decide(self, commits: bool, at_most_seconds: float) -> int | None:
+        """Commit or roll back the prepared step; the first call counts. 1, 0, or None: not yet, ask again."""
         ...
 
 
@@ -71,6 +76,7 @@ class CoreSettings:
     port: int
     udp_port: int
     job: int
+    share: Share
     tls: TlsFiles | None
     timeouts: Timeouts
 
@@ -104,6 +110,8 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "address": settings.address,
         "port": settings.port,
         "job": settings.job,
+        "one_of_several": settings.share.servers > 1,
+        "at_step": settings.share.step,
         "tls": settings.tls.paths if settings.tls is not None else None,
         "timing": native_timing(settings.timeouts),
     }

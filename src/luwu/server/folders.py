@@ -6,12 +6,12 @@ import errno
 import fcntl
 import json
 import os
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
+from uuid import uuid4
 
 from luwu import _native
 from luwu.errors import (
@@ -25,6 +25,7 @@ from luwu.errors import (
     StoreSpaceError,
 )
 from luwu.fabric.blocks import block_specs
+from luwu.fabric.striping import Standing
 from luwu.store.manifest import Manifest, first_difference
 
 MANIFEST_NAME = "manifest.json"
@@ -149,7 +150,12 @@ class Store:
 
 
 def open_store(
-    folders: list[Path], manifest: Manifest, start: Callable[[Store], CoreT], *, with_chunks: bool = False
+    folders: list[Path],
+    manifest: Manifest,
+    start: Callable[[Store], CoreT],
+    *,
+    with_chunks: bool = False,
+    uuid: str = "",
 ) -> CoreT:
     """Open the store in these folders for this manifest, or create it, and start a native server over it.
 
@@ -158,9 +164,10 @@ def open_store(
         manifest: the model's.
         start: makes the native server.
         with_chunks: the model's chunk size must be the store's.
+        uuid: what the store is made with, or must have; empty: any.
 
     Raises:
-        ManifestMismatchError: the store was made for another model.
+        ManifestMismatchError: the store was made for another model or job.
         LuwuError: what the native core refuses, see `luwu.errors`.
     """
     for folder in folders:
@@ -178,8 +185,13 @@ def open_store(
                 f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
                 "name the same folders in the same order as when it was made"
             )
+        if uuid and identity.uuid != uuid:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "
+                "servers in the same order as when it was made, or another folder (nothing was changed)"
+            )
     create = identity is None
-    identity = identity or StoreIdentity(uuid.uuid4().hex, len(folders), manifest)
+    identity = identity or StoreIdentity(uuid or uuid4().hex, len(folders), manifest)
     core = start(Store(folders, identity, create))
     if create:
         write_identity(folders[0], identity)
@@ -205,6 +217,15 @@ def open_server(
         )
 
     return open_store(folders, manifest, start)
+
+
+def standing_of(folders: list[Path], new_uuid: str) -> Standing:
+    """The store in these folders as it stands before it is opened; one that is not there yet gets the new uuid."""
+    identity = read_identity(folders[0])
+    if identity is None:
+        return Standing(new_uuid, ())
+    reader, _ = open_reader(folders)
+    return Standing(identity.uuid, tuple(reader.steps))
 
 
 def lock_folder(folder: Path, what: str) -> TextIO:

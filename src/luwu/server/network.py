@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,11 +19,13 @@ from luwu.fabric import control_pb2_grpc
 from luwu.fabric.address import HostPort, parse_host_port
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.rpc import SERVICE, channel_options
+from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
-from luwu.server.folders import Store, lock_folder, make_folder, open_store
+from luwu.server.folders import Store, lock_folder, make_folder, open_store, standing_of
 from luwu.server.gate import Gate
+from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import PlanTopology, star
@@ -88,7 +92,13 @@ class NetworkServer:
             ThreadPoolExecutor(3 * settings.workers + SPARE_THREADS, thread_name_prefix="luwu-control"),
             options=channel_options(timeouts),
         )
-        service = ControlService(self._runs, self._gate, settings.transport, on_report or (lambda rank, report: None))
+        service = ControlService(
+            self._runs,
+            self._gate,
+            settings.transport,
+            functools.partial(standing_of, folders, uuid.uuid4().hex),
+            on_report or (lambda rank, report: None),
+        )
         control_pb2_grpc.add_ControlServicer_to_server(service, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         try:
@@ -160,10 +170,8 @@ class NetworkServer:
             return star
         return UdpPlan(self._listen.host, settings.form, settings.multicast, timeouts)
 
-    def _core_opener(
-        self, settings: ServerSettings, folders: list[Path], start_core: StartCore
-    ) -> Callable[[Manifest, int], NetworkCore]:
-        def open_core(manifest: Manifest, job: int) -> NetworkCore:
+    def _core_opener(self, settings: ServerSettings, folders: list[Path], start_core: StartCore) -> OpenCore:
+        def open_core(manifest: Manifest, job: int, share: Share) -> NetworkCore:
             wanted = CoreSettings(
                 memory_bytes=settings.memory,
                 workers=settings.workers,
@@ -172,6 +180,7 @@ class NetworkServer:
                 port=settings.data_port,
                 udp_port=settings.udp_port,
                 job=job,
+                share=share,
                 tls=self._tls,
                 timeouts=self._timeouts,
             )
@@ -179,6 +188,6 @@ class NetworkServer:
             def start(store: Store) -> NetworkCore:
                 return start_core(store, wanted)
 
-            return open_store(folders, manifest, start, with_chunks=True)
+            return open_store(folders, manifest, start, with_chunks=True, uuid=share.uuid)
 
         return open_core

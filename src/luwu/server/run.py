@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from luwu.errors import LuwuError
+from luwu.errors import ConfigError, LuwuError
 from luwu.fabric import control_pb2 as pb
+from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.cores import HyperParameters, NetworkCore
 from luwu.server.membership import Membership
@@ -20,6 +21,8 @@ from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, Top
 from luwu.store.manifest import Manifest
 
 DATA_TOKEN_BYTES = 32
+
+OpenCore = Callable[[Manifest, int, Share], NetworkCore]
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +41,16 @@ class Run(Membership[NetworkCore]):
 
     Args:
         workers: how many make a step.
-        open_core: opens the store for the first worker's manifest and this job.
+        open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
         timeouts: of the network.
     """
 
-    def __init__(self, workers: int, open_core: Callable[[Manifest, int], NetworkCore], timeouts: Timeouts) -> None:
+    def __init__(self, workers: int, open_core: OpenCore, timeouts: Timeouts) -> None:
         self.job = secrets.randbits(63)
-        super().__init__(workers, lambda manifest: open_core(manifest, self.job), timeouts.gather_seconds)
+        self._share: Share | None = None
+        super().__init__(
+            workers, lambda manifest: open_core(manifest, self.job, self._share or Share()), timeouts.gather_seconds
+        )
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
         self._look_seconds = timeouts.look_seconds
@@ -71,6 +77,16 @@ class Run(Membership[NetworkCore]):
         worker = Worker(name=worker_name(rank), peer=peer, rank=rank, run=self)
         self.people[rank] = worker
         return worker
+
+    def agree(self, share: Share) -> None:
+        """Note this server's share of the job, before `attach`; raises ConfigError where workers differ on it."""
+        with self._changed:
+            self._share = self._share or share
+            if share != self._share:
+                raise ConfigError(
+                    f"servers: expected {self._share} as of the workers before, found {share}; "
+                    "give every worker the same servers in the same order"
+                )
 
     def fail(self, error: LuwuError) -> None:
         """End the run, and tell every worker why. The first error counts."""
@@ -112,17 +128,25 @@ class Run(Membership[NetworkCore]):
         with self._noting_failure(), self.core() as core:
             return core.begin(rank, groups) or (0, False)
 
-    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> bool | None:
-        """End a worker's attempt; whether it was committed. None: ``goes_on`` said that nobody waits any more."""
+    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> int | None:
+        """End a worker's attempt; a pb.StepEnd. None: ``goes_on`` said that nobody waits any more."""
         with self._noting_failure():
             with self.core() as core:
                 core.commit(rank, roll_back, pushes)
-            while goes_on():
-                with self.core() as core:
-                    result = core.wait_commit(rank, self._look_seconds)
-                if result is not None:
-                    return result == 1
-                self._raise_if_ended()
+            return self._wait(lambda core: core.wait_commit(rank, self._look_seconds), goes_on)
+
+    def decide(self, commits: bool, goes_on: Callable[[], bool]) -> int | None:
+        """Commit or roll back the prepared step; as `commit`."""
+        with self._noting_failure():
+            return self._wait(lambda core: core.decide(commits, self._look_seconds), goes_on)
+
+    def _wait(self, look: Callable[[NetworkCore], int | None], goes_on: Callable[[], bool]) -> int | None:
+        while goes_on():
+            with self.core() as core:
+                result = look(core)
+            if result is not None:
+                return result
+            self._raise_if_ended()
         return None
 
     @contextmanager

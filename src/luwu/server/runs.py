@@ -6,15 +6,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.fabric import control_pb2 as pb
+from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
-from luwu.server.cores import NetworkCore
 from luwu.server.participants import Participant, Participants
-from luwu.server.run import Run, Worker
+from luwu.server.run import OpenCore, Run, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
@@ -36,7 +35,7 @@ class Runs:
     Args:
         workers: of every run.
         switches: that must have joined before a run begins.
-        open_core: opens the store for a manifest and a job.
+        open_core: opens the store for a manifest, a job and this server's share of it.
         advertise: host of the data plane; empty: where the server was reached.
         plan: the tree of a run.
         timeouts: of the network.
@@ -46,7 +45,7 @@ class Runs:
         self,
         workers: int,
         switches: int,
-        open_core: Callable[[Manifest, int], NetworkCore],
+        open_core: OpenCore,
         advertise: str,
         plan: PlanTopology,
         timeouts: Timeouts,
@@ -119,11 +118,12 @@ class Runs:
             self._changed.notify_all()
         log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
 
-    def attach(self, worker: Worker, manifest: Manifest, place: Place = NOWHERE) -> Attached:
+    def attach(self, worker: Worker, manifest: Manifest, share: Share, place: Place = NOWHERE) -> Attached:
         """Open the store for a worker's model; returns when everybody is there, see `Membership.attach`."""
         run = worker.run
         worker.place = place
         try:
+            run.agree(share)
             fresh = run.attach(worker.rank, manifest)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             token = run.admit(worker.rank)
