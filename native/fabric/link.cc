@@ -8,6 +8,7 @@ namespace luwu::fabric {
 
 namespace {
 constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
+constexpr std::uint32_t kSteady = 8;
 
 bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     heartbeat = {};
@@ -72,7 +73,10 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     return true;
 }
 
-Time Link::heartbeat_at() const { return sent_at_ == 0 ? 0 : sent_at_ + std::max(timing_.heartbeat, pause_); }
+void Link::changed() {
+    quiet_ = 0;
+    if (sent_at_ != 0) due_ = std::min(due_, sent_at_ + timing_.heartbeat);
+}
 
 void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox) {
     ours.time = now;
@@ -89,9 +93,13 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     std::memcpy(body, &ours, bytes);
     seal_.close(head, {body, bytes});
     outbox.send(other_, std::as_bytes(std::span(&head, 1)), {body, bytes});
+    // Under load they come at a steady rate, whatever the packets do. The last news are told several times, then ever
+    // more slowly: the first heartbeats that have them may be lost.
+    pause_ = quiet_ < kSteady ? timing_.heartbeat : std::min(2 * pause_, timing_.idle_heartbeat);
+    const bool in_time = sent_at_ != 0 && now - due_ < pause_;  // a little late does not make the next one late
+    due_ = (in_time ? due_ : now) + pause_;
     sent_at_ = now;
-    // The last news are told several times, ever more slowly: the first heartbeat that has them may be lost.
-    pause_ = std::min(std::max(2 * pause_, 2 * timing_.heartbeat), timing_.idle_heartbeat);
+    ++quiet_;
     ++heartbeats_sent_;
 }
 
@@ -103,7 +111,7 @@ void Link::reset() {
     theirs_ = {};
     behind_holes_ = {};
     number_heard_ = 0;
-    pause_ = 0;
+    changed();
 }
 
 }  // namespace luwu::fabric

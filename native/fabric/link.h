@@ -31,8 +31,8 @@ class Link {
     }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
 
-    void changed() { pause_ = 0; }  // the next heartbeat has news
-    [[nodiscard]] Time heartbeat_at() const;
+    void changed();  // the next heartbeat has news
+    [[nodiscard]] Time heartbeat_at() const { return due_; }
     void send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox);
 
     // The sender's side of flow control: what was under way before the last heartbeat and is now, and what was lost.
@@ -60,8 +60,10 @@ class Link {
     Time echo_ = 0;  // of our heartbeats, the last that the other end has heard
     TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
-    Time pause_ = 0;  // until the next heartbeat, if nothing changes; 0: something has
     Time sent_at_ = 0;
+    Time due_ = 0;             // the next heartbeat
+    Time pause_ = 0;           // that it follows the last one by
+    std::uint32_t quiet_ = 0;  // heartbeats in a row without news
     std::uint64_t number_sent_ = 0;
     std::uint64_t heartbeats_sent_ = 0;
     std::uint64_t heartbeats_heard_ = 0;

@@ -46,7 +46,7 @@ class Timeouts(Group):
     """The longest such pause."""
     farewell_seconds: Seconds = 1.0
     """A side of the data plane that closes takes this long at most to tell the other why."""
-    heartbeat_seconds: Seconds = 0.0005
+    heartbeat_seconds: Seconds = 0.001
     """Over UDP, each end of a link tells its state this often while that changes."""
     idle_heartbeat_seconds: Seconds = 0.05
     """The same while nothing changes."""
