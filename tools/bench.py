@@ -39,6 +39,12 @@ def install_peers() -> str:
     return done.stdout.strip()
 
 
+def build_wire() -> None:
+    """Builds the cable that harms packets, which some benchmarks of the network need, where it is missing."""
+    if not (ROOT / "build/native/tests/network/native/luwu_wire").exists():
+        subprocess.run([ROOT / "tools" / "native_tests.sh", "native"], stdout=subprocess.DEVNULL, check=True)
+
+
 def programs() -> list[Path]:
     """The benchmarks in alphabetical order: files with a main part, the others are their helpers."""
     return sorted(path for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text())
@@ -143,6 +149,7 @@ def main() -> int:
             parser.error(f"there is no benchmark {stem}; there are {', '.join(known)}")
     options = ["--quick"] if wanted.quick else []
 
+    build_wire()
     environment = {**os.environ, "LUWU_PEERS_PYTHON": install_peers()}
     about = describe_machine()
     folder = BENCHMARKS / "results"

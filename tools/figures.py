@@ -110,6 +110,50 @@ def _network_parity(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _network_goodput(found: Mapping[str, Any]) -> Iterable[Row]:
+    for workers, group in found["groups"].items():
+        rates = {kind: f"{rate / 1e6:.1f}" for kind, rate in group["limited"].items()}
+        yield (
+            f"goodput over UDP, {workers} worker{'s' * (workers != '1')}, links of {found['rate_bits'] / 1e6:.0f} Mb/s",
+            f"push {rates['push']}, pull {rates['pull']}, both at once {rates['both']} MB/s",
+            f"a TCP stream, one way: {rates['tcp']} MB/s",
+        )
+
+
+def _network_aggregate(found: Mapping[str, Any]) -> Iterable[Row]:
+    size = f"{4 * found['elements'] >> 20} MiB"
+    for ranks, seconds in found["seconds"].items():
+        limited = seconds["limited"]
+        shown = {name: f"{limited[name]:.2f} s" for name in limited}
+        floor = 4 * found["elements"] / limited["tcp_bytes_per_second"]
+        yield (
+            f"{size} summed for {ranks} workers over links of {found['rate_bits'] / 1e6:.0f} Mb/s, and given to all",
+            shown["int32"],
+            f"gloo all-reduce {shown['all_reduce']}, in two halves {shown['reduce_scatter_all_gather']}; "
+            f"the block over one link {floor:.2f} s",
+        )
+
+
+def _network_loss(found: Mapping[str, Any]) -> Iterable[Row]:
+    least = {loss: min(kind[loss] for kind in found["shares"].values()) for loss in found["counts"]}
+    lossy = [loss for loss in least if float(loss) > 0]
+    yield (
+        f"goodput with {', '.join(f'{100 * float(loss):g}' for loss in lossy)} % of packets lost",
+        ", ".join(f"{least[loss]:.0%}" for loss in lossy),
+        "without loss",
+    )
+
+
+def _network_heartbeats(found: Mapping[str, Any]) -> Iterable[Row]:
+    rates = found["per_second"]
+    workers = ", ".join(rates)
+    yield (
+        f"heartbeats at the server, {workers} workers",
+        ", ".join(f"{rate['load']:.0f}" for rate in rates.values()) + " a second under load",
+        ", ".join(f"{rate['idle']:.0f}" for rate in rates.values()) + " idle",
+    )
+
+
 def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     bits = "the undisturbed run's bits" if found["same_store"] and not found["wrong"] else "**other bits**"
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
@@ -125,6 +169,10 @@ TABLES = {
     "optimizer_memory": _optimizer_memory,
     "optimizer_disk": _optimizer_disk,
     "out_of_core": _out_of_core,
+    "network_goodput": _network_goodput,
+    "network_aggregate": _network_aggregate,
+    "network_loss": _network_loss,
+    "network_heartbeats": _network_heartbeats,
     "network_parity": _network_parity,
     "network_faults": _network_faults,
 }

@@ -55,6 +55,7 @@ void SendWindow::take_state(std::uint64_t ack, std::uint64_t credit, Time now) {
     ack_ = ack;
     moved_at_ = now;
     patience_ = 0;
+    stall_burst_ = 1;
     std::erase_if(missing_, [this](std::uint64_t sequence) {
         if (sequence >= ack_) return false;
         queued_[sequence % queued_.size()] = false;
@@ -85,7 +86,8 @@ std::uint64_t SendWindow::resend_if_stalled(Time now, Time timeout, Time longest
     if (now < moved_at_ + patience_) return 0;
     moved_at_ = now;
     patience_ = std::min(2 * patience_, longest_timeout);
-    const std::uint64_t length = std::min(next_ - ack_, most);
+    const std::uint64_t length = std::min(next_ - ack_, stall_burst_);
+    stall_burst_ = std::min(2 * stall_burst_, most);
     return take_hole({ack_, static_cast<std::uint32_t>(length), 0}, now, timeout);
 }
 
@@ -115,6 +117,7 @@ void SendWindow::reset() {
     missing_.clear();
     queued_.assign(queued_.size(), false);
     moved_at_ = patience_ = 0;
+    stall_burst_ = 1;
 }
 
 }  // namespace luwu::fabric

@@ -45,7 +45,8 @@ class SendWindow {
     void take_state(std::uint64_t ack, std::uint64_t credit, Time now);
     // Missing at the receiver: sent again unless that was done less than `min_age` ago. Returns how many.
     std::uint64_t take_hole(const Hole& hole, Time now, Time min_age);
-    // Sends again from `ack` if it has not moved for a while: at most `most` packets, and the while doubles.
+    // Sends again from `ack` if it has not moved for a while: one packet, which the answer may have been slow to, then
+    // twice as many each time, at most `most`; the while doubles, too.
     std::uint64_t resend_if_stalled(Time now, Time timeout, Time longest_timeout, std::uint64_t most);
     // The next packet to send, of those below `ready`: one that is missing first, then a new one.
     [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t ready, Time now);
@@ -70,6 +71,7 @@ class SendWindow {
     std::deque<std::uint64_t> missing_;
     Time moved_at_ = 0;  // when ack last moved, or all was acknowledged before something was sent
     Time patience_ = 0;  // of the present stall
+    std::uint64_t stall_burst_ = 1;
     Time answered_in_ = 0;
     std::uint64_t resent_ = 0;
 };

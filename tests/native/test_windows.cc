@@ -108,6 +108,7 @@ struct SendModel {
     std::map<std::uint64_t, Time> sent_at{};
     Time moved_at = 0;
     Time patience = 0;
+    std::uint64_t burst = 1;
 
     void take_state(std::uint64_t new_ack, std::uint64_t new_credit, Time now) {
         credit = std::max(credit, new_credit);
@@ -115,6 +116,7 @@ struct SendModel {
         ack = new_ack;
         moved_at = now;
         patience = 0;
+        burst = 1;
         std::erase_if(missing, [this](std::uint64_t sequence) { return sequence < ack; });
     }
     std::uint64_t take_hole(std::uint64_t first, std::uint64_t length, Time now, Time min_age) {
@@ -135,7 +137,9 @@ struct SendModel {
         if (now < moved_at + patience) return 0;
         moved_at = now;
         patience = std::min(2 * patience, longest);
-        return take_hole(ack, most, now, timeout);
+        const std::uint64_t length = std::min(burst, most);
+        burst *= 2;
+        return take_hole(ack, length, now, timeout);
     }
     [[nodiscard]] bool may_send(std::uint64_t ready) const {
         return next < ready && next < credit && next < ack + slots;
