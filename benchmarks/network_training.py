@@ -71,12 +71,14 @@ class Worker:
 
 
 class Site:
-    """Hosts for a server, a switch and workers, whose links have wires; use as a context manager.
+    """Hosts for servers, a switch and workers, whose links have wires if asked for; use as a context manager.
 
     `settings` (shape, rows) are the workers', which start at once and stay.
     """
 
-    def __init__(self, folder: Path, workers: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, workers: int, settings: dict[str, Any], *, servers: int = 1, wired: bool = True
+    ) -> None:
         self._stack = ExitStack()
         self._folder = folder
         self._settings = settings
@@ -86,8 +88,11 @@ class Site:
             with ExitStack() as undo:
                 undo.push(self._stack.__exit__)
                 names = [f"w{rank}" for rank in range(workers)]
-                hosts = self.network.star("server", "switch", *names, switch="ethernet", wired=names)
-                self.server, self.switch, *self._hosts = hosts
+                named = ["server", *(f"server-{number}" for number in range(1, servers))]
+                everyone = (*named, "switch", *names)
+                hosts = self.network.star(*everyone, switch="ethernet", wired=names if wired else False)
+                self.servers, self.switch, self._hosts = hosts[:servers], hosts[servers], hosts[servers + 1 :]
+                self.server = self.servers[0]
                 self.workers = [self._start_worker(rank) for rank in range(workers)]
                 for worker in self.workers:
                     worker.receive()
@@ -119,12 +124,15 @@ class Site:
         self.workers[rank].receive()
 
     def start_server(self, store: Path, workers: int, form: str = "int32") -> Process:
-        """`luwu server`; returns once it listens."""
-        flags = {
-            "store": store, "workers": workers, "memory": SERVER_MEMORY, "listen": f"{self.server.address}:{PORT}",
-            "transport": "udp", "switches": 1, "form": form, "optimizer-threads": 1,
+        """`luwu server` over UDP, with a switch; returns once it listens."""
+        return self._start_server(self.server, store, workers, transport="udp", switches=1, form=form)
+
+    def _start_server(self, host: Host, store: Path, workers: int, **flags: Any) -> Process:
+        common = {
+            "store": store, "workers": workers, "memory": SERVER_MEMORY, "listen": f"{host.address}:{PORT}",
+            "optimizer-threads": 1,
         }  # fmt: skip
-        return self._start(self.server, "server", flags)
+        return self._start(host, "server", {**common, **flags})
 
     def start_switch(self) -> Process:
         """`luwu switch`; returns once it listens."""
@@ -153,6 +161,21 @@ class Site:
         finally:
             switch.stop()
             server.stop()
+
+    @contextmanager
+    def sharing(self, folder: Path, workers: int, servers: int, transport: str) -> Iterator[str]:
+        """The first `servers`, without a switch, each with a store in the folder; the URL of them all."""
+        hosts = self.servers[:servers]
+        running = [
+            self._start_server(host, folder / host.name, workers, transport=transport, switches=0) for host in hosts
+        ]
+        try:
+            yield "luwu://" + ",".join(f"{host.address}:{PORT}" for host in hosts)
+        except BenchmarkError as error:
+            raise BenchmarkError("\n".join([str(error), *(server.report() for server in running)])) from error
+        finally:
+            for server in running:
+                server.stop()
 
     def join(self, where: str, workers: int, dtype: str = "float32") -> int:
         """Has the first `workers` join; the step that they stand at."""

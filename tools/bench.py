@@ -4,7 +4,7 @@ usage: python tools/bench.py [--quick] [NAME ...]
 
 A benchmark is a file in benchmarks/ that can be run; its last line is one JSON object with at least `name`, `ours`,
 `peer`, `ratio`, `bar` and `ok`. The table goes to benchmarks/results/DATE.md, everything that the benchmarks reported
-to DATE.json beside it. With names only those run, and take the place of their rows in the day's table. The exit
+to DATE.json beside it. With names only those run, and take the place of their rows in the newest table. The exit
 status is 1 when a benchmark failed or missed its bar.
 """
 
@@ -132,9 +132,10 @@ def markdown(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any], com
     return "\n".join(lines) + "\n"
 
 
-def earlier_results(path: Path) -> list[dict[str, Any]]:
-    """What earlier runs of the same day have written, nothing if there were none."""
-    return json.loads(path.read_text())["results"] if path.exists() else []
+def earlier_results(folder: Path, suffix: str) -> list[dict[str, Any]]:
+    """The newest table's rows, nothing if there is none; each has the day it was measured on."""
+    tables = sorted(folder.glob(f"????-??-??{suffix}.json"))
+    return json.loads(tables[-1].read_text())["results"] if tables else []
 
 
 def main() -> int:
@@ -154,8 +155,9 @@ def main() -> int:
     about = describe_machine()
     folder = BENCHMARKS / "results"
     folder.mkdir(exist_ok=True)
-    name = datetime.date.today().isoformat() + ("-quick" if options else "")
-    found = {result["name"]: result for result in earlier_results(folder / f"{name}.json")} if wanted.names else {}
+    suffix = "-quick" if options else ""
+    name = datetime.date.today().isoformat() + suffix
+    found = {result["name"]: result for result in earlier_results(folder, suffix)} if wanted.names else {}
     found |= {stem: run_program(known[stem], options, environment) for stem in wanted.names or known}
     results = [found[stem] for stem in sorted(found)]
     report = markdown(results, about, " ".join(["make bench", *options]))

@@ -154,6 +154,19 @@ def _network_heartbeats(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _network_servers(found: Mapping[str, Any]) -> Iterable[Row]:
+    for transport, times in found["seconds_per_step"].items():
+        several = ", ".join(
+            f"{servers} {1000 * seconds:.0f} ms" for servers, seconds in times.items() if servers != "1"
+        )
+        yield (
+            f"a step over {transport.upper()}, the model over 2, 4 servers with links of "
+            f"{found['rate_bits'] / 1e6:.0f} Mb/s",
+            several,
+            f"one server {1000 * times['1']:.0f} ms",
+        )
+
+
 def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     bits = "the undisturbed run's bits" if found["same_store"] and not found["wrong"] else "**other bits**"
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
@@ -174,6 +187,7 @@ TABLES = {
     "network_loss": _network_loss,
     "network_heartbeats": _network_heartbeats,
     "network_parity": _network_parity,
+    "network_servers": _network_servers,
     "network_faults": _network_faults,
 }
 
@@ -183,9 +197,11 @@ def figures(path: Path) -> str:
     report = json.loads(path.read_text())
     about = report["machine"]
     results = {result["name"]: result for result in report["results"]}
+    dates = sorted({result["machine"]["date"][:10] for result in results.values()})
+    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
     missed = ", ".join(f"`{name}`" for name, result in results.items() if not result["ok"])
     lines = [
-        f"Measured on {about['date'][:10]}: {about['processor']}, {about['cores']} cores,"
+        f"Measured on {days}: {about['processor']}, {about['cores']} cores,"
         f" {about['memory_bytes'] / 2**30:.0f} GiB, a virtual disk; both sides in one run, medians"
         f" ([all of it]({path.resolve().relative_to(ROOT).with_suffix('.md')}), [how](benchmarks/README.md)).",
         f"Bars that were missed: {missed or 'none'}.",

@@ -39,13 +39,13 @@ std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& f
                                                fabric::TcpConfig{address, port, job, make_tls(tls), timing});
 }
 
-std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers,
-                                                  const std::vector<std::uint32_t>& homes, std::uint32_t rank,
-                                                  std::uint32_t workers, const std::vector<BlockSpec>& blocks,
+std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
+                                                  std::uint32_t rank, std::uint32_t workers,
+                                                  const std::vector<BlockSpec>& blocks,
                                                   const std::string& parameter_dtype, double reconnect_seconds,
                                                   const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
     auto worker = std::make_unique<fabric::RemoteWorker>(
-        make_remote_config({servers, homes, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls}));
+        make_remote_config({servers, cuts, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls}));
     wait_connected(*worker);
     return worker;
 }
@@ -122,9 +122,10 @@ void bind_remote_worker(nb::module_& module) {
     using Self = fabric::RemoteWorker;
     nb::class_<Self>(module, "RemoteWorker",
                      "A worker's connections to the TcpServers of its job, with memory of its own.")
-        .def(nb::new_(&make_worker), "servers"_a, "homes"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
+        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
              "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(),
-             "Returns when it is connected. homes: which server has each block. tls: paths of the PEM files "
+             "Returns when it is connected. cuts: (server, first element, elements) of each block, in order. tls: "
+             "paths of the PEM files "
              "(certificate, key, ca).")
         .def(
             "endpoint",

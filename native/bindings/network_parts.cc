@@ -38,12 +38,12 @@ std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files
 }
 
 fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
-    fabric::RemoteConfig config{
-        make_shape(parts.blocks, parts.parameter_dtype, store::kChunkStep), {}, {}, fabric::Placement(parts.homes)};
+    const store::StoreShape shape = make_shape(parts.blocks, parts.parameter_dtype, store::kChunkStep);
+    fabric::RemoteConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
     for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
-    if (parts.homes.size() != parts.blocks.size() || config.placement.servers() != parts.servers.size()) {
-        throw Error(ErrorKind::invalid, "homes: expected the server of each of " + std::to_string(parts.blocks.size()) +
-                                            " blocks, on " + std::to_string(parts.servers.size()) + " servers");
+    if (config.placement.servers() != parts.servers.size()) {
+        throw Error(ErrorKind::invalid, "cuts: expected " + std::to_string(parts.servers.size()) + " servers, found " +
+                                            std::to_string(config.placement.servers()));
     }
     fabric::Timing timing = parts.timing;
     timing.reconnect = milliseconds("reconnect_seconds", parts.reconnect_seconds);

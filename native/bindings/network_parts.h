@@ -28,10 +28,11 @@ struct ServerLink {
     fabric::Token token;
     bool initialised;
 };
+using Cuts = std::vector<std::vector<fabric::Placement::Cut>>;  // of each block
 // What RemoteWorker and UdpWorker are made of.
 struct WorkerParts {
     std::vector<ServerLink> servers;
-    std::vector<std::uint32_t> homes;
+    Cuts cuts;
     std::uint32_t rank;
     std::uint32_t workers;
     std::vector<BlockSpec> blocks;

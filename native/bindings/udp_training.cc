@@ -95,15 +95,14 @@ void bind_server(nb::module_& module) {
         .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
 }
 
-std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& servers,
-                                               const std::vector<std::uint32_t>& homes, std::uint32_t rank,
-                                               std::uint32_t workers, const std::vector<BlockSpec>& blocks,
-                                               const std::string& parameter_dtype, double reconnect_seconds,
-                                               const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls) {
+std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
+                                               std::uint32_t rank, std::uint32_t workers,
+                                               const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                                               double reconnect_seconds, const std::vector<UdpPlace*>& places,
+                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
     if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
     const fabric::RemoteConfig config =
-        make_remote_config({servers, homes, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls});
+        make_remote_config({servers, cuts, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls});
     std::vector<fabric::UdpSocket> sockets;
     for (UdpPlace* place : places) {
         if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
@@ -145,7 +144,7 @@ void bind_worker(nb::module_& module) {
         .def_ro("port", &UdpPlace::port);
     using Self = fabric::UdpWorker;
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
-        .def(nb::new_(&make_worker), "servers"_a, "homes"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
+        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
              "reconnect_seconds"_a, "places"_a, "timing"_a, "tls"_a = nb::none(),
              "As RemoteWorker; takes the sockets of the places, one for each server.")
         .def(

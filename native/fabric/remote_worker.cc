@@ -1,6 +1,7 @@
 #include "fabric/remote_worker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,20 @@ std::vector<std::uint64_t> parameter_bytes(const store::StoreShape& shape) {
         bytes.push_back(block.elements * kernels::size_of(shape.parameter_dtype));
     }
     return bytes;
+}
+
+// Calls `done` when it was called so often itself; with false if it ever was.
+StepPath::Done when_all(std::size_t count, StepPath::Done done) {
+    struct Joint {
+        std::atomic<std::size_t> left;
+        std::atomic<bool> ok;
+        StepPath::Done done;
+    };
+    auto joint = std::make_shared<Joint>(count, true, std::move(done));
+    return [joint = std::move(joint)](bool ok) {
+        if (!ok) joint->ok = false;
+        if (--joint->left == 0) joint->done(joint->ok);
+    };
 }
 
 }  // namespace
@@ -92,15 +107,21 @@ std::optional<Error> RemoteWorker::failure() const {
 }
 
 void RemoteWorker::fetch(std::uint32_t block, bool alone, std::span<std::byte> into) {
-    StepPath::Done done = [this, block](bool ok) { window_.fetched(block, ok); };
-    if (step_path_ == nullptr) {
-        return link_of(block).post({FrameKind::pull, placement_.local(block), {}, into, std::move(done)});
+    const auto pieces = placement_.pieces(block);
+    const auto all = when_all(pieces.size(), [this, block](bool ok) { window_.fetched(block, ok); });
+    for (const Piece& piece : pieces) {
+        StepPath::Done done = all;
+        const auto memory = into.subspan(piece.first * parameter_size(), piece.elements * parameter_size());
+        if (step_path_ == nullptr) {
+            links_[piece.server]->post({FrameKind::pull, piece.block, {}, memory, std::move(done)});
+        } else if (alone || !step_path_->pull(piece, memory, done)) {
+            read(piece, memory, std::move(done));
+        }
     }
-    if (alone || !step_path_->pull(block, into, done)) read(block, into, std::move(done));
 }
 
-void RemoteWorker::read(std::uint32_t block, std::span<std::byte> into, StepPath::Done done) {
-    link_of(block).post({FrameKind::read, placement_.local(block), {}, into, std::move(done)});
+void RemoteWorker::read(const Piece& piece, std::span<std::byte> into, StepPath::Done done) {
+    links_[piece.server]->post({FrameKind::read, piece.block, {}, into, std::move(done)});
 }
 
 void RemoteWorker::handle(Request& request) {
@@ -145,24 +166,36 @@ std::optional<std::span<const std::byte>> RemoteWorker::sent(const Request& requ
 
 void RemoteWorker::handle_push(Request& request) {
     const store::BlockShape& block = shape_.blocks[request.block];
-    const auto gradient = sent(request, block.elements * kernels::size_of(shape_.parameter_dtype));
+    const auto gradient = sent(request, block.elements * parameter_size());
     if (gradient && !block.trainable) {
         fail(Error(ErrorKind::invalid, "the worker pushed block '" + block.name + "', which is frozen"));
     }
     if (!gradient || !block.trainable) return Streams::reply(request, false);
-    StepPath::Done done = [&request](bool ok) { Streams::reply(request, ok); };
-    if (step_path_ != nullptr) return step_path_->push(request.block, gradient->data(), std::move(done));
-    link_of(request.block).post({FrameKind::push, placement_.local(request.block), *gradient, {}, std::move(done)});
+    const auto pieces = placement_.pieces(request.block);
+    const auto all = when_all(pieces.size(), [&request](bool ok) { Streams::reply(request, ok); });
+    for (const Piece& piece : pieces) {
+        const auto part = gradient->subspan(piece.first * parameter_size(), piece.elements * parameter_size());
+        if (step_path_ != nullptr) {
+            step_path_->push(piece, part.data(), all);
+        } else {
+            links_[piece.server]->post({FrameKind::push, piece.block, part, {}, all});
+        }
+    }
 }
 
 void RemoteWorker::handle_initialise(Request& request) {
     const auto values = sent(request, shape_.blocks[request.block].elements * sizeof(float));
     if (!values) return Streams::reply(request, false);
-    if (!takes_values(placement_.server(request.block))) return Streams::reply(request, true);
-    link_of(request.block)
-        .post({FrameKind::initialise, placement_.local(request.block), *values, {}, [&request](bool ok) {
-                   Streams::reply(request, ok);
-               }});
+    const auto pieces = placement_.pieces(request.block);
+    const auto all = when_all(pieces.size(), [&request](bool ok) { Streams::reply(request, ok); });
+    for (const Piece& piece : pieces) {
+        if (!takes_values(piece.server)) {
+            all(true);
+            continue;
+        }
+        const auto part = values->subspan(piece.first * sizeof(float), piece.elements * sizeof(float));
+        links_[piece.server]->post({FrameKind::initialise, piece.block, part, {}, all});
+    }
 }
 
 void RemoteWorker::finish_initialise(Request& request, std::uint32_t server) {

@@ -21,9 +21,9 @@ class StepPath {
   public:
     using Done = std::function<void(bool ok)>;
     virtual ~StepPath() = default;
-    // The whole block into this memory. False: it belongs to no step.
-    virtual bool pull(std::uint32_t block, std::span<std::byte> into, Done& done) = 0;
-    virtual void push(std::uint32_t block, const std::byte* gradient, Done done) = 0;
+    // The whole piece into this memory. False: it belongs to no step.
+    virtual bool pull(const Piece& piece, std::span<std::byte> into, Done& done) = 0;
+    virtual void push(const Piece& piece, const std::byte* gradient, Done done) = 0;
 };
 
 struct RemoteConfig {
@@ -47,8 +47,8 @@ class RemoteWorker {
     // Descriptors of control, window and arena; they stay the worker's. The endpoint's rank in them is 0.
     [[nodiscard]] std::array<int, 3> files() const;
     [[nodiscard]] std::unique_ptr<Endpoint> endpoint(MapMode window_mode) const;
-    // Pulls a block over TCP that belongs to no step.
-    void read(std::uint32_t block, std::span<std::byte> into, StepPath::Done done);
+    // Pulls over TCP what belongs to no step.
+    void read(const Piece& piece, std::span<std::byte> into, StepPath::Done done);
     void fail(const Error& error);  // whoever waits raises it; the first one counts
     void close();                   // the same, that it was closed here; ends all threads
     [[nodiscard]] std::optional<Error> failure() const;
@@ -65,7 +65,7 @@ class RemoteWorker {
     void finish_initialise(Request& request, std::uint32_t server);  // and those behind it, one by one
     // A block's bytes in the arena; nothing, having failed, where they are not there.
     [[nodiscard]] std::optional<std::span<const std::byte>> sent(const Request& request, std::uint64_t bytes);
-    [[nodiscard]] TcpLink& link_of(std::uint32_t block) { return *links_[placement_.server(block)]; }
+    [[nodiscard]] std::uint64_t parameter_size() const { return kernels::size_of(shape_.parameter_dtype); }
     [[nodiscard]] bool takes_values(std::uint32_t server) const {
         return initialised_.empty() || !initialised_[server];
     }

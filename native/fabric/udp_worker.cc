@@ -43,23 +43,23 @@ void UdpWorker::end_step() {
     for (const auto& tree : trees_) tree->port.call([&tree] { tree->in_step = false; });
 }
 
-bool UdpWorker::pull(std::uint32_t block, std::span<std::byte> into, Done& done) {
-    Tree& tree = tree_of(block);
+bool UdpWorker::pull(const Piece& piece, std::span<std::byte> into, Done& done) {
+    Tree& tree = *trees_[piece.server];
     if (!tree.port.started()) return false;
     return tree.port.call([&] {
         if (!tree.in_step || tree.given_up) return false;
-        tree.port.pull({placement_.local(block), into, std::move(done)});
+        tree.port.pull({piece.block, into, std::move(done)});
         return true;
     });
 }
 
-void UdpWorker::push(std::uint32_t block, const std::byte* gradient, Done done) {
-    Tree& tree = tree_of(block);
+void UdpWorker::push(const Piece& piece, const std::byte* gradient, Done done) {
+    Tree& tree = *trees_[piece.server];
     if (!tree.port.started()) return remote_->fail(Error(ErrorKind::order, "a push came before the network did"));
-    auto exponents = exponents_of(gradient, shape_.parameter_dtype, shape_.blocks[block].elements);
+    auto exponents = exponents_of(gradient, shape_.parameter_dtype, piece.elements);
     tree.port.call([&] {
         if (!tree.in_step || tree.given_up) return tree.port.post([done = std::move(done)] { done(true); });
-        tree.port.push(placement_.local(block), gradient, std::move(exponents), std::move(done));
+        tree.port.push(piece.block, gradient, std::move(exponents), std::move(done));
     });
 }
 
@@ -68,7 +68,7 @@ void UdpWorker::interrupted(std::uint32_t server, std::deque<UdpPort::Pull> pull
     tree.given_up = true;
     for (UdpPort::Pull& pull : pulls) {
         tree.port.post([this, server, pull = std::move(pull)]() mutable {
-            remote_->read(placement_.block(server, pull.block), pull.into, std::move(pull.done));
+            remote_->read(placement_.piece(server, pull.block), pull.into, std::move(pull.done));
         });
     }
 }

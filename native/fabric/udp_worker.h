@@ -32,7 +32,7 @@ class UdpWorker final : private StepPath {
     }
 
   private:
-    // A server's blocks come and go through a tree of their own. The port's lock guards the rest.
+    // What a server has comes and goes through a tree of its own. The port's lock guards the rest.
     struct Tree {
         Tree(UdpSocket socket, UdpPort::Events events) : port(std::move(socket), std::move(events)) {}
         bool in_step = false;
@@ -40,10 +40,9 @@ class UdpWorker final : private StepPath {
         UdpPort port;
     };
 
-    bool pull(std::uint32_t block, std::span<std::byte> into, Done& done) override;
-    void push(std::uint32_t block, const std::byte* gradient, Done done) override;
+    bool pull(const Piece& piece, std::span<std::byte> into, Done& done) override;
+    void push(const Piece& piece, const std::byte* gradient, Done done) override;
     void interrupted(std::uint32_t server, std::deque<UdpPort::Pull> pulls);
-    [[nodiscard]] Tree& tree_of(std::uint32_t block) { return *trees_[placement_.server(block)]; }
 
     store::StoreShape shape_;
     Placement placement_;

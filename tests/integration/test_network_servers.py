@@ -45,13 +45,15 @@ def url_of(*named: NetworkServer | ServerProcess) -> str:
 def parts_of(store: Path, count: int) -> list[list[np.ndarray]]:
     """What each of so many servers would hold of the one whose store this is."""
     held = contents(store)
-    planes = len(held) // len(small_manifest().blocks)
-    blocks = [held[planes * number : planes * (number + 1)] for number in range(len(small_manifest().blocks))]
-    homes = stripe(small_manifest(), count).homes
-    return [
-        [plane for block, home in zip(blocks, homes, strict=True) if home.server == server for plane in block]
-        for server in range(count)
-    ]
+    manifest = small_manifest()
+    planes = len(held) // len(manifest.blocks)
+    parts: list[list[np.ndarray]] = [[] for _ in range(count)]
+    for number, pieces in enumerate(stripe(manifest, count).pieces):
+        for piece in pieces:
+            for plane in held[planes * number : planes * (number + 1)]:
+                size = plane.nbytes // manifest.blocks[number].elements // plane.itemsize
+                parts[piece.server].append(plane[size * piece.first : size * (piece.first + piece.elements)])
+    return parts
 
 
 def same_as_one(folder: Path, count: int, one: Path) -> bool:

@@ -51,7 +51,13 @@ fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_
     return {config.shape,
             config.held,
             {{"127.0.0.1", port, kJob, rank, config.workers, token_of(rank), std::nullopt, timing}},
-            fabric::Placement(std::vector<std::uint32_t>(config.shape.blocks.size(), 0))};
+            whole(config.shape)};
+}
+
+fabric::Placement whole(const store::StoreShape& shape) {
+    std::vector<std::vector<fabric::Placement::Cut>> cuts;
+    for (const store::BlockShape& block : shape.blocks) cuts.push_back({{0U, 0U, block.elements}});
+    return {shape, cuts};
 }
 
 void wait_until(const std::function<bool()>& holds) {

@@ -31,6 +31,8 @@ std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& conf
                                                 const fabric::TcpConfig& tcp = tcp_config());
 fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
                                    const fabric::Timing& timing = kTiming);
+// All of each block on one server.
+fabric::Placement whole(const store::StoreShape& shape);
 // Until something is so; fails the test after many seconds.
 void wait_until(const std::function<bool()>& holds);
 std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);

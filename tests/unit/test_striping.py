@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 
 import pytest
 from tests.integration.fabric_worker import small_manifest
 
 from luwu.errors import ConfigError, ManifestMismatchError
 from luwu.fabric.address import parse_urls
-from luwu.fabric.striping import Share, Standing, share_out, stripe
+from luwu.fabric.striping import PIECE_STEP, Piece, Share, Standing, cut_segments, share_out, stripe
 
 URLS = ["luwu://a:1", "luwu://b:1", "luwu://c:1"]
 FIRST = uuid.UUID(int=7).hex
 SECOND = uuid.uuid5(uuid.UUID(int=7), "1").hex
 
 
-def test_every_server_gets_its_share_of_what_is_moved() -> None:
-    manifest = small_manifest(blocks=9, elements=1000)
-    striping = stripe(manifest, 3)
-    assert sorted(sum(block.elements for block in part.blocks) for part in striping.parts) == [3000, 3000, 3064]
-    for block, home in zip(manifest.blocks, striping.homes, strict=True):
-        assert striping.parts[home.server].blocks[home.block] == block
-    assert [home.server for home in striping.homes[1:7]] == [1, 2, 0, 1, 2, 0]  # neighbours come over different links
+@pytest.mark.parametrize("servers", [1, 2, 3, 5])
+def test_every_server_has_as_much_of_every_block(servers: int) -> None:
+    manifest = small_manifest(blocks=5, elements=20 * PIECE_STEP + 7)
+    striping = stripe(manifest, servers)
+    for number, (block, pieces) in enumerate(zip(manifest.blocks, striping.pieces, strict=True)):
+        end = 0
+        for piece in pieces:
+            assert (piece.first, piece.first % PIECE_STEP) == (end, 0)
+            end += piece.elements
+            own = striping.parts[piece.server].blocks[piece.block]
+            assert (own.name, own.first, own.elements) == (block.name, piece.first, piece.elements)
+            assert own.parameters == block.parameters
+        assert end == block.elements
+        if number > 0:
+            assert sorted(striping.servers_of(number)) == list(range(servers))
+            lengths = [piece.elements for piece in pieces]
+            assert max(lengths) <= -(-block.elements // servers) + PIECE_STEP
+    assert sum(len(part.blocks) for part in striping.parts) == sum(map(len, striping.pieces))
 
 
-def test_a_frozen_block_is_moved_once() -> None:
-    manifest = small_manifest(blocks=4, elements=1000)
-    frozen = replace(
-        manifest, blocks=tuple(replace(block, trainable=number > 2) for number, block in enumerate(manifest.blocks))
-    )
-    striping = stripe(frozen, 2)
-    assert [home.server for home in striping.homes] == [0, 1, 0, 1, 0]
+def test_small_blocks_go_to_the_servers_in_turn() -> None:
+    striping = stripe(small_manifest(blocks=5, elements=100), 3)
+    assert [striping.servers_of(block) for block in range(6)] == [[0], [1], [2], [0], [1], [2]]
 
 
 def test_one_server_has_all() -> None:
@@ -40,9 +46,23 @@ def test_one_server_has_all() -> None:
     assert stripe(manifest, 1).parts == (manifest,)
 
 
-def test_more_servers_than_blocks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="at most one for each of 3 blocks, found 4"):
-        stripe(small_manifest(blocks=2), 4)
+def test_a_server_with_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 3 for so small a model, found 4"):
+        stripe(small_manifest(blocks=2, elements=100), 4)
+
+
+@pytest.mark.parametrize(
+    ("first", "elements", "expected"),
+    [
+        (0, 100, [(10, 0), (40, 1), (100, 0)]),
+        (0, 10, [(10, 0)]),
+        (10, 20, [(20, 1)]),
+        (5, 40, [(5, 0), (35, 1), (40, 0)]),
+        (40, 60, [(60, 0)]),
+    ],
+)
+def test_segments_are_cut_as_the_block_is(first: int, elements: int, expected: list[tuple[int, int]]) -> None:
+    assert cut_segments([(10, 0), (40, 1), (100, 0)], Piece(0, 0, first, elements)) == expected
 
 
 def test_fresh_stores_are_made_as_parts_of_one_job() -> None:

@@ -10,6 +10,7 @@ from luwu import _native
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.credentials import TlsFiles
+from luwu.fabric.striping import Striping
 from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.wiring import look_up, make_wiring
 from luwu.store.manifest import Manifest
@@ -63,10 +64,10 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """What a link needs to know; ``homes``: which server has each block."""
+    """What a link needs to know."""
 
     servers: list[ServerSettings]
-    homes: list[int]
+    striping: Striping
     rank: int
     workers: int
     manifest: Manifest
@@ -133,7 +134,9 @@ def _common(settings: LinkSettings) -> dict[str, Any]:
             _native.ServerLink(server.address, server.port, server.job, server.token, _has_values(settings, server))
             for server in settings.servers
         ],
-        "homes": settings.homes,
+        "cuts": [
+            [(piece.server, piece.first, piece.elements) for piece in pieces] for pieces in settings.striping.pieces
+        ],
         "rank": settings.rank,
         "workers": settings.workers,
         "blocks": block_specs(settings.manifest),

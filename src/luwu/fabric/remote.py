@@ -17,7 +17,7 @@ from luwu.fabric.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.fabric.remote_endpoint import RemoteEndpoint
 from luwu.fabric.remote_server import RemoteServer
 from luwu.fabric.session import Session
-from luwu.fabric.striping import Share, Striping, share_out, stripe
+from luwu.fabric.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.store.manifest import Manifest
 
@@ -61,11 +61,11 @@ class RemoteSession(Session):
     def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
         assert self._striping is not None
-        home = self._striping.homes[block]
-        request = pb.SetSegmentsRequest(block=home.block)
-        for end, group in segments:
-            request.segments.add(end=end, group=group)
-        self._servers[home.server].control.call("SetSegments", request)
+        for piece in self._striping.pieces[block]:
+            request = pb.SetSegmentsRequest(block=piece.block)
+            for end, group in cut_segments(segments, piece):
+                request.segments.add(end=end, group=group)
+            self._servers[piece.server].control.call("SetSegments", request)
 
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the first server."""
@@ -92,7 +92,7 @@ class RemoteSession(Session):
         link = self._open_link(
             LinkSettings(
                 servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
-                homes=[home.server for home in striping.homes],
+                striping=striping,
                 rank=self.rank,
                 workers=self.workers,
                 manifest=manifest,
@@ -106,8 +106,7 @@ class RemoteSession(Session):
         if error is not None:  # it came before there was a link to tell
             link.fail(type(error).__name__, str(error))
         controls = [server.control for server in self._servers]
-        homes = [home.server for home in striping.homes]
-        self._endpoint = RemoteEndpoint(link, controls, homes, shared_window=shared_window)
+        self._endpoint = RemoteEndpoint(link, controls, striping, shared_window=shared_window)
         self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
         return any(reply.fresh for reply in replies)
 

@@ -11,6 +11,7 @@ import grpc
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.control import ControlClient
 from luwu.fabric.links import WorkerLink
+from luwu.fabric.striping import Striping
 from luwu.worker.interface import DataEndpoint, HyperParameters, Memory
 
 
@@ -22,17 +23,17 @@ class RemoteEndpoint:
     Args:
         link: the data plane.
         controls: of each server.
-        homes: which server has each block.
+        striping: which servers have what of each block.
         shared_window: map parameters so that a device can copy from them.
     """
 
     def __init__(
-        self, link: WorkerLink, controls: Sequence[ControlClient], homes: Sequence[int], *, shared_window: bool
+        self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping, *, shared_window: bool
     ) -> None:
         self._link = link
         self._data: DataEndpoint = link.endpoint(shared_window)
         self._controls = controls
-        self._homes = homes
+        self._striping = striping
         self._pushes = [0] * len(controls)
         self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
         self._commits: dict[int, list[grpc.Future]] = {}
@@ -77,9 +78,9 @@ class RemoteEndpoint:
     def push(self, block: int, arena_offset: int) -> int:
         """Hand over a block's gradient; once waited for, the buffer may be reused."""
         handle = self._data.push(block, arena_offset)
-        server = self._homes[block]
-        self._pushes[server] += 1
-        self._last_pushes[server] = handle
+        for server in self._striping.servers_of(block):
+            self._pushes[server] += 1
+            self._last_pushes[server] = handle
         return handle
 
     def initialise(self, block: int, arena_offset: int) -> int:

@@ -8,22 +8,31 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from luwu.errors import ConfigError, ManifestMismatchError
-from luwu.store.manifest import Manifest
+from luwu.store.manifest import BlockManifest, Manifest
+
+PIECE_STEP = 2048
+"""Elements: whole chunks of the smallest size, and whole groups that share an exponent, so cuts change no bit."""
 
 
-class BlockHome(NamedTuple):
-    """Where a block is: the server's number, and the block's own number there."""
+class Piece(NamedTuple):
+    """Elements of a block that one server has: its number, the piece's block number there, first element, how many."""
 
     server: int
     block: int
+    first: int
+    elements: int
 
 
 @dataclass(frozen=True)
 class Striping:
-    """``homes`` of all blocks, and ``parts``: each server's own manifest."""
+    """``pieces`` of each block, in the order of their elements, and ``parts``: each server's own manifest."""
 
-    homes: tuple[BlockHome, ...]
+    pieces: tuple[tuple[Piece, ...], ...]
     parts: tuple[Manifest, ...]
+
+    def servers_of(self, block: int) -> list[int]:
+        """Which servers have something of a block."""
+        return [piece.server for piece in self.pieces[block]]
 
 
 @dataclass(frozen=True)
@@ -53,26 +62,40 @@ class Share:
 
 
 def stripe(manifest: Manifest, servers: int) -> Striping:
-    """Give each block, in their order, to the server that moves the fewest bytes in a step so far.
+    """Cut each block into one piece for each server, so that all links and disks carry the same.
+
+    Cuts are at multiples of `PIECE_STEP` elements. Of a block with fewer pieces than servers, the next servers in turn
+    have one.
 
     Raises:
-        ConfigError: fewer blocks than servers.
+        ConfigError: a server would have nothing.
     """
-    if len(manifest.blocks) < servers:
-        raise ConfigError(f"servers: expected at most one for each of {len(manifest.blocks)} blocks, found {servers}")
-    moved = [0] * servers
-    counts = [0] * servers
-    homes = []
+    parts: list[list[BlockManifest]] = [[] for _ in range(servers)]
+    pieces = []
+    turn = 0
     for block in manifest.blocks:
-        server = moved.index(min(moved))
-        homes.append(BlockHome(server, counts[server]))
-        counts[server] += 1
-        moved[server] += block.elements * (2 if block.trainable else 1)  # pulled, and pushed
-    parts = tuple(
-        replace(manifest, blocks=tuple(b for b, home in zip(manifest.blocks, homes, strict=True) if home.server == i))
-        for i in range(servers)
-    )
-    return Striping(tuple(homes), parts)
+        length = -(-block.elements // (servers * PIECE_STEP)) * PIECE_STEP
+        found = []
+        for first in range(0, block.elements, length):
+            elements = min(length, block.elements - first)
+            found.append(Piece(turn, len(parts[turn]), first, elements))
+            parts[turn].append(replace(block, first=first, elements=elements))
+            turn = (turn + 1) % servers
+        pieces.append(tuple(found))
+    if not all(parts):
+        raise ConfigError(f"servers: expected at most {sum(map(bool, parts))} for so small a model, found {servers}")
+    return Striping(tuple(pieces), tuple(replace(manifest, blocks=tuple(part)) for part in parts))
+
+
+def cut_segments(segments: Sequence[tuple[int, int]], piece: Piece) -> list[tuple[int, int]]:
+    """The part of a block's (end element, group) segments that lies in a piece, counted from its first element."""
+    end = piece.first + piece.elements
+    starts = [0, *(stop for stop, _ in segments)]
+    return [
+        (min(stop, end) - piece.first, group)
+        for start, (stop, group) in zip(starts, segments, strict=False)
+        if stop > piece.first and start < end
+    ]
 
 
 def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:

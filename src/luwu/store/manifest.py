@@ -28,12 +28,16 @@ class ParameterManifest:
 
 @dataclass(frozen=True)
 class BlockManifest:
-    """One block: ``elements`` counts the padding that follows each parameter."""
+    """One block: ``elements`` counts the padding that follows each parameter.
+
+    One of several servers has ``elements`` of the model's block from ``first`` on, and all of its ``parameters``.
+    """
 
     name: str
     trainable: bool
     parameters: tuple[ParameterManifest, ...]
     elements: int
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool =
     if parameter is not None:
         return parameter
     for index, (mine, theirs) in enumerate(zip(expected.blocks, found.blocks, strict=False)):
-        if (mine.name, mine.trainable, mine.elements) != (theirs.name, theirs.trainable, theirs.elements):
+        if _extent(mine) != _extent(theirs):
             return f"block {index}: expected {_describe_block(mine)}, found {_describe_block(theirs)}"
     if len(expected.blocks) != len(found.blocks):
         return f"number of blocks: expected {len(expected.blocks)}, found {len(found.blocks)}"
@@ -110,8 +114,13 @@ def _describe_parameter(block: BlockManifest, parameter: ParameterManifest) -> s
     return f"shape {shape} ({kind}, element {parameter.offset} of block {block.name})"
 
 
+def _extent(block: BlockManifest) -> tuple[str, bool, int, int]:
+    return block.name, block.trainable, block.first, block.elements
+
+
 def _describe_block(block: BlockManifest) -> str:
-    return f"{block.name} ({'trainable' if block.trainable else 'frozen'}, {block.elements} elements)"
+    where = f" from {block.first}" if block.first else ""
+    return f"{block.name} ({'trainable' if block.trainable else 'frozen'}, {block.elements} elements{where})"
 
 
 def _block_from(raw: dict[str, Any]) -> BlockManifest:
@@ -124,4 +133,5 @@ def _block_from(raw: dict[str, Any]) -> BlockManifest:
         )
         for entry in raw["parameters"]
     )
-    return BlockManifest(str(raw["name"]), bool(raw["trainable"]), parameters, int(raw["elements"]))
+    first = int(raw.get("first", 0))
+    return BlockManifest(str(raw["name"]), bool(raw["trainable"]), parameters, int(raw["elements"]), first)

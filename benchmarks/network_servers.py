@@ -1,0 +1,90 @@
+"""Training with a model's blocks over 1, 2 and 4 servers whose links limit it: how much several of them help.
+
+Two workers on links that are wide enough for all servers. The model, data and steps are the same for every number of
+servers, and over TCP so must be the bits of all losses.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import arguments, result, run, table
+from network_training import Site, bits_of
+
+NAME = "network_servers"
+BAR = "with two servers a step at least 1.6x as fast as with one, with four 2.4x; over TCP the same bits"
+LEAST = {2: 1.6, 4: 2.4}
+SERVERS = (1, 2, 4)
+WORKERS = 2
+RATE_BITS = 100e6  # of a server's link
+TRANSPORTS = ("tcp", "udp")
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    steps = 4 if options.quick else 8
+    shape = {"layers": 8, "hidden": 128 if options.quick else 256, "heads": 4, "seq": 32}
+
+    def measure() -> dict[str, Any]:
+        seconds: dict[str, dict[int, float]] = {transport: {} for transport in TRANSPORTS}
+        moved: dict[str, dict[int, list[float]]] = {transport: {} for transport in TRANSPORTS}
+        bits: dict[str, set[str]] = {transport: set() for transport in TRANSPORTS}
+        with (
+            tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
+            Site(Path(folder), WORKERS, {"shape": shape, "rows": 1}, servers=SERVERS[-1], wired=False) as site,
+        ):
+            for host in site.servers:
+                host.link.limit(RATE_BITS, latency_seconds=0.1)
+            for transport in TRANSPORTS:
+                for servers in SERVERS:
+                    place = Path(folder) / f"{transport}-{servers}"
+                    with site.sharing(place, WORKERS, servers, transport) as url:
+                        site.join(url, WORKERS)
+                        before = [bytes_of(host) for host in site.servers[:servers]]
+                        answers = site.ask(WORKERS, "train", to=steps)
+                        after = [bytes_of(host) for host in site.servers[:servers]]
+                        site.ask(WORKERS, "leave")
+                    seconds[transport][servers] = statistics.median(answers[0]["seconds"][1:])
+                    moved[transport][servers] = [(b - a) / steps for a, b in zip(before, after, strict=True)]
+                    bits[transport].add(str(bits_of(answers)))
+        rows = [
+            [
+                transport,
+                servers,
+                1000 * found,
+                times[1] / found,
+                ", ".join(f"{b / 1e6:.1f}" for b in moved[transport][servers]),
+            ]
+            for transport, times in seconds.items()
+            for servers, found in times.items()
+        ]
+        table(["transport", "servers", "ms per step", "times one", "MB per step at each"], rows)
+        gains = {t: {servers: times[1] / times[servers] for servers in LEAST} for t, times in seconds.items()}
+        same = len(bits["tcp"]) == 1
+        print(f"the same bits over TCP: {same}")
+        ok = same and all(gain[servers] >= least for gain in gains.values() for servers, least in LEAST.items())
+        details = {
+            "rate_bits": RATE_BITS, "seconds_per_step": seconds, "gains": gains, "bytes_per_step": moved,
+            "same_bits": same,
+        }  # fmt: skip
+        times = seconds["tcp"]
+        return result(
+            NAME, ours=times[2], peer=times[1], ratio=gains["tcp"][2], bar=BAR, ok=ok, unit="seconds", details=details
+        )
+
+    return run(NAME, BAR, "seconds", measure)
+
+
+def bytes_of(host: Any) -> int:
+    """What a host's interface has received and sent."""
+    counters = host.ends[0].counters()
+    return counters.received_bytes + counters.sent_bytes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
