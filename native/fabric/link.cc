@@ -9,6 +9,7 @@ namespace luwu::fabric {
 namespace {
 constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
 constexpr std::uint32_t kSteady = 8;
+constexpr Time kMicrosecond = 1'000;
 
 bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
     heartbeat = {};
@@ -31,10 +32,11 @@ std::array<std::uint64_t, LUWU_STREAMS> behind_holes(const Heartbeat& heartbeat)
     return sums;
 }
 
-// Clocks apart.
+// Clocks and queues apart.
 bool same_state(const Heartbeat& left, const Heartbeat& right) {
-    constexpr std::size_t kState = offsetof(Heartbeat, next);
-    return std::memcmp(left.next, right.next, sizeof(Heartbeat) - kState) == 0;
+    constexpr std::size_t kState = offsetof(Heartbeat, below) - offsetof(Heartbeat, next);
+    return std::memcmp(left.next, right.next, kState) == 0 &&
+           std::memcmp(left.holes, right.holes, sizeof left.holes) == 0;
 }
 }  // namespace
 
@@ -68,7 +70,8 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
     if (new_echo && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
         trip_.round = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
-        trip_.there = heartbeat.time - heartbeat.held - heartbeat.echo;
+        trip_.there = heartbeat.time - heartbeat.held - heartbeat.echo + Time{heartbeat.below} * kMicrosecond;
+        meter_.observe(now, trip_.there);
     }
     return true;
 }

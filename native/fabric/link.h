@@ -7,6 +7,7 @@
 
 #include "fabric/congestion.h"
 #include "fabric/packet.h"
+#include "fabric/queue_meter.h"
 #include "fabric/wiring.h"
 
 namespace luwu::fabric {
@@ -30,13 +31,17 @@ class Link {
         return std::max(theirs_.heard[stream], theirs_.ack[stream]) + behind_holes_[stream];
     }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
+    // How long packets wait on the way there, and from there on the worst way down.
+    [[nodiscard]] Time wait() const { return meter_.wait(); }
 
     void changed();  // the next heartbeat has news
     [[nodiscard]] Time heartbeat_at() const { return due_; }
     void send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox);
 
-    // The sender's side of flow control: what was under way before the last heartbeat and is now, and what was lost.
-    void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost) {
+    // The sender's side of flow control: what was under way before the last heartbeat and is now, what was lost, and,
+    // where the packets go further than this link, how long their acknowledgement takes.
+    void observe(Time now, std::uint64_t before, std::uint64_t after, std::uint64_t lost, Time answered_in = 0) {
+        if (trip_.round != 0) trip_.round = std::max(trip_.round, answered_in);
         congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
@@ -60,6 +65,7 @@ class Link {
     Time echo_ = 0;  // of our heartbeats, the last that the other end has heard
     TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
+    QueueMeter meter_;
     Time sent_at_ = 0;
     Time due_ = 0;             // the next heartbeat
     Time pause_ = 0;           // that it follows the last one by

@@ -87,7 +87,7 @@ void ServerNode::take_heartbeat(const Packet& packet, Time now) {
         if (hole.stream == LUWU_STREAM_PARAMETERS) lost += parameters_.take_hole(hole, now, age(parameters_));
         if (hole.stream == LUWU_STREAM_EXPONENTS) lost += agreed_.take_hole(hole, now, age(agreed_));
     }
-    link_.observe(now, before, under_way(), lost);
+    link_.observe(now, before, under_way(), lost, parameters_.answered_in());
     while (!deliveries_.empty() && parameters_.ack() >= deliveries_.front().message.end) {
         const std::uint32_t block = deliveries_.front().message.block;
         deliveries_.pop_front();

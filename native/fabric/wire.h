@@ -73,7 +73,7 @@ struct luwu_heartbeat {
     uint64_t credit[LUWU_STREAMS];  // packets below may be sent
     uint64_t heard[LUWU_STREAMS];   // all below arrived at this end of the link
     uint32_t holes_used;
-    uint32_t reserved;
+    uint32_t below;  // microseconds that packets wait in queues further down the tree, on the worst way
     struct luwu_hole holes[LUWU_MOST_HOLES];  // missing at this end; only those used are sent
 };
 

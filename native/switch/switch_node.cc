@@ -20,6 +20,8 @@ const Wiring& checked(const Wiring& wiring, std::size_t children) {
     return wiring;
 }
 
+constexpr Time kLongestWait = 1'000'000'000;  // what a heartbeat says at most
+
 std::optional<luwu_stream> stream_of(std::uint8_t kind) {
     switch (kind) {
         case LUWU_REQUEST:
@@ -215,6 +217,10 @@ void SwitchNode::send_up(Time now, Outbox& outbox) {
             ours.next[LUWU_STREAM_GRADIENTS] = std::min(ours.next[LUWU_STREAM_GRADIENTS], waiting_.top());
         }
         std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
+        // What the parent sends is copied to the children as it comes: their queues are its to keep short.
+        Time wait = 0;
+        for (const Link& child : children_) wait = std::max(wait, child.wait());
+        ours.below = static_cast<std::uint32_t>(std::min(wait, kLongestWait) / 1'000);
         merge_holes(ours);
     }
     parent_.send_heartbeat(ours, epoch_, now, outbox);
