@@ -211,14 +211,15 @@ def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
         assert code == 2 and "the job key is not the server's" in error
 
 
-def test_a_worker_that_dies_far_from_its_server(folder, undisturbed, monkeypatch):
+def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatch):
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
-    with ServerProcess(folder / "far-store", 2) as server:
-        process = start(folder, "far", "--server", server.url)
+    with ServerProcess(folder / "far-store", 2) as first, ServerProcess(folder / "other-store", 2) as second:
+        url = f"{first.url},{second.url.removeprefix('luwu://')}"
+        process = start(folder, "far", "--server", url)
         wait_for_steps(folder, "far", 5)
         os.kill(workers_of(process)[1], signal.SIGKILL)
         code, _, error = finish(process)
         assert code == 1 and "worker 1" in error and "killed by SIGKILL" in error
-        code, output, error = finish(start(folder, "far", "--server", server.url))
+        code, output, error = finish(start(folder, "far", "--server", url))
         assert code == 0, error
         assert (losses(folder, "far"), validation(output)) == undisturbed
