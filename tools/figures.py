@@ -157,11 +157,10 @@ def _network_heartbeats(found: Mapping[str, Any]) -> Iterable[Row]:
 def _network_servers(found: Mapping[str, Any]) -> Iterable[Row]:
     for transport, times in found["seconds_per_step"].items():
         several = ", ".join(
-            f"{servers} {1000 * seconds:.0f} ms" for servers, seconds in times.items() if servers != "1"
+            f"{servers} servers {1000 * seconds:.0f} ms" for servers, seconds in times.items() if servers != "1"
         )
         yield (
-            f"a step over {transport.upper()}, the model over 2, 4 servers with links of "
-            f"{found['rate_bits'] / 1e6:.0f} Mb/s",
+            f"a step over {transport.upper()}, servers with links of {found['rate_bits'] / 1e6:.0f} Mb/s",
             several,
             f"one server {1000 * times['1']:.0f} ms",
         )

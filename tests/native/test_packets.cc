@@ -292,7 +292,7 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
         server->receive(address_of(kDown), packet, now, sent);
         for (const std::uint64_t pull : std::exchange(offers, {})) server->offer(pull, parameters.data());
         tree->receive(address_of(static_cast<std::uint16_t>(i % 2 == 0 ? kUp : kDown + i / 2 % 2)), packet, now, sent);
-        if (i % 4 == 0) {
+        if (i % 32 == 0) {
             rig->node.advance(now, sent);
             server->advance(now, sent);
             tree->advance(now, sent);
