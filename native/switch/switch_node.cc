@@ -111,7 +111,9 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
         if (hole.stream < LUWU_STREAM_REQUESTS || hole.stream > LUWU_STREAM_GRADIENTS) continue;
         const auto stream = static_cast<luwu_stream>(hole.stream);
         const std::uint64_t end = slots(stream).end();
-        for (std::uint64_t at = hole.first; at < end && at - hole.first < hole.length; ++at) {
+        // A hole may be said to begin anywhere: what has no slot any more is not looked at one by one.
+        for (std::uint64_t at = std::max(hole.first, slots(stream).base()); at < end; ++at) {
+            if (at - hole.first >= hole.length) break;
             if (!slots(stream).take_hole(at, now, parent_.resend_age())) continue;
             send_sum(stream, at, now, outbox);
             ++counts_.sums_sent_again;
