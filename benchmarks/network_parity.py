@@ -19,7 +19,7 @@ from typing import Any
 
 from common import arguments, result, run, table
 from model import ADAMW
-from network_training import Site, bits_of, digest_of, means
+from network_training import Site, bits_of, bytes_at, digest_of, means
 from processes import Side, slowest
 
 NAME = "network_parity"
@@ -58,9 +58,9 @@ class Runs:
             for number, link in enumerate(links):
                 if loss_seed is not None:
                     link.harm(seed=loss_seed + number, loss=LOSS)
-            before = self._server_bytes(), self._dropped()
+            before = bytes_at(self._site.server), self._dropped()
             losses = self._train(name, workers)
-            self.server_bytes[name] = (self._server_bytes() - before[0]) / self._steps
+            self.server_bytes[name] = (bytes_at(self._site.server) - before[0]) / self._steps
             self.dropped_packets[name] = self._dropped() - before[1]
             for link in links:
                 link.harm()
@@ -82,10 +82,6 @@ class Runs:
         answers = self._site.ask(workers, "train", to=self._steps)
         self.seconds[name] = statistics.median(answers[0]["seconds"][1:])
         return bits_of(answers)
-
-    def _server_bytes(self) -> int:
-        counters = self._site.server.ends[0].counters()
-        return counters.received_bytes + counters.sent_bytes
 
     def _dropped(self) -> int:
         return sum(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, result, run, table
-from network_training import Site, bits_of
+from network_training import Site, bits_of, bytes_at
 
 NAME = "network_servers"
 BAR = "with two servers a step at least 1.6x as fast as with one, with four 2.4x; over TCP the same bits"
@@ -45,9 +45,9 @@ def main() -> int:
                     place = Path(folder) / f"{transport}-{servers}"
                     with site.sharing(place, WORKERS, servers, transport) as url:
                         site.join(url, WORKERS)
-                        before = [bytes_of(host) for host in site.servers[:servers]]
+                        before = [bytes_at(host) for host in site.servers[:servers]]
                         answers = site.ask(WORKERS, "train", to=steps)
-                        after = [bytes_of(host) for host in site.servers[:servers]]
+                        after = [bytes_at(host) for host in site.servers[:servers]]
                         site.ask(WORKERS, "leave")
                     seconds[transport][servers] = statistics.median(answers[0]["seconds"][1:])
                     moved[transport][servers] = [(b - a) / steps for a, b in zip(before, after, strict=True)]
@@ -78,12 +78,6 @@ def main() -> int:
         )
 
     return run(NAME, BAR, "seconds", measure)
-
-
-def bytes_of(host: Any) -> int:
-    """What a host's interface has received and sent."""
-    counters = host.ends[0].counters()
-    return counters.received_bytes + counters.sent_bytes
 
 
 if __name__ == "__main__":

@@ -220,6 +220,12 @@ class Site:
         return [worker.receive() for worker in self.workers[:workers]]
 
 
+def bytes_at(host: Host) -> int:
+    """What a host's interface has received and sent."""
+    counters = host.ends[0].counters()
+    return counters.received_bytes + counters.sent_bytes
+
+
 def bits_of(answers: list[dict[str, Any]]) -> list[list[str]]:
     """Each step's losses of all ranks, in hexadecimal."""
     return [list(step) for step in zip(*(answer["losses"] for answer in answers), strict=True)]

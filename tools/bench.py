@@ -27,8 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAM_LIMIT_SECONDS = 3600
 
-sys.path.insert(0, str(BENCHMARKS))
+sys.path[:0] = [str(BENCHMARKS), str(ROOT)]
 from common import machine  # noqa: E402 - the benchmarks are programs, not a package
+from tests.network.wire import PROGRAM as WIRE  # noqa: E402
 
 
 def install_peers() -> str:
@@ -41,7 +42,7 @@ def install_peers() -> str:
 
 def build_wire() -> None:
     """Builds the cable that harms packets, which some benchmarks of the network need, where it is missing."""
-    if not (ROOT / "build/native/tests/network/native/luwu_wire").exists():
+    if not WIRE.exists():
         subprocess.run([ROOT / "tools" / "native_tests.sh", "native"], stdout=subprocess.DEVNULL, check=True)
 
 

@@ -125,8 +125,7 @@ void bind_remote_worker(nb::module_& module) {
         .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
              "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(),
              "Returns when it is connected. cuts: (server, first element, elements) of each block, in order. tls: "
-             "paths of the PEM files "
-             "(certificate, key, ca).")
+             "paths of the PEM files (certificate, key, ca).")
         .def(
             "endpoint",
             [](const Self& self, bool shared_window) {

@@ -87,22 +87,6 @@ void bind_wiring(nb::module_& module) {
                "The longest payload of a packet to this (host, port), from an address of this host, in bytes.");
 }
 
-nb::dict switch_stats(fabric::UdpSwitch& self) {
-    nb::dict stats;
-    const auto counts = self.counts();
-    if (!counts) return stats;
-    stats["packets_in"] = counts->packets_in;
-    stats["packets_out"] = counts->packets_out;
-    stats["sums_sent"] = counts->sums_sent;
-    stats["sums_sent_again"] = counts->sums_sent_again;
-    stats["heartbeats_in"] = counts->heartbeats_in;
-    stats["heartbeats_out"] = counts->heartbeats_out;
-    stats["state_bytes"] = counts->state_bytes;
-    stats["drops"] = dict_of(counts->drops);
-    if (const auto socket = self.socket_counts()) add_socket_counts(stats, *socket);
-    return stats;
-}
-
 void bind_switch(nb::module_& module) {
     using Self = fabric::UdpSwitch;
     nb::class_<Self>(module, "UdpSwitch", "A switch of the aggregation tree on this host.")
@@ -129,7 +113,7 @@ void bind_switch(nb::module_& module) {
                  const auto failure = self.failure();
                  return failure ? std::optional<std::string>(fabric::error_of(failure).what()) : std::nullopt;
              })
-        .def("stats", &switch_stats);
+        .def("stats", &network_stats<Self>);
 }
 
 void bind_aggregator(nb::module_& module) {

@@ -21,7 +21,7 @@ using HostAndPort = std::tuple<std::string, std::uint16_t>;
 [[nodiscard]] nanobind::dict dict_of(const fabric::PacketDrops& drops);
 void add_socket_counts(nanobind::dict& stats, const fabric::UdpCounters& counts);
 
-// What an end of the tree, worker or server, and its socket have counted; empty before its network has started.
+// What a node of the tree and its socket have counted; empty before its network has started.
 template <class Self>
 [[nodiscard]] nanobind::dict network_stats(Self& self) {
     nanobind::dict stats;
@@ -32,7 +32,13 @@ template <class Self>
             stats["bytes_in"] = counts->bytes_in;
             stats["bytes_out"] = counts->bytes_out;
         }
-        stats["resent"] = counts->resent;
+        if constexpr (requires { counts->resent; }) {
+            stats["resent"] = counts->resent;
+        } else {
+            stats["sums_sent"] = counts->sums_sent;
+            stats["sums_sent_again"] = counts->sums_sent_again;
+            stats["state_bytes"] = counts->state_bytes;
+        }
         stats["heartbeats_in"] = counts->heartbeats_in;
         stats["heartbeats_out"] = counts->heartbeats_out;
         stats["drops"] = dict_of(counts->drops);

@@ -4,14 +4,13 @@
 #include <cmath>
 #include <utility>
 
+#include "fabric/queue_meter.h"
+
 namespace luwu::fabric {
 
 namespace {
-constexpr Time kMillisecond = 1'000'000;
 constexpr Time kLeastLasts = 10'000 * kMillisecond;  // then the empty link is measured anew
 constexpr std::int64_t kNear = kMillisecond / 2;     // as good as empty
-constexpr std::int64_t kOtherClock = 1'000'000'000;  // no queue is so long: the other end was started again elsewhere
-constexpr Time kShortestPeriod = 4 * kMillisecond;   // some heartbeats long
 constexpr double kHeavyLoss = 0.2;     // share of a period's packets: more than the damage that this is built to bear
 constexpr double kUnitBytes = 22'500;  // the least window; twice that is its growth, four times that its beginning
 constexpr double kFewestPackets = 4;
@@ -35,7 +34,7 @@ void Congestion::observe(Time now, const TripTime& trip, std::uint64_t under_way
         if (used) window_ = std::min(most_, window_ + static_cast<double>(arrived));
         if (seen_ && shortest_ > queueing_) end_period(now);
     }
-    if (now >= began_ + std::max(2 * smoothed_, kShortestPeriod)) end_period(now);
+    if (now >= began_ + std::max(2 * smoothed_, kMoment)) end_period(now);
 }
 
 void Congestion::measure(Time now, const TripTime& trip) {

@@ -12,6 +12,7 @@
 namespace luwu::fabric {
 
 using Time = std::uint64_t;  // nanoseconds of a monotonic clock; no two hosts' clocks are compared
+inline constexpr Time kMillisecond = 1'000'000;
 
 // An IPv4 or IPv6 address and port; all zero: nobody.
 struct Address {

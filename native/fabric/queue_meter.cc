@@ -6,10 +6,7 @@
 namespace luwu::fabric {
 
 namespace {
-constexpr Time kMillisecond = 1'000'000;
-constexpr Time kMoment = 4 * kMillisecond;           // some heartbeats long
 constexpr Time kLeastLasts = 15'000 * kMillisecond;  // and as long again
-constexpr std::int64_t kOtherClock = 1'000'000'000;  // no queue is so long: the other end was started again elsewhere
 }  // namespace
 
 void QueueMeter::observe(Time now, Time there) {

@@ -10,6 +10,10 @@
 
 namespace luwu::fabric {
 
+inline constexpr Time kMoment = 4 * kMillisecond;  // some heartbeats long
+inline constexpr std::int64_t kOtherClock =
+    1'000'000'000;  // no queue is so long: the other end started again elsewhere
+
 class QueueMeter {
   public:
     // `there`: what one heartbeat took, by the other end's clock less ours, which may be any number.

@@ -20,9 +20,9 @@
 // Not in the tests' namespace alone: other tests have workers and servers of their own.
 namespace luwu::test::simulated {
 
+using fabric::kMillisecond;
 using fabric::Wiring;
 
-inline constexpr Time kMillisecond = 1'000'000;
 inline constexpr Time kSecond = 1'000 * kMillisecond;
 inline constexpr std::uint16_t kServer = 1;
 inline constexpr std::uint16_t kSwitches = 100;

@@ -8,10 +8,10 @@ namespace luwu::test {
 namespace {
 
 using fabric::Congestion;
+using fabric::kMillisecond;
 using fabric::Time;
 using fabric::TripTime;
 
-constexpr Time kMillisecond = 1'000'000;
 constexpr Time kOffset = Time{0} - 7'000 * kMillisecond;  // of the other end's clock: behind ours
 
 // Heartbeats every millisecond over a link that takes a tenth of one each way, with these queues.

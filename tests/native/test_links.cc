@@ -15,6 +15,7 @@ namespace {
 
 using fabric::Head;
 using fabric::Heartbeat;
+using fabric::kMillisecond;
 using fabric::Link;
 using fabric::NetworkTiming;
 using fabric::Packet;
@@ -23,7 +24,6 @@ using fabric::PacketDrops;
 using fabric::Seal;
 using fabric::Wiring;
 
-constexpr Time kMillisecond = 1'000'000;
 constexpr NetworkTiming kTiming{kMillisecond / 2, 50 * kMillisecond, 50 * kMillisecond, 1'000 * kMillisecond,
                                 5 * kMillisecond};
 

@@ -2,12 +2,12 @@
 
 #include "fabric/queue_meter.h"
 
+using luwu::fabric::kMillisecond;
 using luwu::fabric::QueueMeter;
 using luwu::fabric::Time;
 
 namespace {
 
-constexpr Time kMillisecond = 1'000'000;
 constexpr Time kEmpty = 3 * kMillisecond - 77'000'000'000;  // the other clock is far behind
 
 // Heartbeats every millisecond for a while, of which all wait so long, and every third a little longer.

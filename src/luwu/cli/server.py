@@ -72,19 +72,14 @@ def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> 
     import signal
     import sys
 
-    from luwu.cli.logs import log_to_stderr
+    from luwu.cli.service import prepare
     from luwu.config import build, read_toml
-    from luwu.fabric.credentials import find_credentials, tls_files
     from luwu.launch.interrupts import SIGNALS
     from luwu.server.network import NetworkServer
 
     settings = build(ServerFile, read_toml(config) if config else {}, {"server": flags})
     wanted = settings.server
-    credentials = find_credentials(
-        key_file=wanted.key_file, tls=tls_files(wanted.tls_cert, wanted.tls_key, wanted.tls_ca)
-    )
-    log = log_to_stderr()
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit this: the signal comes to sigwait alone
+    credentials, log = prepare(wanted, "luwu.server")
     with NetworkServer(wanted, credentials, settings.timeouts) as network:
         log.info("serves %s stores=%s workers=%d", network.url, ",".join(wanted.stores), wanted.workers)
         if url_file is not None:

@@ -58,19 +58,14 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
     import signal
     import sys
 
-    from luwu.cli.logs import log_to_stderr
+    from luwu.cli.service import prepare
     from luwu.config import build, read_toml
-    from luwu.fabric.credentials import find_credentials, tls_files
     from luwu.launch.interrupts import SIGNALS
     from luwu.switch.service import SwitchService
 
     settings = build(SwitchFile, read_toml(config) if config else {}, {"switch": flags})
     wanted, timeouts = settings.switch, settings.timeouts
-    credentials = find_credentials(
-        key_file=wanted.key_file, tls=tls_files(wanted.tls_cert, wanted.tls_key, wanted.tls_ca)
-    )
-    log = log_to_stderr("luwu.switch")
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit this: the signal comes to this one alone
+    credentials, log = prepare(wanted, "luwu.switch")
     with SwitchService(wanted, credentials, timeouts) as service:
         log.info("listens at=%s name=%s server=%s", service.address, wanted.name, wanted.server)
         sys.stdout.write(f"{service.address}\n")

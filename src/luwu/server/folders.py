@@ -224,8 +224,7 @@ def standing_of(folders: list[Path], new_uuid: str) -> Standing:
     identity = read_identity(folders[0])
     if identity is None:
         return Standing(new_uuid, ())
-    reader, _ = open_reader(folders)
-    return Standing(identity.uuid, tuple(reader.steps))
+    return Standing(identity.uuid, tuple(_reader_of(folders, identity).steps))
 
 
 def lock_folder(folder: Path, what: str) -> TextIO:
@@ -256,11 +255,14 @@ def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
     identity = read_identity(folders[0])
     if identity is None:
         raise StoreFormatError(f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there")
-    reader = _native.StoreReader(
+    return _reader_of(folders, identity), identity.manifest
+
+
+def _reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreReader:
+    return _native.StoreReader(
         [str(folder) for folder in folders],
         identity.uuid,
         block_specs(identity.manifest),
         identity.manifest.dtype,
         identity.manifest.chunk_elements,
     )
-    return reader, identity.manifest
