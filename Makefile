@@ -25,7 +25,7 @@ test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, and
 	@tools/native_tests.sh asan address,undefined
 	@tools/native_tests.sh tsan thread
 
-fuzz: setup ## Ten million random packets, hellos and frames against the parsers, under AddressSanitizer with UBSan
+fuzz: setup ## Ten million random packets and two million hellos and frames against the parsers, under AddressSanitizer with UBSan
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets tcp_strangers
 
 lint: setup ## ruff, mypy and clang-format, changing nothing

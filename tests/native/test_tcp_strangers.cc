@@ -200,7 +200,7 @@ TEST_CASE("noise of any length, before a hello and after it, is dropped") {
 }
 
 TEST_CASE("hellos and frames of any bytes are read or refused, and what is read is what was written") {
-    const std::uint64_t rounds = test::fuzz_packets();
+    const std::uint64_t rounds = test::fuzz_packets() / 10;  // an exception takes 0.1 ms under AddressSanitizer
     std::mt19937_64 random(8);
     std::uint64_t read = 0;
     std::array<std::uint64_t, fabric::kDrops> refused{};
