@@ -1,16 +1,19 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
+#include <span>
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
 #include "store/error.h"
 #include "store/io_engine.h"
 #include "store/reader.h"
+#include "store/writer.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -49,14 +52,41 @@ nb::object as_array(std::vector<Value> values) {
     return nb::cast(nb::ndarray<nb::numpy, Value, nb::ndim<1>>(held->data(), {held->size()}, owner));
 }
 
+store::Layout make_layout(const std::vector<std::string>& folders, const std::vector<BlockSpec>& blocks,
+                          const std::string& parameter_dtype, std::uint64_t chunk_elements) {
+    return {make_shape(blocks, parameter_dtype, chunk_elements), static_cast<std::uint32_t>(folders.size())};
+}
+
+std::span<const store::ChunkPlace> chunks_of(const store::Layout& layout, std::uint32_t block) {
+    if (block >= layout.block_count()) {
+        throw Error(ErrorKind::invalid, "the store has no block " + std::to_string(block));
+    }
+    return layout.chunks_of(block);
+}
+
+const store::ChunkPlace& place_of(const store::Layout& layout, std::uint32_t block, std::uint32_t chunk) {
+    const auto places = chunks_of(layout, block);
+    if (chunk >= places.size()) {
+        throw Error(ErrorKind::invalid,
+                    "block " + std::to_string(block) + " of the store has no chunk " + std::to_string(chunk));
+    }
+    return places[chunk];
+}
+
+nb::tuple as_tuple(store::Contents contents) {
+    nb::list states;
+    for (auto& state : contents.states) states.append(as_array(std::move(state)));
+    std::vector<std::uint8_t> parameters(contents.parameters.size());
+    std::memcpy(parameters.data(), contents.parameters.data(), parameters.size());
+    return nb::make_tuple(as_array(std::move(parameters)), states);
+}
+
 class StoreReader {
   public:
     StoreReader(const std::vector<std::string>& folders, const std::string& uuid, const std::vector<BlockSpec>& blocks,
                 const std::string& parameter_dtype, std::uint64_t chunk_elements)
-        : store_(folders,
-                 store::Layout(make_shape(blocks, parameter_dtype, chunk_elements),
-                               static_cast<std::uint32_t>(folders.size())),
-                 make_uuid(uuid), store::OpenMode::read_only) {}
+        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
+                 store::OpenMode::read_only) {}
 
     [[nodiscard]] const store::CommitRecord& committed() const { return store_.committed(); }
 
@@ -67,23 +97,91 @@ class StoreReader {
         return steps;
     }
 
-    [[nodiscard]] nb::tuple read_block(std::uint32_t block) const {
-        if (block >= store_.layout().block_count()) {
-            throw Error(ErrorKind::invalid, "the store has no block " + std::to_string(block));
+    // (first element, elements) of each chunk of a block.
+    [[nodiscard]] std::vector<std::pair<std::uint64_t, std::uint64_t>> chunks(std::uint32_t block) const {
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
+        for (const store::ChunkPlace& place : chunks_of(store_.layout(), block)) {
+            extents.emplace_back(place.first_element, place.elements);
         }
+        return extents;
+    }
+
+    [[nodiscard]] nb::tuple read_block(std::uint32_t block) const {
+        static_cast<void>(chunks_of(store_.layout(), block));
         store::BlockContents contents;
         {
             const nb::gil_scoped_release release;
             contents = store::read_block(store_, block);
         }
-        nb::list states;
-        for (auto& state : contents.states) states.append(as_array(std::move(state)));
-        std::vector<std::uint8_t> parameters(contents.parameters.size());
-        std::memcpy(parameters.data(), contents.parameters.data(), parameters.size());
-        return nb::make_tuple(as_array(std::move(parameters)), states);
+        return as_tuple(std::move(contents));
+    }
+
+    [[nodiscard]] nb::tuple read_chunk(std::uint32_t block, std::uint32_t chunk, bool states) const {
+        const store::ChunkPlace& place = place_of(store_.layout(), block, chunk);
+        store::ChunkContents contents;
+        {
+            const nb::gil_scoped_release release;
+            contents = store::read_chunk(store_, place, states);
+        }
+        return as_tuple(std::move(contents));
     }
 
   private:
+    store::ChunkStore store_;
+};
+
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+class StoreWriter {
+  public:
+    StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
+                const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements)
+        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
+                 create ? store::OpenMode::create : store::OpenMode::open) {}
+
+    [[nodiscard]] bool initialised() const { return store_.initialised(); }
+
+    void write_chunk(std::uint32_t block, std::uint32_t chunk, std::uint64_t count, const Values& values,
+                     const std::vector<Values>& moments) const {
+        const store::ChunkPlace& place = place_of(store_.layout(), block, chunk);
+        std::vector<const float*> planes;
+        for (const Values& moment : moments) planes.push_back(checked(moment, place));
+        const float* data = checked(values, place);
+        const nb::gil_scoped_release release;
+        store::write_chunk(store_, place, count, data, planes);
+    }
+
+    void sync() {
+        const nb::gil_scoped_release release;
+        store_.sync();
+    }
+
+    void commit(std::uint64_t step, std::vector<std::uint64_t> counts) {
+        if (counts.size() != store_.layout().block_count()) {
+            throw Error(ErrorKind::invalid, "a commit has an update count for each block");
+        }
+        store::CommitRecord record;
+        record.step = step;
+        record.attempts = step;
+        record.counts = std::move(counts);
+        const nb::gil_scoped_release release;
+        store_.commit(std::move(record));
+    }
+
+    std::uint64_t compact() {
+        const nb::gil_scoped_release release;
+        return store_.compact();
+    }
+
+  private:
+    static const float* checked(const Values& values, const store::ChunkPlace& place) {
+        if (values.shape(0) != place.elements) {
+            throw Error(ErrorKind::invalid, "the chunk has " + std::to_string(place.elements) + " elements, found " +
+                                                std::to_string(values.shape(0)));
+        }
+        return values.data();
+    }
+
     store::ChunkStore store_;
 };
 
@@ -115,7 +213,22 @@ void bind_store(nb::module_& module) {
             "Committed steps that a server can open the store at, the newest first; none before there are values.")
         .def_prop_ro("counts", [](const StoreReader& self) { return self.committed().counts; })
         .def("read_block", &StoreReader::read_block, "block"_a,
-             "Parameters as bytes, and the list of fp32 states [master,] m, v of one block; all checksums compared.");
+             "Parameters as bytes, and the list of fp32 states [master,] m, v of one block; all checksums compared.")
+        .def("chunks", &StoreReader::chunks, "block"_a, "(first element, elements) of each chunk of a block.")
+        .def("read_chunk", &StoreReader::read_chunk, "block"_a, "chunk"_a, "states"_a,
+             "As read_block, of one chunk; without states only its parameters are read.");
+
+    nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
+        .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
+                      const std::string&, std::uint64_t>(),
+             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a)
+        .def_prop_ro("initialised", &StoreWriter::initialised, "Whether anything was committed.")
+        .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
+             "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")
+        .def("sync", &StoreWriter::sync, "Make what was written durable.")
+        .def("commit", &StoreWriter::commit, "step"_a, "counts"_a, "Commit a step with each block's update count.")
+        .def("compact", &StoreWriter::compact,
+             "Give the room of the versions that are not committed back; returns the bytes.");
 
     module.def(
         "io_backend", [] { return std::string(store::make_io_engine(1)->name()); },

@@ -16,6 +16,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
       window_(window_file_.descriptor(), MapMode::shared),
       votes_(config_.workers),
       pushes_(config_.workers, 0) {
+    store_.fill_holes();
     if (config_.at_step) go_to_step(*config_.at_step);
     pipeline::PipelineSettings settings;
     settings.plan = plan_;

@@ -8,8 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/convert.h"
 #include "kernels/crc32c.h"
+#include "store/writer.h"
 
 namespace luwu::pipeline {
 
@@ -91,28 +91,8 @@ kernels::Dtype Pipeline::gradient_dtype() const {
 bool Pipeline::reading_allowed(std::uint32_t block) const { return !(step_is_void() && blocks_[block].updated); }
 
 void Pipeline::initialise(std::uint32_t block, const float* values) {
-    const bool low = layout_.shape().parameter_dtype == kernels::Dtype::bfloat16;
     for (const store::ChunkPlace& place : layout_.chunks_of(block)) {
-        const store::AlignedBuffer record(place.record_bytes());
-        std::byte* states = record.data() + place.parameter_bytes;
-        const float* source = values + place.first_element;
-        store::ChunkHeader header = store_.make_header(place, 0);
-        if (low) {
-            kernels::float_to_bfloat16(source, reinterpret_cast<std::uint16_t*>(record.data()), place.elements);
-        } else {
-            std::memcpy(record.data(), source, place.elements * sizeof(float));
-        }
-        if (low && place.trainable) std::memcpy(states + store::kPage, source, place.elements * sizeof(float));
-        header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout_.parameter_size());
-        for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-            header.state_crc[plane] = kernels::crc32c(0, states + store::kPage + plane * place.state_plane_bytes,
-                                                      place.elements * sizeof(float));
-        }
-        store::seal(header);
-        std::memcpy(states, &header, sizeof header);
-        store::IoRequest request = store_.write_record(place, 0, record.data(), states);
-        store::transfer_now(request);
-        if (request.error != 0) throw store_.failed(request, place);
+        store::write_chunk(store_, place, 0, values + place.first_element);
         const std::lock_guard lock(mutex_);
         stats_.bytes_written += place.record_bytes();
     }

@@ -278,10 +278,14 @@ Error ChunkStore::failed(const IoRequest& request, const ChunkPlace& place) cons
                         files_[place.stripe].path() + " at offset " + std::to_string(request.offset), request.error);
 }
 
-void ChunkStore::commit(CommitRecord record) {
+void ChunkStore::sync() {
     for (const File& file : files_) {
         if (fdatasync(file.descriptor()) != 0) throw system_error("sync", file.path(), errno);
     }
+}
+
+void ChunkStore::commit(CommitRecord record) {
+    sync();
     record.sequence = committed_.sequence + 1;
     const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
     const AlignedBuffer slot(slot_bytes);
@@ -294,11 +298,40 @@ void ChunkStore::commit(CommitRecord record) {
 // The record has to go, because the updates of the next step overwrite the versions that it speaks of.
 void ChunkStore::go_back() {
     if (!before_) throw Error(ErrorKind::order, commits_.path() + " holds no commit before the last one");
+    erase_slot(committed_.sequence);
+    committed_ = *std::exchange(before_, std::nullopt);
+}
+
+void ChunkStore::erase_slot(std::uint64_t sequence) {
     const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
     const AlignedBuffer empty(slot_bytes);
-    transfer(commits_, IoRequest::Operation::write, empty.data(), slot_bytes, (committed_.sequence & 1U) * slot_bytes);
+    transfer(commits_, IoRequest::Operation::write, empty.data(), slot_bytes, (sequence & 1U) * slot_bytes);
     if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);
-    committed_ = *std::exchange(before_, std::nullopt);
+}
+
+void ChunkStore::fill_holes() {
+    for (const File& file : files_) store::fill_holes(file);
+}
+
+std::uint64_t ChunkStore::compact() {
+    const auto allocated = [this] {
+        std::uint64_t bytes = 0;
+        for (const File& file : files_) bytes += file.allocated_bytes();
+        return bytes;
+    };
+    const std::uint64_t before = allocated();
+    if (before_) {  // durably, before what it speaks of goes
+        erase_slot(before_->sequence);
+        before_.reset();
+    }
+    for (const ChunkPlace& place : layout_.chunks()) {
+        if (!place.trainable) continue;
+        const std::uint64_t other = place.record_offset(committed_.counts[place.block] + 1);
+        punch_hole(files_[place.stripe], other, place.record_bytes());
+    }
+    sync();
+    const std::uint64_t after = allocated();
+    return before > after ? before - after : 0;
 }
 
 }  // namespace luwu::store

@@ -43,16 +43,24 @@ class ChunkStore {
     [[nodiscard]] Error damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const;
     [[nodiscard]] Error failed(const IoRequest& request, const ChunkPlace& place) const;
 
+    void sync();  // makes all completed writes of chunks durable
     // Makes all completed writes durable, then the record. After it returns the step is committed.
     void commit(CommitRecord record);
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
+    // Gives the file system back what the committed version does not need: the other place of each trainable chunk, and
+    // with it the commit before. Returns the bytes given back. Throws Error(io) where the file system cannot make
+    // holes; no value is lost either way.
+    std::uint64_t compact();
+    // Takes back what compact() gave, so that a full disk is met now and not in a step. Throws Error(no_space).
+    void fill_holes();
 
   private:
     void create(const std::vector<std::string>& folders);
     void create_data_file(const std::string& folder, std::uint32_t stripe);
     void open_existing(const std::vector<std::string>& folders, bool read_only);
     void check_file(const File& file, std::uint32_t stripe) const;
+    void erase_slot(std::uint64_t sequence);  // of the commit records, durably
     void read_commits();
 
     Layout layout_;

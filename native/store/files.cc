@@ -46,6 +46,13 @@ std::uint64_t File::bytes() const {
     return static_cast<std::uint64_t>(info.st_size);
 }
 
+std::uint64_t File::allocated_bytes() const {
+    constexpr std::uint64_t unit = 512;  // of st_blocks, whatever the file system's own
+    struct stat info{};
+    if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
+    return static_cast<std::uint64_t>(info.st_blocks) * unit;
+}
+
 Error system_error(const std::string& action, const std::string& path, int error_number) {
     const std::string message = "cannot " + action + " " + path + ": " + std::strerror(error_number);
     switch (error_number) {
@@ -82,6 +89,23 @@ void reserve(const File& file, std::uint64_t bytes) {
     if (errno != EOPNOTSUPP) throw system_error("reserve space in", file.path(), errno);
     if (free_bytes(file) < bytes) throw no_space(file, bytes);
     if (ftruncate(file.descriptor(), static_cast<off_t>(bytes)) != 0) throw system_error("extend", file.path(), errno);
+}
+
+void punch_hole(const File& file, std::uint64_t offset, std::uint64_t bytes) {
+    const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    if (fallocate(file.descriptor(), mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
+        throw system_error("make a hole in", file.path(), errno);
+    }
+}
+
+void fill_holes(const File& file) {
+    const std::uint64_t bytes = file.bytes();
+    const std::uint64_t allocated = file.allocated_bytes();
+    if (allocated >= bytes || fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
+    if (errno != ENOSPC && errno != EDQUOT) return;  // a file system that reserves nothing
+    throw Error(ErrorKind::no_space, file.path() + " was compacted and needs " + gibibytes(bytes - allocated) +
+                                         " more to train on, but its disk has " + gibibytes(free_bytes(file)) +
+                                         " free; free some space (nothing was changed)");
 }
 
 File lock_file(const std::string& path) {

@@ -26,6 +26,7 @@ class File {
     [[nodiscard]] int descriptor() const { return descriptor_; }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::uint64_t bytes() const;
+    [[nodiscard]] std::uint64_t allocated_bytes() const;  // of the disk; fewer than bytes() where there are holes
 
   private:
     int descriptor_ = -1;
@@ -37,6 +38,10 @@ class File {
 [[nodiscard]] File open_file(const std::string& path, bool create, bool read_only, bool* direct = nullptr);
 // Reserves the blocks now, so that a run cannot meet a full disk. Throws Error(no_space) naming what is missing.
 void reserve(const File& file, std::uint64_t bytes);
+// Gives a range back to the file system, which then reads as zeros; the file keeps its length. Throws Error.
+void punch_hole(const File& file, std::uint64_t offset, std::uint64_t bytes);
+// Reserves what is a hole in the file, where the file system can. Throws Error(no_space) naming what is missing.
+void fill_holes(const File& file);
 // Writes this process's id into the file and holds an exclusive lock on it until it is closed. Throws Error(locked).
 [[nodiscard]] File lock_file(const std::string& path);
 // Makes the names in a folder durable.

@@ -9,43 +9,61 @@ namespace luwu::store {
 
 namespace {
 
-void append(BlockContents& contents, const ChunkStore& store, const ChunkPlace& place, std::uint64_t count) {
-    const std::uint64_t size = store.layout().parameter_size();
+void read(const ChunkStore& store, const ChunkPlace& place, IoRequest request) {
+    transfer_now(request);
+    if (request.error != 0) throw store.failed(request, place);
+}
+
+std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
+                                 std::uint32_t plane, const std::byte* states) {
+    ChunkHeader header;
+    std::memcpy(&header, states, sizeof header);
+    const std::byte* data = states + kPage + plane * place.state_plane_bytes;
+    if (kernels::crc32c(0, data, place.elements * sizeof(float)) != header.state_crc[plane]) {
+        throw store.damaged(place, count, plane + 1);
+    }
+    std::vector<float> values(place.elements);
+    std::memcpy(values.data(), data, place.elements * sizeof(float));
+    return values;
+}
+
+}  // namespace
+
+ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool with_states) {
+    const std::uint64_t count = store.committed().counts[place.block];
+    const std::uint64_t bytes = place.elements * store.layout().parameter_size();
     const AlignedBuffer record(place.record_bytes());
-    IoRequest request = store.read_parameters(place, count, record.data(), record.data() + place.parameter_bytes);
-    transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place);
     std::byte* states = record.data() + place.parameter_bytes;
-    request = store.read_states(place, count, states);
-    transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place);
+    read(store, place, store.read_parameters(place, count, record.data(), states));
+    if (with_states && place.state_planes > 0) read(store, place, store.read_states(place, count, states));
 
     ChunkHeader header;
     std::memcpy(&header, states, sizeof header);
     store.check_header(header, place, count);
-    if (kernels::crc32c(0, record.data(), place.elements * size) != header.parameter_crc) {
-        throw store.damaged(place, count, 0);
-    }
-    std::memcpy(contents.parameters.data() + place.first_element * size, record.data(), place.elements * size);
-    for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-        const std::byte* data = states + kPage + plane * place.state_plane_bytes;
-        if (kernels::crc32c(0, data, place.elements * sizeof(float)) != header.state_crc[plane]) {
-            throw store.damaged(place, count, plane + 1);
+    if (kernels::crc32c(0, record.data(), bytes) != header.parameter_crc) throw store.damaged(place, count, 0);
+    ChunkContents contents;
+    contents.parameters.assign(record.data(), record.data() + bytes);
+    if (with_states) {
+        for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
+            contents.states.push_back(checked_state(store, place, count, plane, states));
         }
-        std::memcpy(contents.states[plane].data() + place.first_element, data, place.elements * sizeof(float));
     }
+    return contents;
 }
-
-}  // namespace
 
 BlockContents read_block(const ChunkStore& store, std::uint32_t block) {
     const Layout& layout = store.layout();
     const BlockShape& shape = layout.shape().blocks[block];
     BlockContents contents;
-    contents.parameters.resize(shape.elements * layout.parameter_size());
-    if (shape.trainable) contents.states.assign(layout.state_planes(), std::vector<float>(shape.elements));
+    contents.parameters.reserve(shape.elements * layout.parameter_size());
+    if (shape.trainable) contents.states.resize(layout.state_planes());
     for (const ChunkPlace& place : layout.chunks_of(block)) {
-        append(contents, store, place, store.committed().counts[block]);
+        const ChunkContents chunk = read_chunk(store, place, true);
+        contents.parameters.insert(contents.parameters.end(), chunk.parameters.begin(), chunk.parameters.end());
+        for (std::size_t plane = 0; plane < chunk.states.size(); ++plane) {
+            contents.states[plane].insert(contents.states[plane].end(), chunk.states[plane].begin(),
+                                          chunk.states[plane].end());
+        }
     }
     return contents;
 }

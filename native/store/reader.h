@@ -1,4 +1,4 @@
-// Reads whole blocks of a committed store, every checksum compared: for export, verification and tests.
+// Reads the committed values of a store, every checksum compared: for export, verification and tests.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,17 @@
 
 namespace luwu::store {
 
-struct BlockContents {
+struct Contents {
     std::vector<std::byte> parameters;       // in the store's parameter dtype
     std::vector<std::vector<float>> states;  // [master,] m, v; empty for a frozen block
 };
 
-// Throws Error(corrupt) naming file and offset, Error(io).
+using BlockContents = Contents;
+using ChunkContents = Contents;
+
+// Both throw Error(corrupt) naming file and offset, Error(io). Any number of threads may call them.
 [[nodiscard]] BlockContents read_block(const ChunkStore& store, std::uint32_t block);
+// Without states, only parameters and header are read.
+[[nodiscard]] ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool with_states);
 
 }  // namespace luwu::store

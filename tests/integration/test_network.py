@@ -29,7 +29,7 @@ from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError,
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.timeouts import Timeouts
-from luwu.server.folders import open_reader
+from luwu.store.folders import open_reader
 from luwu.server.server import LocalServer
 
 MEMORY = 64 << 20

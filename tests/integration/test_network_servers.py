@@ -17,7 +17,7 @@ from tests.integration.udp import local_server, remote, train, udp_server, udp_s
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.striping import stripe
-from luwu.server.folders import open_reader
+from luwu.store.folders import open_reader
 from luwu.server.network import NetworkServer
 
 WORKERS = 2

@@ -25,7 +25,7 @@ from luwu.errors import (
     WorkerLostError,
 )
 from luwu.fabric.local import join
-from luwu.server.folders import StoreIdentity, open_reader, read_identity, write_identity
+from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
 from luwu.server.server import LocalServer
 
 MEMORY = 64 << 20

@@ -9,7 +9,7 @@ import numpy as np
 
 from luwu.errors import LuwuError, ServerError, StepOrderError, WorkerLostError, error_named
 from luwu.server.cores import CoreSettings
-from luwu.server.folders import Store
+from luwu.store.folders import Store
 
 CORES: dict[int, FakeCore] = {}
 """By port, as links find them."""

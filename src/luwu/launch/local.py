@@ -23,7 +23,7 @@ from luwu.launch.processes import WorkerProcesses
 from luwu.observe.display import Display
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
-from luwu.server.folders import lock_folder, make_folder
+from luwu.store.folders import lock_folder, make_folder
 from luwu.server.server import LocalServer
 
 LOOK_SECONDS = 0.1

@@ -13,8 +13,8 @@ from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.links import native_timing
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
-from luwu.server.folders import Store
 from luwu.server.membership import Core
+from luwu.store.folders import Store
 
 HyperParameters = tuple[float, float, float, float, float]
 

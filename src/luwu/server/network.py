@@ -23,13 +23,14 @@ from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
-from luwu.server.folders import Store, lock_folder, make_folder, open_store, standing_of
+from luwu.server.folders import standing_of
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
+from luwu.store.folders import Store, lock_folder, make_folder, open_store
 from luwu.store.manifest import Manifest
 
 SPARE_THREADS = 64

@@ -13,8 +13,9 @@ from typing import Any
 from luwu import _native
 from luwu.errors import ConfigError, LuwuError, ServerError
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
-from luwu.server.folders import lock_folder, make_folder, open_server
+from luwu.server.folders import open_server
 from luwu.server.membership import Membership
+from luwu.store.folders import lock_folder, make_folder
 from luwu.store.manifest import Manifest
 
 Report = dict[str, Any]

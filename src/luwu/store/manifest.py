@@ -18,12 +18,16 @@ ROOT_NAME = "<root>"
 
 @dataclass(frozen=True)
 class ParameterManifest:
-    """One parameter: its first name in the model, shape, and first element within its block."""
+    """One parameter: its first name in the model, shape, and first element within its block.
+
+    ``aliases`` are its other names, where it is tied: a checkpoint may use any of them.
+    """
 
     name: str
     shape: tuple[int, ...]
     offset: int
     numel: int
+    aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def _block_from(raw: dict[str, Any]) -> BlockManifest:
             shape=tuple(int(size) for size in entry["shape"]),
             offset=int(entry["offset"]),
             numel=int(entry["numel"]),
+            aliases=tuple(str(alias) for alias in entry.get("aliases", ())),
         )
         for entry in raw["parameters"]
     )

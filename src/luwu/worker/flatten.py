@@ -22,11 +22,15 @@ ALIGNMENT_ELEMENTS = 32
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's place: ``offset`` is its first element in the block, ``places`` every (module, name) holding it."""
+    """A parameter's place: ``offset`` is its first element in the block, ``places`` every (module, name) holding it.
+
+    ``aliases`` are the names it has in the model after the first.
+    """
 
     name: str
     parameter: nn.Parameter
     places: list[tuple[nn.Module, str]]
+    aliases: list[str] = field(default_factory=list)
     offset: int = 0
     version: int = 0  # of the parameter, by torch's count of writes in place, when it was last looked at
 
@@ -63,7 +67,8 @@ class Block:
     def manifest(self) -> BlockManifest:
         """Describe this block for the store."""
         parameters = tuple(
-            ParameterManifest(slot.name, tuple(slot.parameter.shape), slot.offset, slot.numel) for slot in self.slots
+            ParameterManifest(slot.name, tuple(slot.parameter.shape), slot.offset, slot.numel, tuple(slot.aliases))
+            for slot in self.slots
         )
         return BlockManifest(self.name, self.trainable, parameters, self.elements)
 
@@ -98,6 +103,8 @@ def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit
             if parameter is None:
                 continue
             slot = slots.setdefault(id(parameter), Slot(prefix + name, parameter, []))
+            if prefix + name not in (slot.name, *slot.aliases):
+                slot.aliases.append(prefix + name)
             owners.setdefault(id(parameter), set()).add(owner)
             if not any(holder is module and key == name for holder, key in slot.places):
                 slot.places.append((module, name))

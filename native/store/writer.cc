@@ -1,0 +1,47 @@
+#include "store/writer.h"
+
+#include <cstring>
+
+#include "kernels/convert.h"
+#include "kernels/crc32c.h"
+#include "store/aligned_buffer.h"
+#include "store/error.h"
+
+namespace luwu::store {
+
+void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count, const float* values,
+                 std::span<const float* const> moments) {
+    const bool low = store.layout().shape().parameter_dtype == kernels::Dtype::bfloat16;
+    const std::uint32_t masters = low && place.trainable ? 1 : 0;
+    if (!moments.empty() && moments.size() != place.state_planes - masters) {
+        throw Error(ErrorKind::invalid, "block '" + store.layout().shape().blocks[place.block].name + "' keeps " +
+                                            std::to_string(place.state_planes - masters) +
+                                            " optimizer states of each parameter, found " +
+                                            std::to_string(moments.size()));
+    }
+    const AlignedBuffer record(place.record_bytes());  // zeros
+    std::byte* states = record.data() + place.parameter_bytes;
+    if (low) {
+        kernels::float_to_bfloat16(values, reinterpret_cast<std::uint16_t*>(record.data()), place.elements);
+    } else {
+        std::memcpy(record.data(), values, place.elements * sizeof(float));
+    }
+    const auto plane_at = [&](std::uint32_t plane) { return states + kPage + plane * place.state_plane_bytes; };
+    if (masters > 0) std::memcpy(plane_at(0), values, place.elements * sizeof(float));
+    for (std::uint32_t i = 0; i < moments.size(); ++i) {
+        std::memcpy(plane_at(masters + i), moments[i], place.elements * sizeof(float));
+    }
+
+    ChunkHeader header = store.make_header(place, count);
+    header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * store.layout().parameter_size());
+    for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
+        header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.elements * sizeof(float));
+    }
+    seal(header);
+    std::memcpy(states, &header, sizeof header);
+    IoRequest request = store.write_record(place, count, record.data(), states);
+    transfer_now(request);
+    if (request.error != 0) throw store.failed(request, place);
+}
+
+}  // namespace luwu::store

@@ -1,0 +1,157 @@
+"""A store's parameters as a folder that transformers loads, streamed: never more than a chunk is in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from luwu.errors import ConfigError
+from luwu.store.checkpoint import INDEX_NAME
+from luwu.store.model_files import (
+    CONFIG_NAME,
+    copy_files,
+    find_model_files,
+    kept_buffers,
+    kept_model_folder,
+    write_config,
+)
+from luwu.store.outputs import Output, OutputFolder
+from luwu.store.safetensors_file import SafetensorsFile
+from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
+from luwu.store.values import Place, Progress, StoredValues, no_progress
+
+DTYPES = ("float32", "bfloat16", "float16")
+SHARD_BYTES = 5 * 10**9
+"""Of a file, at most: as transformers has it."""
+
+PIECE_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export did; ``kept`` of the ``shards`` were there already."""
+
+    step: int
+    parameters: int
+    nbytes: int
+    shards: int
+    kept: int
+
+
+def export_safetensors(
+    folders: list[Path],
+    target: Path,
+    *,
+    dtype: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    model_folder: Path | None = None,
+    progress: Progress = no_progress,
+) -> ExportReport:
+    """Write the committed step of a store at rest as safetensors, with the model's configuration and tokenizer.
+
+    Every checksum of what is read is compared. A tensor with several names is written under its first; transformers
+    ties the others again.
+
+    Args:
+        folders: of the store, which is not changed.
+        target: a folder that is new, empty, or has part of the same export, which is then finished.
+        dtype: of the tensors; None: as workers pull them. ``float32`` takes the masters of a bfloat16 store.
+        shard_bytes: of a file, at most, except for a single tensor that is larger.
+        model_folder: where config.json and the tokenizer are; None: those that an import kept, if any.
+        progress: of bytes written.
+
+    Raises:
+        ConfigError: an argument cannot work, or the target holds something else.
+        StoreLockedError: a server has the store open. StoreCorruptError: a checksum is wrong.
+        StoreSpaceError, StorePermissionError, StoreError: the target cannot be written to.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {dtype!r}")
+    if shard_bytes < 1:
+        raise ConfigError(f"shard size: expected at least one byte, found {shard_bytes}")
+    with StoredValues(folders) as values:
+        wanted = getattr(torch, dtype) if dtype else values.dtype
+        export = _Export(values, wanted, kept_buffers(folders[0]))
+        shards = plan_shards(export.tensors, shard_bytes)
+        origin: dict[str, Any] = {
+            "store": values.identity.uuid,
+            "step": values.step,
+            "dtype": str(wanted).removeprefix("torch."),
+            "shard_bytes": shard_bytes,
+        }
+        output = OutputFolder(target, origin)
+        kept = [shard for shard in shards if output.finished(shard.name)]
+        missing = [shard for shard in shards if shard not in kept]
+        output.require_room(sum(shard.nbytes for shard in missing))
+        done, total = sum(shard.nbytes for shard in kept), sum(shard.nbytes for shard in shards)
+        progress(done, total)
+        for shard in missing:
+            with output.write(shard.name) as file:
+                export.write(shard, file, lambda part, before=done: progress(before + part, total))
+            done += shard.nbytes
+        _write_index(output, shards, export)
+        source = model_folder or kept_model_folder(folders[0])
+        if source is not None:
+            copy_files(find_model_files(source), target)
+            if (target / CONFIG_NAME).is_file():
+                write_config(target / CONFIG_NAME, origin["dtype"])
+        return ExportReport(values.step, export.parameters, total, len(shards), len(kept))
+
+
+class _Export:
+    """The tensors of an export and where their values come from."""
+
+    def __init__(self, values: StoredValues, dtype: torch.dtype, buffers: SafetensorsFile | None) -> None:
+        self._values = values
+        self._dtype = dtype
+        self._buffers = buffers
+        self._places = {place.parameter.name: place for place in values.places()}
+        self._exact = dtype is torch.float32 and values.dtype is not torch.float32
+        self.parameters = sum(place.parameter.numel for place in self._places.values())
+        self.tensors = {name: (dtype, place.parameter.shape) for name, place in self._places.items()}
+        if buffers is not None:
+            self.tensors.update({name: (place.dtype, place.shape) for name, place in buffers.tensors.items()})
+
+    def write(self, shard: Shard, file: Output, progress: Callable[[int], None]) -> None:
+        """Write a file's header and tensors; progress is of its bytes."""
+        file.write(header_of(shard.tensors))
+        written = 0
+        for name in shard.tensors:
+            for piece in self._pieces(name):
+                written += file.write(as_bytes(piece))
+                progress(written)
+
+    def _pieces(self, name: str) -> Iterator[Tensor]:
+        place = self._places.get(name)
+        if place is None:
+            assert self._buffers is not None
+            yield self._buffers.read(name, 0, self._buffers.tensors[name].numel)
+            return
+        for _, values in self._values.pieces(place, PIECE_ELEMENTS, states=self._exact):
+            yield self._converted(values.exact() if self._exact else values.parameters, place)
+
+    def _converted(self, values: Tensor, place: Place) -> Tensor:
+        converted = values.to(self._dtype)
+        if self._dtype is torch.float16 and bool((converted.isinf() & ~values.isinf()).any()):
+            raise ConfigError(
+                f"dtype: float16 ends at 65504, found {values.abs().max().item():g} in parameter "
+                f"{place.parameter.name}; export bfloat16 or float32"
+            )
+        return converted
+
+
+def _write_index(output: OutputFolder, shards: list[Shard], export: _Export) -> None:
+    if len(shards) < 2:
+        return
+    index = {
+        "metadata": {"total_parameters": export.parameters, "total_size": sum(shard.nbytes for shard in shards)},
+        "weight_map": {name: shard.name for shard in shards for name in shard.tensors},
+    }
+    with output.write(INDEX_NAME) as file:
+        file.write(json.dumps(index, indent=2, sort_keys=True).encode())

@@ -1,0 +1,292 @@
+"""The folders of a store: its manifest file, its lock, and opening it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO, TypeVar
+from uuid import uuid4
+
+from luwu import _native
+from luwu.errors import (
+    LuwuError,
+    ManifestMismatchError,
+    StoreCorruptError,
+    StoreError,
+    StoreFormatError,
+    StoreLockedError,
+    StorePermissionError,
+    StoreSpaceError,
+)
+from luwu.fabric.blocks import block_specs
+from luwu.store.manifest import Manifest, first_difference
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = 1
+LOCK_NAME = "luwu.lock"
+STORE_LOCK_NAME = "lock"
+UNFINISHED_IMPORT_NAME = "import.json"
+"""In the first folder while an import writes the store's first values."""
+
+
+@dataclass(frozen=True)
+class StoreIdentity:
+    """What the manifest file says: which store this is, over how many folders, and of which model."""
+
+    uuid: str
+    stripes: int
+    manifest: Manifest
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that this user can write to; raises StorePermissionError or StoreSpaceError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused("make", folder, error) from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise _no_permission("write in", folder, "permission denied")
+
+
+def refused(action: str, path: Path, error: OSError) -> LuwuError:
+    """The typed error for what the system refused to do with a path."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
+    if error.errno in (errno.EIO, errno.ESTALE):
+        return StoreError(f"cannot {action} {path}: {error.strerror}; look at the disk")
+    return _no_permission(action, path, error.strerror)
+
+
+def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissionError:
+    return StorePermissionError(
+        f"cannot {action} {path}: {reason}; give this user read and write permission there or name another folder "
+        "with --store or --run"
+    )
+
+
+def read_identity(folder: Path) -> StoreIdentity | None:
+    """Read a store's manifest file, or None where there is none.
+
+    Raises:
+        StoreCorruptError, StoreFormatError: the file is damaged or of a newer format.
+        StorePermissionError, StoreError: it cannot be read.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        raw = json.loads(path.read_text())
+        version = int(raw["format"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refused("read", path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreCorruptError(
+            f"{path}: expected JSON with a format number, found {error!r}; restore the file"
+        ) from error
+    if version > MANIFEST_FORMAT:
+        raise StoreFormatError(
+            f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the LuWu that wrote it"
+        )
+    try:
+        return StoreIdentity(str(raw["uuid"]), int(raw["stripes"]), Manifest.from_json(json.dumps(raw["manifest"])))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreCorruptError(
+            f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file"
+        ) from error
+
+
+def write_identity(folder: Path, identity: StoreIdentity) -> None:
+    """Write the manifest file so that a crash or a power cut leaves either all of it or nothing.
+
+    Raises:
+        StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
+    """
+    document = {
+        "format": MANIFEST_FORMAT,
+        "uuid": identity.uuid,
+        "stripes": identity.stripes,
+        "manifest": json.loads(identity.manifest.to_json()),
+    }
+    write_json(folder / MANIFEST_NAME, document)
+
+
+def write_json(path: Path, document: object) -> None:
+    """Write a JSON file so that a crash or a power cut leaves either all of it or what was there before.
+
+    Raises:
+        StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
+    """
+    partial = path.with_suffix(".partial")
+    try:
+        with partial.open("w") as file:
+            json.dump(document, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        for changed in (path.parent, path.parent.parent):  # the names themselves: the file's, and a new folder's
+            sync_folder(changed)
+    except OSError as error:
+        raise refused("write", path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+CoreT = TypeVar("CoreT")
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store as a native server opens it."""
+
+    folders: list[Path]
+    identity: StoreIdentity
+    create: bool
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as the store has it (its own chunk size)."""
+        return self.identity.manifest
+
+
+def open_store(
+    folders: list[Path],
+    manifest: Manifest,
+    start: Callable[[Store], CoreT],
+    *,
+    with_chunks: bool = False,
+    uuid: str = "",
+) -> CoreT:
+    """Open the store in these folders for this manifest, or create it, and start a native server over it.
+
+    Args:
+        folders: one or more; the first has the manifest file.
+        manifest: the model's.
+        start: makes the native server.
+        with_chunks: the model's chunk size must be the store's.
+        uuid: what the store is made with, or must have; empty: any.
+
+    Raises:
+        ManifestMismatchError: the store was made for another model or job.
+        StoreError: an import into it was not finished.
+        LuwuError: what the native core refuses, see `luwu.errors`.
+    """
+    for folder in folders:
+        make_folder(folder)
+    if (folders[0] / UNFINISHED_IMPORT_NAME).exists():
+        raise StoreError(
+            f"the store at {folders[0]} holds an import that was not finished; give the same luwu import again, which "
+            f"finishes it, or remove the folder"
+        )
+    identity = read_identity(folders[0])
+    if identity is not None:
+        difference = first_difference(manifest, identity.manifest, with_chunks=with_chunks)
+        if difference is not None:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} was made for another model: {difference}; "
+                "use the model it was made for, or another folder (nothing was changed)"
+            )
+        if identity.stripes != len(folders):
+            raise StoreCorruptError(
+                f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
+                "name the same folders in the same order as when it was made"
+            )
+        if uuid and identity.uuid != uuid:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "
+                "servers in the same order as when it was made, or another folder (nothing was changed)"
+            )
+    create = identity is None
+    identity = identity or StoreIdentity(uuid or uuid4().hex, len(folders), manifest)
+    core = start(Store(folders, identity, create))
+    if create:
+        write_identity(folders[0], identity)
+    return core
+
+
+def lock_folder(folder: Path, what: str) -> TextIO:
+    """Hold a folder for this process until the file is closed; raises StoreLockedError, which names who has it."""
+    file = (folder / LOCK_NAME).open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise StoreLockedError(
+            f"the {what} {folder} is in use by process {owner}; stop that process or use another folder"
+        ) from error
+    # Who holds it is for the message above only: on a full disk the run goes on without it.
+    with suppress(OSError):
+        os.truncate(file.fileno(), 0)
+        os.write(file.fileno(), str(os.getpid()).encode())
+    return file
+
+
+@contextmanager
+def held_at_rest(folders: list[Path]) -> Iterator[None]:
+    """Keep servers and imports out of a store while it is read; any number may read it at once.
+
+    Raises:
+        StoreLockedError: a server or an import has it open.
+    """
+    with ExitStack() as held:
+        for folder in folders:
+            with suppress(FileNotFoundError):  # a copy that no server has opened yet
+                _share_lock(folder, held)
+        yield
+
+
+def _share_lock(folder: Path, held: ExitStack) -> None:
+    path = folder / STORE_LOCK_NAME
+    try:
+        file = held.enter_context(path.open("r+"))
+    except FileNotFoundError:
+        raise
+    except OSError:  # no permission to write, or a file system that nobody writes to
+        file = held.enter_context(path.open("r"))  # to read is enough to hold it
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = file.read().strip(" \0\n") or "unknown"
+        raise StoreLockedError(
+            f"the store at {folder} is open in process {owner}, which writes to it; stop that process first"
+        ) from error
+    with suppress(OSError):  # for the message of a server that starts now
+        os.truncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)
+
+
+def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
+    """Open a committed store for reading, also while a server has it open.
+
+    Raises:
+        StoreFormatError: there is no store in the first folder. Others: see `luwu.errors`.
+    """
+    identity = read_identity(folders[0])
+    if identity is None:
+        raise StoreFormatError(f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there")
+    return reader_of(folders, identity), identity.manifest
+
+
+def reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreReader:
+    """Open the store that `read_identity` found for reading, committed or not."""
+    return _native.StoreReader(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        block_specs(identity.manifest),
+        identity.manifest.dtype,
+        identity.manifest.chunk_elements,
+    )

@@ -1,0 +1,231 @@
+"""First values of a store from elsewhere, chunk by chunk: never more than a few chunks are in memory.
+
+An import that was killed goes on where it was: chunks are written in order, and every now and then made durable and
+counted in a file beside the store, which says as well where they came from. While that file is there no server opens
+the store.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+import torch
+from torch import Tensor
+
+from luwu import _native
+from luwu.errors import ConfigError, StoreCorruptError
+from luwu.fabric.blocks import block_specs
+from luwu.store.folders import (
+    UNFINISHED_IMPORT_NAME,
+    StoreIdentity,
+    make_folder,
+    read_identity,
+    reader_of,
+    sync_folder,
+    write_identity,
+    write_json,
+)
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.values import Progress, no_progress
+
+SYNC_BYTES = 256 * 2**20
+"""Written between two entries of the journal: what a killed import does again at most."""
+
+ORIGIN_NAME = "origin.json"
+"""In the first folder once an import is done: where the store's first values came from."""
+
+
+class Source(Protocol):
+    """Where values come from."""
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """What tells this source from another, or from itself once it was changed; JSON can hold it."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps that the values have seen."""
+        ...
+
+    def updates(self, block: BlockManifest) -> int:
+        """How many of them updated this block."""
+        ...
+
+    def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
+        """Elements of a parameter, flat, in any floating-point dtype."""
+        ...
+
+    def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
+        """Optimizer states of the same elements, in the order of `moment_names`; none: they are zeros."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import did: ``written_bytes`` is 0 and ``finished_before`` set where there was nothing left to do."""
+
+    step: int
+    parameters: int
+    resumed_at_chunk: int
+    written_bytes: int
+    finished_before: bool
+
+
+def import_values(
+    source: Source, manifest: Manifest, folders: list[Path], progress: Progress = no_progress
+) -> ImportReport:
+    """Make a store for a manifest and fill it; the step of the source is committed last.
+
+    Args:
+        source: whose parameters have the manifest's shapes.
+        manifest: of the model that will train on, as `luwu.parallelize` makes it.
+        folders: of the store; made where missing.
+        progress: of bytes written.
+
+    Raises:
+        ConfigError: the folders hold another store, which is left as it is.
+        StoreSpaceError, StorePermissionError, StoreLockedError, StoreError: the folders cannot be used.
+        LuwuError: what the source raises.
+    """
+    for folder in folders:
+        make_folder(folder)
+    origin = json.loads(json.dumps(dict(source.origin)))  # as it is read again
+    origin["manifest_crc32"] = zlib.crc32(manifest.to_json().encode())
+    if _already_imported(folders, origin):
+        return _report(source, manifest, finished_before=True)
+    writer, begin = _open(folders, manifest, origin)
+    chunks = list(_chunks(folders, manifest))
+    total = sum(block.elements for block in manifest.blocks) * 4
+    journal = folders[0] / UNFINISHED_IMPORT_NAME
+    done = sum(elements for _, _, _, elements in chunks[:begin]) * 4
+    unsynced = 0
+    progress(done, total)
+    with ThreadPoolExecutor(1, "luwu-import") as pool:
+        written: Future[None] | None = None  # while one chunk is written the next is read
+        for number, (index, chunk, first, elements) in enumerate(chunks[begin:], begin):
+            block = manifest.blocks[index]
+            values, moments = _gather(source, block, first, elements)
+            if written is not None:
+                written.result()
+            if unsynced >= SYNC_BYTES:
+                writer.sync()
+                write_json(journal, {"origin": origin, "chunks": number})
+                unsynced = 0
+            written = pool.submit(writer.write_chunk, index, chunk, source.updates(block), values, moments)
+            done, unsynced = done + elements * 4, unsynced + elements * 4 * (1 + len(moments))
+            progress(done, total)
+        if written is not None:
+            written.result()
+    writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
+    _finish(folders[0], origin)
+    return _report(source, manifest, resumed_at_chunk=begin, written_bytes=total)
+
+
+def _already_imported(folders: list[Path], origin: Mapping[str, Any]) -> bool:
+    """Whether this very import was finished before; raises ConfigError where the store is another one."""
+    identity = read_identity(folders[0])
+    if identity is None or not _is_committed(folders, identity):
+        return False
+    for name in (ORIGIN_NAME, UNFINISHED_IMPORT_NAME):  # the latter: killed between the commit and its last act
+        if (folders[0] / name).exists() and _read_json(folders[0] / name).get("origin") == origin:
+            _finish(folders[0], origin)
+            return True
+    raise ConfigError(
+        f"the store at {folders[0]} holds a model already, and it did not come from there; name another folder, or "
+        "remove this one (nothing was changed)"
+    )
+
+
+def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
+    if identity.stripes != len(folders):
+        raise ConfigError(
+            f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
+            "name the same folders in the same order as when it was made"
+        )
+    return bool(reader_of(folders, identity).initialised)
+
+
+def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[_native.StoreWriter, int]:
+    """The store to write to, and the first chunk that is not in it yet."""
+    identity, journal = read_identity(folders[0]), folders[0] / UNFINISHED_IMPORT_NAME
+    begun = _read_json(journal) if journal.exists() else {}
+    goes_on = identity is not None and begun.get("origin") == origin and identity.manifest == manifest
+    if identity is None or not goes_on:
+        identity = StoreIdentity(uuid4().hex, len(folders), manifest)
+    # Before the files: from here on nobody takes what is there for a store.
+    begin = int(begun.get("chunks", 0)) if goes_on else 0
+    write_json(journal, {"origin": origin, "chunks": begin})
+    writer = _native.StoreWriter(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        not goes_on,
+        block_specs(manifest),
+        manifest.dtype,
+        manifest.chunk_elements,
+    )
+    if not goes_on:
+        write_identity(folders[0], identity)
+    return writer, begin
+
+
+def _chunks(folders: list[Path], manifest: Manifest) -> Iterator[tuple[int, int, int, int]]:
+    """(block, chunk in the block, first element, elements) of every chunk, in the store's order."""
+    identity = read_identity(folders[0])
+    assert identity is not None
+    reader = reader_of(folders, identity)
+    for index in range(len(manifest.blocks)):
+        for chunk, (first, elements) in enumerate(reader.chunks(index)):
+            yield index, chunk, first, elements
+
+
+def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> tuple[Any, list[Any]]:
+    """A chunk's values and moments as float32 arrays, zeros between the parameters."""
+    values = torch.zeros(elements)
+    moments: list[Tensor] = []
+    for parameter in block.parameters:
+        start, end = max(parameter.offset, first), min(parameter.offset + parameter.numel, first + elements)
+        if start >= end:
+            continue
+        place = slice(start - first, end - first)
+        values[place] = source.read(parameter, start - parameter.offset, end - start)
+        if not block.trainable:
+            continue
+        for plane, found in enumerate(source.read_moments(parameter, start - parameter.offset, end - start)):
+            if plane == len(moments):
+                moments.append(torch.zeros(elements))
+            moments[plane][place] = found
+    return values.numpy(), [moment.numpy() for moment in moments]
+
+
+def _finish(folder: Path, origin: Mapping[str, Any]) -> None:
+    write_json(folder / ORIGIN_NAME, {"origin": dict(origin)})
+    (folder / UNFINISHED_IMPORT_NAME).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+        return dict(found)
+    except (OSError, ValueError, TypeError) as error:
+        raise StoreCorruptError(f"{path}: expected JSON, found {error!r}; remove the folder and import again") from error
+
+
+def _report(
+    source: Source,
+    manifest: Manifest,
+    *,
+    resumed_at_chunk: int = 0,
+    written_bytes: int = 0,
+    finished_before: bool = False,
+) -> ImportReport:
+    parameters = sum(parameter.numel for block in manifest.blocks for parameter in block.parameters)
+    return ImportReport(source.step, parameters, resumed_at_chunk, written_bytes, finished_before)

@@ -1,0 +1,100 @@
+"""What belongs to a model beside its parameters: its configuration, its tokenizer, and its buffers.
+
+An import keeps them in the folder ``model`` of the store, so that an export gives a folder that loads by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from luwu.errors import ConfigError
+from luwu.store.folders import make_folder, refused
+from luwu.store.outputs import Output
+from luwu.store.safetensors_file import SafetensorsFile
+from luwu.store.safetensors_output import as_bytes, header_of
+
+FOLDER_NAME = "model"
+CONFIG_NAME = "config.json"
+BUFFERS_NAME = "buffers.safetensors"
+MOST_BYTES = 256 * 2**20
+"""Larger files are not taken for what belongs to a configuration or a tokenizer."""
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf", ".ckpt", ".distcp")
+_INDEX_ENDING = ".index.json"
+
+
+def find_model_files(folder: Path) -> list[Path]:
+    """The files of a model's folder that are no weights and no index of them; hidden ones are left out."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file()
+        and not path.name.startswith((".", "luwu-"))
+        and not path.name.endswith((*_WEIGHTS, _INDEX_ENDING))
+        and path.stat().st_size <= MOST_BYTES
+    )
+
+
+def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor]) -> None:
+    """Keep a model's files and buffers in its store; the same again changes nothing.
+
+    Raises:
+        StoreSpaceError, StorePermissionError, StoreError: the store's folder cannot be written to.
+    """
+    target = store / FOLDER_NAME
+    make_folder(target)
+    copy_files(find_model_files(source), target)
+    if buffers:
+        entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
+        try:
+            with (target / BUFFERS_NAME).open("wb", buffering=0) as file:
+                output = Output(file)
+                output.write(header_of(entries))
+                for tensor in buffers.values():
+                    output.write(as_bytes(tensor))
+        except OSError as error:
+            raise refused("write", target / BUFFERS_NAME, error) from error
+
+
+def kept_model_folder(store: Path) -> Path | None:
+    """Where the store keeps its model's files, if it was imported."""
+    folder = store / FOLDER_NAME
+    return folder if (folder / CONFIG_NAME).is_file() else None
+
+
+def kept_buffers(store: Path) -> SafetensorsFile | None:
+    """The buffers that were imported with the model, if it has any."""
+    path = store / FOLDER_NAME / BUFFERS_NAME
+    return SafetensorsFile(path) if path.is_file() else None
+
+
+def copy_files(files: list[Path], target: Path) -> None:
+    """Copy files into a folder; raises StoreSpaceError, StorePermissionError or StoreError."""
+    for path in files:
+        try:
+            shutil.copyfile(path, target / path.name)
+        except OSError as error:
+            raise refused("write", target / path.name, error) from error
+
+
+def write_config(path: Path, dtype: str) -> None:
+    """Let a configuration name the dtype of the weights beside it, in which they are then loaded.
+
+    Raises:
+        ConfigError: it is not JSON.
+    """
+    try:
+        config: dict[str, Any] = json.loads(path.read_text())
+        config.pop("torch_dtype", None)  # what older ones call it
+        config["dtype"] = dtype
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    except OSError as error:
+        raise refused("write", path, error) from error
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{path}: expected a JSON object, found {error}; correct the file") from error

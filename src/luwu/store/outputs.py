@@ -1,0 +1,143 @@
+"""Files of a checkpoint on their way out: streamed, checksummed, each complete or not there; finished ones are kept.
+
+An output folder has a journal beside its files: what they come from, and the checksum of each that is finished. The same
+export into the same folder again goes on after them; another export is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from luwu import _native
+from luwu.errors import ConfigError, StoreSpaceError
+from luwu.store.folders import refused, sync_folder, write_json
+
+JOURNAL_NAME = "luwu-export.json"
+READ_BYTES = 8 * 2**20
+
+
+class OutputFolder:
+    """A folder that an export writes to.
+
+    Args:
+        path: made where missing.
+        origin: what tells this export from another; JSON can hold it.
+
+    Raises:
+        ConfigError: it holds something else. StorePermissionError, StoreError: it cannot be used.
+    """
+
+    def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
+        self.path = path
+        self._journal = path / JOURNAL_NAME
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            others = [each.name for each in path.iterdir()]
+            found = json.loads(self._journal.read_text()) if JOURNAL_NAME in others else None
+        except OSError as error:
+            raise refused("use", path, error) from error
+        except ValueError as error:
+            raise ConfigError(f"{self._journal}: expected JSON, found {error}; remove the folder") from error
+        origin = json.loads(json.dumps(dict(origin)))
+        if found is None and others:
+            raise ConfigError(
+                f"{path}: expected an empty folder, found {', '.join(sorted(others)[:3])}; name another folder"
+            )
+        if found is not None and found.get("origin") != origin:
+            raise ConfigError(
+                f"{path}: holds another export ({json.dumps(found.get('origin'))}); remove it, or name another folder"
+            )
+        self._origin = origin
+        self._files: dict[str, dict[str, Any]] = {} if found is None else dict(found["files"])
+        self._note()
+
+    def finished(self, name: str) -> bool:
+        """Whether this file is there already, with the bytes that were written to it."""
+        noted = self._files.get(name)
+        path = self.path / name
+        if noted is None or not path.is_file() or path.stat().st_size != noted["bytes"]:
+            return False
+        return checksum(path) == noted["crc32c"]
+
+    def notes(self, name: str) -> Any:
+        """What was given to `write` to keep with a finished file."""
+        return self._files[name].get("notes")
+
+    def require_room(self, needed_bytes: int) -> None:
+        """Raise StoreSpaceError where the disk has less."""
+        free = shutil.disk_usage(self.path).free
+        if free < needed_bytes:
+            raise StoreSpaceError(
+                f"{self.path}: expected {needed_bytes / 2**30:.3f} GiB free on its disk, found {free / 2**30:.3f}; free "
+                "some space or name another folder"
+            )
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[Output]:
+        """Write a file; it is there under its name when the block ends without an error, durably, or not at all.
+
+        Raises:
+            StoreSpaceError: the disk is full; what was written of this file is removed.
+            StorePermissionError, StoreError: the system refuses.
+        """
+        partial = self.path / f"{name}.partial"
+        try:
+            with partial.open("wb", buffering=0) as file:
+                output = Output(file)
+                yield output
+                os.fsync(file.fileno())
+            partial.replace(self.path / name)
+            sync_folder(self.path)
+        except OSError as error:
+            raise self._refused(partial, error) from error
+        finally:
+            partial.unlink(missing_ok=True)
+        self._files[name] = {"bytes": output.written_bytes, "crc32c": output.crc32c, "notes": output.notes}
+        self._note()
+
+    def _note(self) -> None:
+        write_json(self._journal, {"origin": self._origin, "files": self._files})
+
+    def _refused(self, path: Path, error: OSError) -> Exception:
+        found = refused("write", path, error)
+        if isinstance(found, StoreSpaceError):
+            return StoreSpaceError(
+                f"cannot write {path}: {error.strerror}; free some space and give the same command again: it goes on "
+                "after the files that are finished (the store was not touched)"
+            )
+        return found
+
+
+class Output:
+    """An open file of an `OutputFolder`; ``notes`` may be set to what JSON can hold, to be found again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.written_bytes = 0
+        self.crc32c = 0
+        self.notes: Any = None
+
+    def write(self, data: bytes | memoryview) -> int:
+        """Append bytes; returns how many."""
+        view = memoryview(data).cast("B")
+        while view:
+            written = self._file.write(view)
+            self.crc32c = _native.crc32c(view[:written], self.crc32c)
+            self.written_bytes += written
+            view = view[written:]
+        return len(data)
+
+
+def checksum(path: Path) -> int:
+    """CRC32C of a file's bytes, read in parts."""
+    crc = 0
+    with path.open("rb") as file:
+        while data := file.read(READ_BYTES):
+            crc = _native.crc32c(data, crc)
+    return crc

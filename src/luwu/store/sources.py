@@ -1,0 +1,143 @@
+"""A checkpoint as a source of a store's first values: which tensor fills which parameter, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from luwu.errors import CheckpointError
+from luwu.store.checkpoint import listed
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+
+_COMPARE_ELEMENTS = 1 << 20
+
+
+class TensorReader(Protocol):
+    """What a source needs of a checkpoint; `CheckpointReader` has it."""
+
+    @property
+    def path(self) -> Path:
+        """Where it lies, for messages."""
+        ...
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files it consists of."""
+        ...
+
+    def names(self) -> tuple[str, ...]:
+        """Of all tensors."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a tensor."""
+        ...
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of a tensor."""
+        ...
+
+    def read_range(self, name: str, first: int, count: int) -> Tensor:
+        """Elements of a tensor seen as flat."""
+        ...
+
+
+class CheckpointSource:
+    """Parameters from a checkpoint, at step 0.
+
+    Every parameter must be there under one of its names, with its shape. Tied parameters that are there under
+    several names must have the same bits under each of them.
+
+    Args:
+        reader: of the checkpoint.
+        manifest: of the model.
+        ignore: regular expressions: tensors that may be there without being a parameter, such as buffers.
+
+    Raises:
+        CheckpointError: tensors are missing, or there are others, or a shape or dtype is another.
+    """
+
+    def __init__(self, reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
+        self._reader = reader
+        self._names = match_names(reader, manifest, ignore)
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """The files, with their sizes and times of change."""
+        return {"kind": "safetensors", "files": described_files(self._reader.files)}
+
+    @property
+    def step(self) -> int:
+        """A checkpoint without optimizer states is where training begins."""
+        return 0
+
+    def updates(self, block: BlockManifest) -> int:
+        """None yet."""
+        return 0
+
+    def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
+        """Elements of a parameter, flat, in the checkpoint's dtype."""
+        return self._reader.read_range(self._names[parameter.name], first, count)
+
+    def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
+        """There are none."""
+        return []
+
+
+def described_files(files: Iterable[Path]) -> list[list[Any]]:
+    """Path, size and time of change of each file."""
+    return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def match_names(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> dict[str, str]:
+    """The tensor that fills each parameter, by the parameters' names; arguments and errors as `CheckpointSource`."""
+    parameters = [parameter for block in manifest.blocks for parameter in block.parameters]
+    there = set(reader.names())
+    found = {each.name: [name for name in (each.name, *each.aliases) if name in there] for each in parameters}
+    missing = [name for name, names in found.items() if not names]
+    used = {name for names in found.values() for name in names}
+    patterns = [re.compile(pattern) for pattern in ignore]
+    extra = [
+        name for name in reader.names() if name not in used and not any(each.search(name) for each in patterns)
+    ]
+    if missing or extra:
+        raise CheckpointError(
+            f"{reader.path}: expected the model's {len(parameters)} tensors; missing are {len(missing)} "
+            f"({listed(missing)}), and {len(extra)} are not the model's ({listed(extra)}); name a checkpoint of this "
+            "model, or the configuration that belongs to it"
+        )
+    for parameter in parameters:
+        for name in found[parameter.name]:
+            _check_tensor(reader, name, parameter)
+        for other in found[parameter.name][1:]:
+            _check_tied(reader, found[parameter.name][0], other, parameter.numel)
+    return {name: names[0] for name, names in found.items()}
+
+
+def _check_tensor(reader: TensorReader, name: str, parameter: ParameterManifest) -> None:
+    shape, dtype = reader.shape(name), reader.dtype(name)
+    if shape != parameter.shape:
+        raise CheckpointError(
+            f"{reader.path}: tensor {name}: expected shape {list(parameter.shape)}, found {list(shape)}; name a "
+            "checkpoint of this model, or the configuration that belongs to it"
+        )
+    if not dtype.is_floating_point:
+        raise CheckpointError(
+            f"{reader.path}: tensor {name}: expected a floating-point dtype, found {dtype}; name a checkpoint that is "
+            "not quantised"
+        )
+
+
+def _check_tied(reader: TensorReader, one: str, other: str, numel: int) -> None:
+    for first in range(0, numel, _COMPARE_ELEMENTS):
+        count = min(_COMPARE_ELEMENTS, numel - first)
+        if not torch.equal(reader.read_range(one, first, count), reader.read_range(other, first, count)):
+            raise CheckpointError(
+                f"{reader.path}: tensors {one} and {other} are one parameter of the model, but their values differ; "
+                "untie them in the configuration (tie_word_embeddings), or remove the one that does not count"
+            )

@@ -1,0 +1,191 @@
+"""The committed values of a store at rest: parameters and optimizer states, read chunk by chunk, checksums compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from luwu.errors import ConfigError, StoreFormatError
+from luwu.store.folders import MANIFEST_NAME, StoreIdentity, held_at_rest, read_identity, reader_of
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the bytes that are done and those of the whole."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """For who does not look."""
+
+
+def moment_names(manifest: Manifest) -> tuple[str, ...]:
+    """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes."""
+    return ("exp_avg", "exp_avg_sq")
+
+
+def has_master(manifest: Manifest, block: BlockManifest) -> bool:
+    """Whether the first state plane is a float32 master of the parameters."""
+    return block.trainable and manifest.dtype != "float32"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A parameter and the number of the block that it lies in."""
+
+    block: int
+    parameter: ParameterManifest
+
+
+@dataclass(frozen=True)
+class Values:
+    """Consecutive elements, flat: ``parameters`` in the store's dtype, ``master`` and ``moments`` float32 if asked for.
+
+    ``master`` is None where the parameters themselves are the master, or the block is frozen.
+    """
+
+    parameters: Tensor
+    master: Tensor | None
+    moments: tuple[Tensor, ...]
+
+    def exact(self) -> Tensor:
+        """The parameters in float32, as exact as the store knows them."""
+        return self.parameters.to(torch.float32) if self.master is None else self.master
+
+
+class StoredValues:
+    """Reads a store that nobody writes to; use it as a context manager. Takes the memory of one chunk.
+
+    Attributes:
+        folders, identity: of the store.
+        step: committed steps.
+        counts: updates that each block has seen, which bias correction counts by.
+
+    Raises:
+        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        ConfigError: it is one of several servers', and does not hold whole parameters.
+        StoreCorruptError: its files are damaged.
+    """
+
+    def __init__(self, folders: list[Path]) -> None:
+        self.folders = folders
+        self.identity = require_identity(folders)
+        self._held = ExitStack()
+        self._held.enter_context(held_at_rest(folders))
+        try:
+            self._reader = reader_of(folders, self.identity)
+            if not self._reader.initialised:
+                raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+            _require_whole(folders[0], self.manifest)
+        except BaseException:
+            self._held.close()
+            raise
+        self.step = int(self._reader.step)
+        self.counts: list[int] = list(self._reader.counts)
+        self._chunks = [list(self._reader.chunks(block)) for block in range(len(self.manifest.blocks))]
+        self._kept: tuple[int, int, bool, Values] | None = None
+
+    def __enter__(self) -> StoredValues:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let servers in again."""
+        self._held.close()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the store holds."""
+        return self.identity.manifest
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the parameters as workers pull them."""
+        return torch_dtype(self.manifest)
+
+    def places(self) -> Iterator[Place]:
+        """Every parameter, in the order in which the store has them: reading in it reads each chunk once."""
+        for number, block in enumerate(self.manifest.blocks):
+            for parameter in sorted(block.parameters, key=lambda each: each.offset):
+                yield Place(number, parameter)
+
+    def pieces(self, place: Place, at_most: int, *, states: bool) -> Iterator[tuple[int, Values]]:
+        """A parameter's elements in pieces of at most this many: (first element in the parameter, values).
+
+        Raises:
+            StoreCorruptError: a checksum is wrong; names file, offset and block. StoreError: the disk fails.
+        """
+        first = 0
+        while first < place.parameter.numel:
+            start = place.parameter.offset + first
+            values = self._read(place.block, start, min(at_most, place.parameter.numel - first), states)
+            yield first, values
+            first += values.parameters.numel()
+
+    def _read(self, block: int, start: int, at_most: int, states: bool) -> Values:
+        """Elements of a block from ``start`` on, to the end of their chunk at most."""
+        chunk, (first, elements) = next(
+            (number, extent) for number, extent in enumerate(self._chunks[block]) if start < sum(extent)
+        )
+        if self._kept is None or self._kept[:3] != (block, chunk, states):
+            self._kept = None  # its memory first
+            self._kept = (block, chunk, states, self._read_chunk(block, chunk, states))
+        whole = self._kept[3]
+        part = slice(start - first, min(start - first + at_most, elements))
+        return Values(
+            whole.parameters[part],
+            None if whole.master is None else whole.master[part],
+            tuple(moment[part] for moment in whole.moments),
+        )
+
+    def _read_chunk(self, block: int, chunk: int, states: bool) -> Values:
+        raw, planes = self._reader.read_chunk(block, chunk, states)
+        moments = [torch.from_numpy(plane) for plane in planes]
+        master = moments.pop(0) if moments and has_master(self.manifest, self.manifest.blocks[block]) else None
+        return Values(torch.from_numpy(raw).view(self.dtype), master, tuple(moments))
+
+
+def torch_dtype(manifest: Manifest) -> torch.dtype:
+    """The dtype that a manifest names."""
+    dtype = getattr(torch, manifest.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def require_identity(folders: list[Path]) -> StoreIdentity:
+    """What the store's manifest file says.
+
+    Raises:
+        StoreFormatError: there is no store. ConfigError: it lies in another number of folders.
+    """
+    identity = read_identity(folders[0])
+    if identity is None:
+        raise StoreFormatError(
+            f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there; name the folder that --store named "
+            "(by default `store` in the run folder)"
+        )
+    if identity.stripes != len(folders):
+        raise ConfigError(
+            f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
+            "name the same folders in the same order as when it was made"
+        )
+    return identity
+
+
+def _require_whole(folder: Path, manifest: Manifest) -> None:
+    for block in manifest.blocks:
+        end = max(parameter.offset + parameter.numel for parameter in block.parameters)
+        if block.first != 0 or block.elements < end:
+            raise ConfigError(
+                f"the store at {folder} is that of one of several servers: it has elements {block.first} to "
+                f"{block.first + block.elements} of block {block.name}, expected 0 to {end}; train on one server, or "
+                "save luwu.full_state_dict(model) in a worker"
+            )
