@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "AuthenticationError",
+    "CheckpointError",
     "ConfigError",
     "DataError",
     "LuwuError",
@@ -29,6 +30,10 @@ class LuwuError(Exception):
 
 class ConfigError(LuwuError, ValueError):
     """When a setting or an argument cannot work, alone or with the others; nothing has been written."""
+
+
+class CheckpointError(LuwuError):
+    """When a checkpoint's file is missing, damaged or of another model; names the file or the tensor."""
 
 
 class ManifestMismatchError(LuwuError):

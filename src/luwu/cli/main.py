@@ -12,11 +12,26 @@ from luwu.cli.health import health
 from luwu.cli.server import server
 from luwu.cli.switch import switch
 from luwu.cli.train import train
-from luwu.errors import AuthenticationError, ConfigError, DataError, LuwuError, ManifestMismatchError, MemoryBudgetError
+from luwu.errors import (
+    AuthenticationError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LuwuError,
+    ManifestMismatchError,
+    MemoryBudgetError,
+)
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
-BAD_INPUT = (AuthenticationError, ConfigError, DataError, ManifestMismatchError, MemoryBudgetError)
+BAD_INPUT = (
+    AuthenticationError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    ManifestMismatchError,
+    MemoryBudgetError,
+)
 
 
 class Commands(TyperGroup):
