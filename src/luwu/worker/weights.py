@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from luwu.errors import CheckpointError
 from luwu.store.checkpoint import CheckpointReader, listed
-from luwu.worker.conversions import Sources, find_sources, pretrained_inside
+from luwu.worker.conversions import Read, Sources, find_sources, pretrained_inside
 from luwu.worker.recipes import adapter_parameters, plain_name
 
 _REMEDY = "name a checkpoint of this model, or the configuration that belongs to it"
@@ -38,11 +39,12 @@ class CheckpointWeights:
             name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor) and id(tensor) not in adapters
         }
         self._shapes = {plain_name(name): tuple(tensor.shape) for name, tensor in tensors.items()}
+        self._integers = {plain_name(name) for name, tensor in tensors.items() if not tensor.is_floating_point()}
         self._sources, extra = find_sources(model, self._reader.names(), self._shapes)
         self._take_ties(tensors)
         self._own = {name for name in tensors if plain_name(name) in self._sources}
         self._check_names(extra)
-        self._check_shapes()
+        self._check_tensors()
 
     def has(self, name: str) -> bool:
         """Whether there are values for the model's tensor of this name."""
@@ -52,20 +54,14 @@ class CheckpointWeights:
         """Return the values, in the checkpoint's dtype, on the CPU.
 
         Raises:
-            CheckpointError: the file cannot be read any more, or what it has is of another shape.
+            CheckpointError: the file cannot be read any more.
         """
         plain = plain_name(name)
-        sources = self._sources[plain]
-        if sources.single is not None:
-            return self._reader.read(sources.single)
-        values = sources.read(self._reader.read, self._model)
-        found = values.get(plain, values.get(sources.target))
-        if found is None or tuple(found.shape) != self._shapes[plain]:
-            raise CheckpointError(
-                f"{self._reader.path}: tensors {_described(sources)}: expected parts of {plain} of shape "
-                f"{list(self._shapes[plain])}, found {'none' if found is None else list(found.shape)}; {_REMEDY}"
-            )
-        return found
+        return self._read(plain, self._sources[plain], self._reader.read)
+
+    def _read(self, plain: str, sources: Sources, read: Read) -> Tensor:
+        values = sources.read(read, self._model)
+        return values[plain] if plain in values else values[sources.target]
 
     def _take_ties(self, tensors: dict[str, Tensor]) -> None:
         """Let a tied tensor be found under any of its names."""
@@ -92,15 +88,27 @@ class CheckpointWeights:
                 f"{self._reader.path}: {len(extra)} tensors are not the model's: {listed(extra)}; {_REMEDY}"
             )
 
-    def _check_shapes(self) -> None:
+    def _check_tensors(self) -> None:
+        """See that all will be of the model's shape, by doing on meta what is done to read them."""
         for plain, shape in self._shapes.items():
-            name = self._sources[plain].single
-            if name is not None and self._reader.shape(name) != shape:
+            sources = self._sources[plain]
+            names = [name for names in sources.by_pattern.values() for name in names]
+            quantised = [name for name in names if not self._reader.dtype(name).is_floating_point]
+            if quantised and plain not in self._integers:
                 raise CheckpointError(
-                    f"{self._reader.path}: tensor {name}: expected shape {list(shape)}, found "
-                    f"{list(self._reader.shape(name))}; {_REMEDY}"
+                    f"{self._reader.path}: tensor {quantised[0]}: expected a floating-point dtype, found "
+                    f"{self._reader.dtype(quantised[0])}; name a checkpoint that is not quantised"
+                )
+            try:
+                found = str(list(self._read(plain, sources, self._on_meta).shape))
+            except (RuntimeError, ValueError, KeyError, IndexError) as error:  # what transformers' conversions raise
+                found = f"parts that cannot be joined ({error})"
+            if found != str(list(shape)):
+                whose = "" if names == [plain] else f" of {plain}"
+                raise CheckpointError(
+                    f"{self._reader.path}: tensor {listed(names)}: expected shape {list(shape)}{whose}, found {found}; "
+                    f"{_REMEDY}"
                 )
 
-
-def _described(sources: Sources) -> str:
-    return listed([name for names in sources.by_pattern.values() for name in names])
+    def _on_meta(self, name: str) -> Tensor:
+        return torch.empty(self._reader.shape(name), dtype=self._reader.dtype(name), device="meta")
