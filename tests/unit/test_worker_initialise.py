@@ -127,6 +127,11 @@ def test_parameters_that_nobody_initialises():
     def half(module: nn.Module) -> None:
         if isinstance(module, Bare):
             module.scale[:2] = 1.0
+            module.table.zero_()
+
+    def without_table(module: nn.Module) -> None:
+        if isinstance(module, Bare):
+            nn.init.constant_(module.scale, 2.0)
 
     def whole(module: nn.Module) -> None:
         if isinstance(module, Bare):
@@ -138,6 +143,8 @@ def test_parameters_that_nobody_initialises():
         parallelize(make(), FakeSession())
     with pytest.raises(ConfigError, match=r"1\.scale: expected init to set all"):
         parallelize(make(), FakeSession(), init=half)
+    with pytest.raises(ConfigError, match=r"buffer 1\.table: expected Bare to set all"):
+        parallelize(make(), FakeSession(), init=without_table)
     model = make()
     parallelize(model, FakeSession(), init=whole)
     values = full_state_dict(model)

@@ -4,33 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from luwu.errors import ConfigError, MemoryBudgetError
-from luwu.worker.flatten import Unit
-from luwu.worker.interface import Endpoint
+from luwu.worker.flatten import Slot, Unit
+from luwu.worker.interface import Endpoint, Weights
+from luwu.worker.recipes import Recipe, Recipes, plain_name
 from luwu.worker.residence import absent
 
 Init = Callable[[nn.Module], object] | None
-"""Called on each module on meta that has parameters or buffers of its own, after its ``reset_parameters()``."""
+"""Called on each module on meta that has parameters or buffers of its own, after what it does by itself."""
 
 _ALIGNMENT = 64  # bytes
+
+_MARKED_INTEGERS = (torch.int32, torch.int64)
+"""Dtypes whose smallest value marks elements of a buffer that nothing has set."""
 
 
 class Initialiser:
     """Gives modules on meta their values, the same bits whatever the units and the number of workers.
 
-    A module's random numbers depend on ``seed`` and its name alone. torch's global generator is left as it was.
+    A module's random numbers depend on ``seed`` and its name alone. torch's global generator is left as it was. With
+    ``weights``, parameters and persistent buffers take their values from there, on meta or not.
     """
 
-    def __init__(self, model: nn.Module, init: Init, seed: int) -> None:
+    def __init__(self, model: nn.Module, init: Init, seed: int, weights: Weights | None = None) -> None:
         self._model = model
         self._names = {id(module): name for name, module in model.named_modules()}
+        self._around = _modules_around(model)
+        self._recipes = Recipes(model)
         self._init = init
         self._seed = seed
+        self._weights = weights
         # One buffer for all units: memory that is allocated and freed for each of them leaves holes that the C library
         # does not fill again, and a worker's memory would grow with the depth of the model.
         self._scratch = torch.empty(0, dtype=torch.uint8)
@@ -39,49 +48,71 @@ class Initialiser:
         """See that every parameter on meta can be initialised.
 
         Raises:
-            ConfigError: a module has neither ``reset_parameters()`` nor an ``init`` function; names its parameter.
+            ConfigError: a module has nothing that gives it values; names its parameter.
         """
         for unit in units:
             for block in unit.blocks:
                 for slot in block.slots:
-                    if slot.parameter.is_meta and not any(self._can_reset(module) for module, _ in slot.places):
+                    drawn = slot.parameter.is_meta and not self._has_weights(slot)
+                    if drawn and not any(self._can_reset(module) for module, _ in slot.places):
                         self._refuse(slot.name, slot.places[0][0])
 
     def initialise_unit(self, unit: Unit) -> None:
-        """Materialise the unit's parameters on meta, on the CPU, and initialise them, inner modules first.
+        """Give the unit's parameters their values on the CPU: from the weights, or where on meta, inner modules first.
 
         They lie in memory that the next call uses again.
 
         Raises:
+            CheckpointError: the weights cannot be read.
             ConfigError: elements of a parameter were not set.
         """
-        fresh = [slot for block in unit.blocks for slot in block.slots if slot.parameter.is_meta]
+        every = [slot for block in unit.blocks for slot in block.slots]
+        fresh = [slot for slot in every if slot.parameter.is_meta or self._has_weights(slot)]
         for slot, values in zip(fresh, self._place([slot.parameter for slot in fresh]), strict=True):
             slot.replace(nn.Parameter(values.fill_(float("nan")), requires_grad=slot.parameter.requires_grad))
-        live = {id(slot.parameter) for slot in fresh}
-        holders = {id(module) for slot in fresh for module, _ in slot.places}
-        for module in _inner_first(self._model):
-            if id(module) in holders:
-                self._reset(module, live)
-        for slot in fresh:
+        drawn = [slot for slot in fresh if not self._has_weights(slot)]
+        self._draw(drawn)
+        for slot in drawn:
             if bool(torch.isnan(slot.parameter).any()):
                 raise ConfigError(
                     f"parameter {slot.name}: expected init to set all of it, found elements left out; set them in "
                     f"reset_parameters() of {type(slot.places[0][0]).__name__} or in the init function"
                 )
+        if self._weights is not None:
+            for slot in fresh:
+                if self._has_weights(slot):
+                    slot.parameter.data.copy_(self._weights.read(slot.name))
 
     def initialise_buffers(self) -> None:
         """Give buffers still on meta their values, with the same bits as `initialise_unit` gives; parameters stay.
 
         Raises:
-            ConfigError: a module has neither ``reset_parameters()`` nor an ``init`` function; names its buffer.
+            CheckpointError: the weights cannot be read.
+            ConfigError: a module has nothing that gives its buffer values; names the buffer.
         """
         for module in _inner_first(self._model):
             meta = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
             if meta and not self._can_reset(module):
-                self._refuse(f"{self._names[id(module)]}.{meta[0]}".lstrip("."), module)
+                self._refuse(self._name_of(module, meta[0]), module)
             if meta:
-                self._reset(module, set())
+                self._reset(module, set(), self._recipes.own(module))
+        if self._weights is not None:
+            for name, buffer in self._model.named_buffers():
+                if self._weights.has(name):
+                    buffer.copy_(self._weights.read(name))
+
+    def _draw(self, slots: list[Slot]) -> None:
+        """Initialise the modules that hold these, and then those around them, which may have a word in it."""
+        live = {id(slot.parameter) for slot in slots}
+        holders = {id(module) for slot in slots for module, _ in slot.places}
+        around = {id(outer) for holder in holders for outer in self._around[holder]}
+        for module in _inner_first(self._model):
+            if id(module) in holders:
+                self._reset(module, live, self._recipes.own(module))
+            elif id(module) in around:
+                recipes = self._recipes.around(module)
+                if recipes:
+                    self._reset(module, live, recipes, call_init=False)
 
     def _place(self, parameters: list[nn.Parameter]) -> list[Tensor]:
         """Return room in the buffer for each, of its shape and dtype."""
@@ -93,30 +124,33 @@ class Initialiser:
             for start, parameter in zip([0, *ends], parameters, strict=False)
         ]
 
-    def _reset(self, module: nn.Module, live: set[int]) -> None:
-        """Reset the module and give it the buffers it lacks; only parameters in ``live`` (ids) take the new values.
-
-        The others are stood in for, so that all draw the same random numbers whichever of them are wanted.
-        """
-        own = dict(module._parameters)
-        for name, parameter in own.items():
-            if parameter is not None and id(parameter) not in live:
-                values = torch.empty_like(parameter, device="cpu", memory_format=torch.contiguous_format)
-                module._parameters[name] = nn.Parameter(values, requires_grad=parameter.requires_grad)
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                module._buffers[name] = torch.empty_like(buffer, device="cpu")
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(_derived_seed(self._seed, self._names[id(module)]))
-            reset = _reset_method(module)
-            if reset is not None:
-                reset()
-            if self._init is not None:
+    def _reset(self, module: nn.Module, live: set[int], recipes: list[Recipe], *, call_init: bool = True) -> None:
+        """Reset the module and give it the buffers it lacks; only parameters in ``live`` (ids) take the new values."""
+        buffers = {name: buffer for name, buffer in module._buffers.items() if buffer is not None and buffer.is_meta}
+        for name, buffer in buffers.items():
+            module._buffers[name] = _unset(torch.empty_like(buffer, device="cpu"))
+        with _stood_in_for(module, live), torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(_derived_seed(self._seed, plain_name(self._names[id(module)])))
+            for recipe in recipes:
+                recipe()
+            if self._init is not None and call_init:
                 self._init(module)
-        module._parameters.update({name: kept for name, kept in own.items() if kept is None or id(kept) not in live})
+        for name in buffers:
+            if _is_unset(module._buffers[name]):
+                raise ConfigError(
+                    f"buffer {self._name_of(module, name)}: expected {type(module).__name__} to set all of it, found "
+                    "elements left out; set it in reset_parameters() or in the init function, or build the model on "
+                    "the CPU"
+                )
+
+    def _has_weights(self, slot: Slot) -> bool:
+        return self._weights is not None and self._weights.has(slot.name)
 
     def _can_reset(self, module: nn.Module) -> bool:
-        return self._init is not None or _reset_method(module) is not None
+        return self._init is not None or self._recipes.known(module)
+
+    def _name_of(self, module: nn.Module, tensor: str) -> str:
+        return f"{self._names[id(module)]}.{tensor}".lstrip(".")
 
     def _refuse(self, name: str, module: nn.Module) -> None:
         raise ConfigError(
@@ -175,6 +209,55 @@ def _inner_first(module: nn.Module) -> list[nn.Module]:
     return list(found.values())
 
 
-def _reset_method(module: nn.Module) -> Callable[[], object] | None:
-    method = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-    return method if callable(method) else None
+def _modules_around(model: nn.Module) -> dict[int, list[nn.Module]]:
+    """By the id of each module, the modules that it lies in, on the first path to it."""
+    around: dict[int, list[nn.Module]] = {}
+
+    def visit(module: nn.Module, path: list[nn.Module]) -> None:
+        if id(module) not in around:
+            around[id(module)] = path
+            for child in module.children():
+                visit(child, [*path, module])
+
+    visit(model, [])
+    return around
+
+
+@contextmanager
+def _stood_in_for(module: nn.Module, live: set[int]) -> Iterator[None]:
+    """While open, parameters in and below the module that are not ``live`` are others, to be thrown away.
+
+    The module's own have memory, so that all draw the same random numbers whichever of them are wanted. Those below it
+    have none, because it may be the whole model.
+    """
+    kept: list[tuple[nn.Module, str, nn.Parameter]] = []
+    for inner in module.modules():
+        device = "cpu" if inner is module else "meta"
+        for name, parameter in inner._parameters.items():
+            if parameter is not None and id(parameter) not in live:
+                kept.append((inner, name, parameter))
+                values = torch.empty_like(parameter, device=device, memory_format=torch.contiguous_format)
+                inner._parameters[name] = nn.Parameter(values, requires_grad=parameter.requires_grad)
+    try:
+        yield
+    finally:
+        for inner, name, parameter in kept:
+            inner._parameters[name] = parameter
+
+
+def _unset(buffer: Tensor) -> Tensor:
+    """Fill a buffer with what no buffer is set to, where its dtype has such a thing."""
+    if buffer.is_floating_point():
+        return buffer.fill_(float("nan"))
+    if buffer.dtype in _MARKED_INTEGERS:
+        return buffer.fill_(torch.iinfo(buffer.dtype).min)
+    return buffer
+
+
+def _is_unset(buffer: Tensor | None) -> bool:
+    """Whether any element is still as `_unset` left it; a buffer that was taken away is not."""
+    if buffer is None:
+        return False
+    if buffer.is_floating_point():
+        return bool(torch.isnan(buffer).any())
+    return buffer.dtype in _MARKED_INTEGERS and bool((buffer == torch.iinfo(buffer.dtype).min).any())

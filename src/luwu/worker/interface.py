@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from luwu.store.manifest import Manifest
 
@@ -118,4 +119,16 @@ class Session(Protocol):
 
     def count_step(self, committed: bool) -> None:
         """Count an attempt that has ended."""
+        ...
+
+
+class Weights(Protocol):
+    """Values to start from, by the names of the model's parameters and persistent buffers."""
+
+    def has(self, name: str) -> bool:
+        """Whether there are values of this name."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """Return the values, of the shape that the model has, on the CPU; raises CheckpointError."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -10,14 +11,16 @@ from torch import Tensor, nn
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
 from luwu.worker.flatten import Unit, flatten, manifest_of
-from luwu.worker.forward import RootForward, UnitForward
+from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
-from luwu.worker.interface import Endpoint, Session
+from luwu.worker.interface import Endpoint, Session, Weights
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
-from luwu.worker.select import Blocks, select_modules
+from luwu.worker.saving import guard_saving
+from luwu.worker.select import Blocks, modules_outside, select_modules
 from luwu.worker.staging import make_staging
+from luwu.worker.weights import CheckpointWeights
 from luwu.worker.window import Window
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -35,31 +38,35 @@ def parallelize(
     checkpoint: bool = True,
     init: Init = None,
     seed: int = 0,
+    weights: str | Path | None = None,
 ) -> ModuleT:
     """Let the model's parameters live in the session's store, in place: they are pulled for use, block by block.
 
     A fresh store takes the model's values; from one that exists the model takes its values, whatever it had before.
-    A model on meta is initialised module by module by ``reset_parameters()`` and ``init``, never whole. Outside of a
-    forward and its backward a parameter reads NaN and takes no memory: `full_state_dict` reads the values. Buffers stay
-    with the worker.
+    A model on meta is initialised module by module, never whole: by ``reset_parameters()``, by what transformers and
+    peft do for modules of theirs, and by ``init``. Outside of a forward and its backward a parameter reads NaN and
+    takes no memory: `full_state_dict` reads the values. Buffers stay with the worker.
 
     Args:
         model: any module; its ``requires_grad`` flags are final. Its state_dict keys stay.
         session: where the parameters live.
         blocks: the modules pulled as one: classes, or patterns of module names such as ``h.*``; of nested matches the
-            outermost. None: the class that repeats in a ModuleList or Sequential. The rest forms the root block, which
+            outermost. None: the classes that repeat in a ModuleList or Sequential. The rest forms the root block, which
             a worker holds for the whole step.
         dtype: of parameters and gradients, float32 or bfloat16; the store keeps a float32 master either way.
         device: cpu or cuda: where forward and backward run.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
-        init: called on each module on meta that has parameters or buffers of its own, after its ``reset_parameters()``.
+        init: called on each module on meta that has parameters or buffers of its own, after what it does by itself.
         seed: of the random numbers for modules on meta: the same bits at any number of workers, and for any choice of
-            blocks unless a module's ``reset_parameters()`` writes to modules inside it that are units of their own.
+            blocks unless a module's initialisation writes to modules inside it that are units of their own.
+        weights: a safetensors file, the index of several, or a folder with either: where a fresh store takes the
+            values from, tensor by tensor, and the model its persistent buffers.
 
     Returns:
         The same model.
 
     Raises:
+        CheckpointError: ``weights`` cannot be read, or are not the model's.
         ConfigError: an argument cannot work, or a parameter cannot be stored or initialised.
         ManifestMismatchError: the store was made for another model.
         MemoryBudgetError: the session's memory is too small for the model.
@@ -72,13 +79,14 @@ def parallelize(
     units = flatten(model, select_modules(model, blocks))
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
+    source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
     fresh = session.attach(manifest, shared_window=where.type == "cuda")
     endpoint = session.endpoint
     arena = torch.frombuffer(endpoint.register(endpoint.arena_bytes), dtype=torch.uint8)
     staging = make_staging(where, torch.frombuffer(endpoint.window, dtype=torch.uint8), arena)
     with torch.inference_mode(False):
-        initialiser = Initialiser(model, init, seed)
+        initialiser = Initialiser(model, init, seed, source)
         if fresh and session.rank == 0:
             _initialise(units, initialiser, endpoint, arena)
             session.initialised()
@@ -89,15 +97,16 @@ def parallelize(
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
     gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
     runtime = Runtime(units, session, residence, gradients, checkpoint=checkpoint)
-    for unit in units:
-        wrapped = RootForward(runtime, unit) if unit is units[0] else UnitForward(runtime, unit)
-        object.__setattr__(unit.module, "forward", wrapped)
-    object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
+    _wrap(model, units, runtime)
     return model
 
 
-def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
+def full_state_dict(model: nn.Module, *, trainable_only: bool = False) -> dict[str, Tensor]:
     """Read every parameter and persistent buffer from the store and the worker, to the CPU.
+
+    Args:
+        model: a parallelized one.
+        trainable_only: leave out frozen parameters and all buffers: what a peft model saves.
 
     Returns:
         Clones under the names of ``model.state_dict()``, parameters in the job's dtype; tied names share one tensor.
@@ -109,14 +118,18 @@ def full_state_dict(model: nn.Module) -> dict[str, Tensor]:
     runtime = runtime_of(model)
     values: dict[int, Tensor] = {}
     for unit in runtime.units:
+        if trainable_only and unit.trainable is None:
+            continue
         with torch.no_grad(), runtime.reading(unit):
             for block in unit.blocks:
-                for slot in block.slots:
-                    values[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
+                if block.trainable or not trainable_only:
+                    for slot in block.slots:
+                        values[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
     return {
         name: values[id(tensor)] if id(tensor) in values else tensor.detach().to("cpu", copy=True)
         for name, tensor in model.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor)  # a module's extra state may be anything
+        and (id(tensor) in values or not trainable_only)
     }
 
 
@@ -132,6 +145,19 @@ def runtime_of(model: nn.Module) -> Runtime:
             f"model: expected a parallelized one, found {type(model).__name__}; call luwu.parallelize first"
         )
     return runtime
+
+
+def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
+    """Stand in front of the model's methods that need values."""
+    root, others = units[0], units[1:]
+    wrapped: list[tuple[nn.Module, WrappedForward]] = [(model, RootForward(runtime, root, model))]
+    wrapped += [(unit.module, UnitForward(runtime, unit, unit.module)) for unit in others]
+    for name, part in modules_outside(model, (unit.module for unit in others)):
+        wrapped.append((part, PartForward(runtime, root, name, part)))
+    for module, forward in wrapped:
+        object.__setattr__(module, "forward", forward)
+    guard_saving(model)
+    object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
 
 
 def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint, arena: Tensor) -> None:

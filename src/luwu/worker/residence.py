@@ -139,7 +139,7 @@ class Residence:
         Other workers need not do so: its pulls, and later those of what it took away from the outer pass, are this
         one's alone.
         """
-        outer, before = self._pass, set(self._present)
+        outer, inner, before = self._pass, self._inner, set(self._present)
         kept, ahead = set(self._kept), self._ahead
         again = set(self._again)
         self.start_pass(order)
@@ -149,7 +149,7 @@ class Residence:
             order.finish()
         finally:
             self._pass = outer
-            self._inner = False
+            self._inner = inner
             self._drop_ahead()
             for unit in self._units:
                 if unit.index not in before:

@@ -38,6 +38,14 @@ def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str
     )
 
 
+def why_no_part(name: str) -> str:
+    """Say why a forward with gradients of a module outside of the units is refused."""
+    return (
+        f"module {name}: called with gradients on its own, expected a call from the forward of the model given to "
+        "parallelize, because its parameters are not here; call the model, or use torch.no_grad()"
+    )
+
+
 def why_late(unit: Unit, what: str) -> str:
     """Say why work or a gradient of a unit is refused after its backward has ended."""
     return (
@@ -81,9 +89,18 @@ def check_parameter(slot: Slot, trainable: bool) -> None:
             f"parameter {name}: expected no gradient before the forward, found one set from outside; gradients belong "
             "to the server: set .grad to None"
         )
-    if parameter._version != slot.version:
-        slot.version = parameter._version
+    check_unwritten(slot)
+
+
+def check_unwritten(slot: Slot) -> None:
+    """See that nobody has written to a parameter, as far as torch counts it: writes through ``.data`` go unseen.
+
+    Raises:
+        ConfigError: somebody has.
+    """
+    if slot.parameter._version != slot.version:
+        slot.version = slot.parameter._version
         raise ConfigError(
-            f"parameter {name}: expected only the optimizer to change it, found it written in place; such writes are "
-            "lost, because parameters belong to the store: set values before parallelize"
+            f"parameter {slot.name}: expected only the optimizer to change it, found it written in place; such writes "
+            "are lost, because parameters belong to the store: set values before parallelize"
         )

@@ -20,7 +20,15 @@ from luwu.worker.gradients import Gradients
 from luwu.worker.interface import HyperParameters, Session
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
-from luwu.worker.rules import FINISH_FIRST, Phase, check_parameter, why_late, why_no_backward, why_no_call
+from luwu.worker.rules import (
+    FINISH_FIRST,
+    Phase,
+    check_parameter,
+    check_unwritten,
+    why_late,
+    why_no_backward,
+    why_no_call,
+)
 from luwu.worker.uncopyable import Uncopyable
 
 RUNTIME_ATTRIBUTE = "_luwu_runtime"
@@ -101,6 +109,7 @@ class Runtime(Uncopyable):
         try:
             self.residence.acquire(self.units[0])
             yield
+            _check_unwritten(self.units[0])
         finally:
             self._in_root = False
 
@@ -116,6 +125,7 @@ class Runtime(Uncopyable):
             with self.residence.inner_pass(self._passes[1]):
                 self.residence.acquire(self.units[0])
                 yield
+                _check_unwritten(self.units[0])
         finally:
             self._in_evaluation = False
 
@@ -130,6 +140,7 @@ class Runtime(Uncopyable):
             with self.residence.inner_pass(Pass()):
                 self.residence.acquire(unit)
                 yield
+                _check_unwritten(unit)
             return
         with self.present(unit):
             yield
@@ -140,6 +151,7 @@ class Runtime(Uncopyable):
         self.residence.acquire(unit)
         try:
             yield
+            _check_unwritten(unit)
         finally:
             self.residence.release_after_forward(unit)
 
@@ -299,6 +311,12 @@ class Runtime(Uncopyable):
             self.roll_back()
         if self._phase in (Phase.BACKWARD, Phase.DONE):
             raise StepOrderError(f"use of the model between backward and optim.step(): {FINISH_FIRST}")
+
+
+def _check_unwritten(unit: Unit) -> None:
+    for block in unit.blocks:
+        for slot in block.slots:
+            check_unwritten(slot)
 
 
 def _hand_over_gradient(runtime: weakref.ref[Runtime], unit: int, index: int, parameter: Tensor) -> None:

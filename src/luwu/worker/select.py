@@ -1,8 +1,8 @@
-"""Which modules become units: by class, by name pattern, or the model's repeated layer."""
+"""Which modules become units: by class, by name pattern, or the model's repeated layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from torch import nn
@@ -10,24 +10,27 @@ from torch import nn
 from luwu.errors import ConfigError
 
 Blocks = Iterable["type[nn.Module] | str"] | None
-"""Module classes and patterns of module names (``h.*``), or None to find the repeated layer."""
+"""Module classes and patterns of module names (``h.*``), or None to find the repeated layers."""
 
 _NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+_NOT_A_LAYER = (nn.Sequential, *_NEVER_CALLED)
+
+_WORTH_A_UNIT = 10
+"""A repeated class is cut into units of its own if it has this fraction of the largest one's parameters."""
 
 
 def select_modules(model: nn.Module, blocks: Blocks) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of each unit but the root, in module order.
 
-    Where matches are nested, the outermost is the unit. A match without parameters is left out. With None, the class
-    whose instances repeat in a ModuleList or Sequential and hold the most parameters is taken; a model without one is
-    all root.
+    Where matches are nested, the outermost is the unit. A match without parameters is left out. With None, the classes
+    whose instances repeat in a ModuleList or Sequential and hold most of the parameters are taken; a model without any
+    is all root.
 
     Raises:
         ConfigError: a class or pattern matches nothing, or only the model itself.
     """
     if blocks is None:
-        repeated = _repeated_class(model)
-        wanted: list[type[nn.Module] | str] = [] if repeated is None else [repeated]
+        wanted: list[type[nn.Module] | str] = list(_repeated_classes(model))
     else:
         if isinstance(blocks, (str, type)):
             raise ConfigError(
@@ -39,6 +42,21 @@ def select_modules(model: nn.Module, blocks: Blocks) -> list[tuple[str, nn.Modul
     selected: list[tuple[str, nn.Module]] = []
     _collect(model, "", wanted, selected, set())
     return selected
+
+
+def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Each (name, module) that can be called, has parameters and is not in a unit, but for the model itself."""
+    seen = {id(model), *map(id, units)}
+
+    def visit(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+        for name, child in module.named_children():
+            if id(child) not in seen:
+                seen.add(id(child))
+                if not isinstance(child, _NEVER_CALLED) and any(True for _ in child.parameters()):
+                    yield prefix + name, child
+                yield from visit(child, f"{prefix}{name}.")
+
+    return visit(model, "")
 
 
 def _matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
@@ -77,17 +95,33 @@ def _require_match(model: nn.Module, entry: type[nn.Module] | str) -> None:
     raise ConfigError(f"blocks: the model has no {entry.__name__} inside; it has: {classes or 'no submodules'}")
 
 
-def _repeated_class(model: nn.Module) -> type[nn.Module] | None:
-    """Find the class with the most parameters among those with two or more instances directly inside containers."""
+def _repeated_classes(model: nn.Module) -> list[type[nn.Module]]:
+    """Find the classes that make up the model's depth.
+
+    The first is the one with the most parameters among those with two or more instances directly inside containers.
+    Others are those beside it in a ModuleList, as in a model that mixes kinds of layers, and repeated ones with at
+    least a tenth of its parameters, as the decoder's layers beside the encoder's.
+    """
     counts: dict[type[nn.Module], int] = {}
     sizes: dict[type[nn.Module], int] = {}
+    beside: dict[type[nn.Module], set[type[nn.Module]]] = {}
     for container in model.modules():
         if not isinstance(container, (nn.ModuleList, nn.Sequential)):
             continue
-        for child in container:
-            size = sum(parameter.numel() for parameter in child.parameters())
-            if size and not isinstance(child, (nn.Sequential, *_NEVER_CALLED)):
-                counts[type(child)] = counts.get(type(child), 0) + 1
-                sizes[type(child)] = sizes.get(type(child), 0) + size
+        members = [(type(child), _size(child)) for child in container if not isinstance(child, _NOT_A_LAYER)]
+        members = [(kind, size) for kind, size in members if size]
+        for kind, size in members:
+            counts[kind] = counts.get(kind, 0) + 1
+            sizes[kind] = sizes.get(kind, 0) + size
+            if isinstance(container, nn.ModuleList):
+                beside.setdefault(kind, set()).update(other for other, _ in members)
     repeated = [kind for kind, count in counts.items() if count >= 2]
-    return max(repeated, key=lambda kind: sizes[kind], default=None)
+    if not repeated:
+        return []
+    largest = max(repeated, key=lambda kind: sizes[kind])
+    others = beside.get(largest, set()) | {kind for kind in repeated if sizes[kind] >= sizes[largest] / _WORTH_A_UNIT}
+    return [largest, *(kind for kind in sizes if kind in others - {largest})]
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

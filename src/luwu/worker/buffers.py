@@ -1,0 +1,60 @@
+"""Buffers of a unit whose forward runs twice: running statistics must be updated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+_NOT_COUNTED = ("running_mean", "running_var")
+
+
+@dataclass
+class _Changed:
+    """A buffer that the forward changed: where it is, and what it held before."""
+
+    module: nn.Module
+    name: str
+    before: Tensor
+
+
+class BufferHistory:
+    """What a forward did to the buffers in a module: its recompute starts where it started, and changes nothing.
+
+    A copy lives on only of buffers that a forward changes: not of tables and masks. Torch counts writes in place, but
+    for those of batch norms to their running statistics.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._changed: list[_Changed] = []
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around the forward: note what it changes."""
+        found = [
+            (inner, name, buffer, buffer._version, buffer.detach().clone())
+            for inner in self._module.modules()
+            for name, buffer in inner._buffers.items()
+            if buffer is not None
+        ]
+        yield
+        self._changed = [
+            _Changed(inner, name, before)
+            for inner, name, buffer, version, before in found
+            if inner._buffers.get(name) is not buffer or buffer._version != version or name in _NOT_COUNTED
+        ]
+
+    @contextmanager
+    def recompute(self) -> Iterator[None]:
+        """Around the recompute: the buffers hold what they held before the forward, then again what they hold now."""
+        now = [changed.module._buffers[changed.name] for changed in self._changed]
+        for changed in self._changed:
+            changed.module._buffers[changed.name] = changed.before
+        try:
+            yield
+        finally:
+            for changed, buffer in zip(self._changed, now, strict=True):
+                changed.module._buffers[changed.name] = buffer
