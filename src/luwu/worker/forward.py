@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.flatten import Block, Unit
+from luwu.worker.micro_batches import Slices
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
 
@@ -33,10 +34,11 @@ class RootForward(WrappedForward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model."""
         runtime, root = self._runtime, self._unit
+        batch = runtime.micro_batches.batch_of(args, kwargs)
         if not torch.is_grad_enabled():
-            with runtime.evaluation():
+            with runtime.evaluation(), batch:
                 return runtime.residence.copied_out(root, self._original(*args, **kwargs))
-        with runtime.training():
+        with runtime.training(), batch:
             attempt = runtime.attempt
             output = runtime.residence.copied_out(root, self._original(*args, **kwargs))
         watch_outputs(output, lambda _: runtime.enter_backward(attempt))
@@ -44,30 +46,31 @@ class RootForward(WrappedForward):
 
 
 class UnitForward(WrappedForward):
-    """A unit's forward: values are there while it runs, and again while its backward runs."""
+    """A unit's forward: values are there while it runs, and again while its backward runs, for all of its slices."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the unit."""
         runtime, unit = self._runtime, self._unit
+        leaves, structure = tree_flatten((args, kwargs))
+        slices = runtime.micro_batches.cut(unit, leaves, structure)
         if not torch.is_grad_enabled():
             with runtime.reading(unit):
-                return runtime.residence.copied_out(unit, self._original(*args, **kwargs))
-        leaves, structure = tree_flatten((args, kwargs))
+                return slices.join([self._read(part, structure) for part in slices.of(leaves)])
         call = _UnitCall(runtime, unit, self._original, structure)
         mark_unit_end(leaves, call.end)
-        if runtime.checkpoint:
-            output = checkpoint(call.run, *leaves, use_reentrant=False)
-        else:
-            with SavedTensors(call.owner_of, call.flat_of):
-                output = call.run(*leaves)
+        output = call.forward(leaves, slices)
         watch_outputs(output, call.start_backward)
         return output
+
+    def _read(self, leaves: list[Any], structure: TreeSpec) -> Any:
+        args, kwargs = tree_unflatten(leaves, structure)
+        return self._runtime.residence.copied_out(self._unit, self._original(*args, **kwargs))
 
 
 class _UnitCall:
     """One forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
 
-    def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: Any) -> None:
+    def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: TreeSpec) -> None:
         self._runtime = runtime
         self._unit = unit
         self._original = original
@@ -75,16 +78,17 @@ class _UnitCall:
         self._attempt = runtime.start_call(unit)
         self._forward_done = False
 
-    def run(self, *leaves: Any) -> Any:
-        """Run the unit; called again in backward, when checkpointed, values then stay until the unit's end."""
-        args, kwargs = tree_unflatten(leaves, self._structure)
-        if self._forward_done:
-            # The checkpoint may end this call early, by an exception of its own.
-            self._runtime.enter_unit(self._unit, self._attempt)
-            return self._compute(args, kwargs)
-        self._forward_done = True
+    def forward(self, leaves: list[Any], slices: Slices) -> Any:
+        """Run the unit, slice by slice."""
+        outputs = []
         with self._runtime.present(self._unit):
-            return self._compute(args, kwargs)
+            for part in slices.of(leaves):
+                if slices.several:
+                    self._runtime.expect_part(self._unit)
+                outputs.append(self._run_to_keep(part))
+            output = slices.join(outputs)
+        self._forward_done = True
+        return output
 
     def start_backward(self, _: Tensor) -> None:
         """Before the work behind one of the unit's outputs, which may be another unit's when it was only passed on."""
@@ -107,5 +111,17 @@ class _UnitCall:
         self._runtime.enter_unit(self._unit, self._attempt)
         return self._runtime.residence.flat(block)
 
-    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_to_keep(self, leaves: list[Any]) -> Any:
+        """Run the unit, so that its backward can run later."""
+        if self._runtime.checkpoint:
+            return checkpoint(self._run, *leaves, use_reentrant=False)
+        with SavedTensors(self.owner_of, self.flat_of):
+            return self._run(*leaves)
+
+    def _run(self, *leaves: Any) -> Any:
+        """Run the unit; called again in backward, when checkpointed, values then stay until the unit's end."""
+        if self._forward_done:
+            # The checkpoint may end this call early, by an exception of its own.
+            self._runtime.enter_unit(self._unit, self._attempt)
+        args, kwargs = tree_unflatten(leaves, self._structure)
         return self._runtime.residence.copied_out(self._unit, self._original(*args, **kwargs))

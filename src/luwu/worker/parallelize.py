@@ -14,6 +14,7 @@ from luwu.worker.forward import RootForward, UnitForward
 from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, Session
+from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
 from luwu.worker.select import Blocks, select_modules
@@ -33,6 +34,7 @@ def parallelize(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     checkpoint: bool = True,
+    micro_batch_size: int | None = None,
     init: Init = None,
     seed: int = 0,
 ) -> ModuleT:
@@ -52,6 +54,10 @@ def parallelize(
         dtype: of parameters and gradients, float32 or bfloat16; the store keeps a float32 master either way.
         device: cpu or cuda: where forward and backward run.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
+        micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
+            each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
+            there, and adds the gradients up: a step moves the same bytes whatever the batch, and inside a unit memory
+            is that of these rows. Losses differ from those of the whole batch by rounding alone. None: all rows.
         init: called on each module on meta that has parameters or buffers of its own, after its ``reset_parameters()``.
         seed: of the random numbers for modules on meta: the same bits at any number of workers, and for any choice of
             blocks unless a module's ``reset_parameters()`` writes to modules inside it that are units of their own.
@@ -72,6 +78,7 @@ def parallelize(
     units = flatten(model, select_modules(model, blocks))
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
+    micro_batches = MicroBatches(units, micro_batch_size)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
     fresh = session.attach(manifest, shared_window=where.type == "cuda")
     endpoint = session.endpoint
@@ -88,7 +95,7 @@ def parallelize(
         _move_buffers(model, staging.device)
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
     gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
-    runtime = Runtime(units, session, residence, gradients, checkpoint=checkpoint)
+    runtime = Runtime(units, session, residence, gradients, micro_batches, checkpoint=checkpoint)
     for unit in units:
         wrapped = RootForward(runtime, unit) if unit is units[0] else UnitForward(runtime, unit)
         object.__setattr__(unit.module, "forward", wrapped)
