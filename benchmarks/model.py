@@ -1,37 +1,25 @@
 """The model and the batches that every side of a benchmark trains: luwu's own GPT, which is plain torch.
 
-It is loaded from its file, because the peers' environment has torch but not luwu.
+It comes from luwu's sources where luwu is not installed, as in the peers' environment, which has torch.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "src"))
+
+from luwu.models import gpt
+
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
-GPT_FILE = Path(__file__).resolve().parent.parent / "src" / "luwu" / "models" / "gpt.py"
-
-
-def _load_gpt() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("luwu_gpt", GPT_FILE)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{GPT_FILE} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-gpt = _load_gpt()
 
 
 class LossModel(nn.Module):

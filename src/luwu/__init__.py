@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from luwu.fabric.session import Session
     from luwu.optim.adamw import AdamW
     from luwu.worker.parallelize import full_state_dict, parallelize
+    from luwu.worker.tiled_loss import tiled_cross_entropy
 
-__all__ = ["AdamW", "Session", "connect", "full_state_dict", "open", "parallelize"]
+__all__ = ["AdamW", "Session", "connect", "full_state_dict", "open", "parallelize", "tiled_cross_entropy"]
 
 # Resolved at first use, so that a server or `luwu --help` does not wait for torch.
 _PLACES = {
@@ -23,6 +24,7 @@ _PLACES = {
     "full_state_dict": "luwu.worker.parallelize",
     "open": "luwu.fabric.local",
     "parallelize": "luwu.worker.parallelize",
+    "tiled_cross_entropy": "luwu.worker.tiled_loss",
 }
 
 try:

@@ -142,6 +142,8 @@ class RunSettings(Group):
     """optimizer steps of the whole run"""
     batch: Annotated[int, FIXED, Field(ge=1)] = 16
     """sequences a step, over all workers together"""
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
     workers: Annotated[int, Field(ge=1)] = 2
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0

@@ -13,8 +13,10 @@ CONFIG = GPTConfig(layers=2, hidden=32, heads=4, seq=16)
 def test_a_model_starts_out_knowing_nothing():
     torch.manual_seed(0)
     ids, targets = torch.randint(0, VOCABULARY, (2, 4, 16))
-    logits, loss = GPT(CONFIG)(ids, targets)
+    model = GPT(CONFIG)
+    logits, loss = model(ids).logits, model(ids, targets).loss
     assert logits.shape == (4, 16, VOCABULARY)
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()))
     assert loss.item() == pytest.approx(math.log(VOCABULARY), rel=0.02)
 
 

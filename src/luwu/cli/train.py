@@ -39,6 +39,7 @@ def train(
     lr: Annotated[float | None, setting("optimizer", "lr")] = None,
     steps: Annotated[int | None, setting("run", "steps")] = None,
     batch: Annotated[int | None, setting("run", "batch")] = None,
+    micro_batch: Annotated[int | None, setting("run", "micro_batch", "--micro-batch")] = None,
     workers: Annotated[int | None, setting("run", "workers")] = None,
     store: Annotated[list[Path] | None, setting("run", "stores", "--store")] = None,
     memory: Annotated[str | None, setting("run", "memory")] = None,
@@ -68,6 +69,7 @@ def train(
         "run": {
             "steps": steps,
             "batch": batch,
+            "micro_batch": micro_batch,
             "workers": workers,
             "stores": tuple(store) if store else None,
             "memory": memory,

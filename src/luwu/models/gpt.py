@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from luwu.worker.tiled_loss import tiled_cross_entropy
+
 VOCABULARY = 256
 """One token per byte value."""
 
@@ -33,9 +35,9 @@ class GPTConfig:
 
 
 class Prediction(NamedTuple):
-    """A forward pass's `logits` [batch, tokens, 256] and, with targets, the mean `loss` in nats per byte."""
+    """Without targets `logits` [batch, tokens, 256], with them the mean `loss` in nats per byte."""
 
-    logits: Tensor
+    logits: Tensor | None = None
     loss: Tensor | None = None
 
 
@@ -114,7 +116,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(config.hidden)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
-        """Predict the next byte at every position.
+        """Predict the next byte at every position; with targets, only say how well: all logits at once are many.
 
         `ids` and `targets` are int64 [batch, tokens] with tokens <= config.seq; targets are the ids one place on.
         """
@@ -122,11 +124,10 @@ class GPT(nn.Module):
         hidden = self.dropout(self.tokens(ids) + self.positions(positions))
         for block in self.blocks:
             hidden = block(hidden)
-        logits = functional.linear(self.norm(hidden), self.tokens.weight)
+        hidden = self.norm(hidden)
         if targets is None:
-            return Prediction(logits)
-        loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        return Prediction(logits, loss)
+            return Prediction(logits=functional.linear(hidden, self.tokens.weight))
+        return Prediction(loss=tiled_cross_entropy(hidden, self.tokens.weight, targets))
 
 
 def residual_deviation(config: GPTConfig) -> float:

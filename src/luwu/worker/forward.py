@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from luwu.errors import StepOrderError
@@ -17,6 +16,7 @@ from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory
 from luwu.worker.caches import is_cache, without_caches
 from luwu.worker.flatten import Block, Unit
+from luwu.worker.micro_batches import Slices
 from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
@@ -38,10 +38,11 @@ class RootForward(WrappedForward):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model."""
         runtime, root = self._runtime, self._unit
+        batch = runtime.micro_batches.batch_of(args, kwargs)
         if not torch.is_grad_enabled():
-            with runtime.evaluation():
+            with runtime.evaluation(), batch:
                 return runtime.residence.copied_out(root, self._original(*args, **kwargs))
-        with runtime.training():
+        with runtime.training(), batch:
             attempt = runtime.attempt
             output = runtime.residence.copied_out(root, self._original(*args, **kwargs))
         watch_outputs(output, lambda _: runtime.enter_backward(attempt))
@@ -70,50 +71,51 @@ class PartForward(WrappedForward):
 
 
 class UnitForward(WrappedForward):
-    """A unit's forward: values are there while it runs, and again while its backward runs."""
+    """A unit's forward: values are there while it runs, and again while its backward runs, for all of its slices."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the unit."""
         runtime, unit = self._runtime, self._unit
+        leaves, structure = tree_flatten((args, kwargs), is_leaf=is_cache)
+        if torch.is_grad_enabled():
+            leaves = without_caches(leaves, unit.name, recomputed=runtime.checkpoint)
+        slices = runtime.micro_batches.cut(unit, leaves, structure)
         if not torch.is_grad_enabled():
             with runtime.reading(unit):
-                return runtime.residence.copied_out(unit, self._original(*args, **kwargs))
-        leaves, structure = tree_flatten((args, kwargs), is_leaf=is_cache)
-        leaves = without_caches(leaves, unit.name, recomputed=runtime.checkpoint)
+                return slices.join([self._read(part, structure) for part in slices.of(leaves)])
         call = _UnitCall(runtime, unit, self._original, structure)
         mark_unit_end(leaves, call.end)
-        if runtime.checkpoint:
-            output = checkpoint(call.run, *leaves, use_reentrant=False)
-        else:
-            with SavedTensors(call.owner_of, call.flat_of):
-                output = call.run(*leaves)
+        output = call.forward(leaves, slices)
         watch_outputs(output, call.start_backward)
         return output
+
+    def _read(self, leaves: list[Any], structure: TreeSpec) -> Any:
+        args, kwargs = tree_unflatten(leaves, structure)
+        return self._runtime.residence.copied_out(self._unit, self._original(*args, **kwargs))
 
 
 class _UnitCall:
     """One forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
 
-    def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: Any) -> None:
+    def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: TreeSpec) -> None:
         self._runtime = runtime
         self._unit = unit
         self._original = original
         self._structure = structure
         self._attempt = runtime.start_call(unit)
-        self._buffers = BufferHistory(unit.module) if runtime.checkpoint else None
         self._forward_done = False
 
-    def run(self, *leaves: Any) -> Any:
-        """Run the unit; called again in backward, when checkpointed, values then stay until the unit's end."""
-        args, kwargs = tree_unflatten(leaves, self._structure)
-        if self._forward_done:
-            # The checkpoint may end this call early, by an exception of its own.
-            self._runtime.enter_unit(self._unit, self._attempt)
-            with self._buffers.recompute() if self._buffers else nullcontext():
-                return self._compute(args, kwargs)
+    def forward(self, leaves: list[Any], slices: Slices) -> Any:
+        """Run the unit, slice by slice."""
+        outputs = []
+        with self._runtime.present(self._unit):
+            for part in slices.of(leaves):
+                if slices.several:
+                    self._runtime.expect_part(self._unit)
+                outputs.append(self._run_to_keep(part))
+            output = slices.join(outputs)
         self._forward_done = True
-        with self._runtime.present(self._unit), self._buffers.forward() if self._buffers else nullcontext():
-            return self._compute(args, kwargs)
+        return output
 
     def start_backward(self, _: Tensor) -> None:
         """Before the work behind one of the unit's outputs, which may be another unit's when it was only passed on."""
@@ -136,5 +138,25 @@ class _UnitCall:
         self._runtime.enter_unit(self._unit, self._attempt)
         return self._runtime.residence.flat(block)
 
-    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_to_keep(self, leaves: list[Any]) -> Any:
+        """Run the unit, so that its backward can run later."""
+        if not self._runtime.checkpoint:
+            with SavedTensors(self.owner_of, self.flat_of):
+                return self._compute(leaves)
+        buffers = BufferHistory(self._unit.module)
+
+        def run(*leaves: Any) -> Any:
+            if not self._forward_done:
+                return self._compute(leaves)
+            # In backward: values then stay until the unit's end, as the checkpoint may end this call early, by an
+            # exception of its own.
+            self._runtime.enter_unit(self._unit, self._attempt)
+            with buffers.recompute():
+                return self._compute(leaves)
+
+        with buffers.forward():
+            return checkpoint(run, *leaves, use_reentrant=False)
+
+    def _compute(self, leaves: Sequence[Any]) -> Any:
+        args, kwargs = tree_unflatten(leaves, self._structure)
         return self._runtime.residence.copied_out(self._unit, self._original(*args, **kwargs))

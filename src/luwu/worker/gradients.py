@@ -16,6 +16,7 @@ from luwu.errors import MemoryBudgetError, StepOrderError
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.interface import Endpoint
 from luwu.worker.staging import Staging
+from luwu.worker.sums import GradientSums
 from luwu.worker.window import views_of
 
 _PAGE_BYTES = 4096
@@ -51,23 +52,34 @@ class Gradients:
         self._staging = staging
         self._dtype = dtype
         self._collected: dict[int, _Collected] = {}
+        self._sums = GradientSums(staging.device)
+        self._arena_is_exact = staging.device.type == "cpu" and dtype == torch.float32  # and at hand, to add to
         self._root_block = units[0].trainable
         self._root_buffer, self._buffers = self._lay_out(units)
 
-    def write(self, block: Block, slot: int, gradient: Tensor) -> None:
-        """Put the gradient of one parameter in its place.
+    def write(self, block: Block, slot: int, gradient: Tensor, *, part: bool = False) -> None:
+        """Put the gradient of one parameter in its place; a ``part`` is added to the parts before.
 
         Raises:
             StepOrderError: more blocks are being collected at once than the arena has buffers.
         """
-        collected = self._open(block)
         dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
-        self._staging.store(collected.views[slot], dense)
-        collected.missing.discard(slot)
+        if block in self._sums or (part and not self._arena_is_exact):
+            self._sums.add(block, slot, dense)
+            return
+        collected = self._open(block)
+        if slot in collected.missing:
+            self._staging.store(collected.views[slot], dense)
+            collected.missing.discard(slot)
+        else:
+            collected.views[slot].add_(dense)
 
     def push(self, block: Block) -> None:
         """Push the block, with zeros for missing gradients."""
         collected = self._open(block)
+        for slot, total in self._sums.take(block):
+            self._staging.store(collected.views[slot], total)
+            collected.missing.discard(slot)
         self._staging.flush()
         for slot in collected.missing:
             collected.views[slot].zero_()
@@ -83,6 +95,7 @@ class Gradients:
         """Forget what was collected and not pushed."""
         self._staging.flush()
         self._collected.clear()
+        self._sums.clear()
 
     def _open(self, block: Block) -> _Collected:
         collected = self._collected.get(block.index)

@@ -15,6 +15,7 @@ from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedFo
 from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, Session, Weights
+from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
 from luwu.worker.saving import guard_saving
@@ -36,6 +37,7 @@ def parallelize(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     checkpoint: bool = True,
+    micro_batch_size: int | None = None,
     init: Init = None,
     seed: int = 0,
     weights: str | Path | None = None,
@@ -56,6 +58,10 @@ def parallelize(
         dtype: of parameters and gradients, float32 or bfloat16; the store keeps a float32 master either way.
         device: cpu or cuda: where forward and backward run.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
+        micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
+            each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
+            there, and adds the gradients up: a step moves the same bytes whatever the batch, and inside a unit memory
+            is that of these rows. Losses differ from those of the whole batch by rounding alone. None: all rows.
         init: called on each module on meta that has parameters or buffers of its own, after what it does by itself.
         seed: of the random numbers for modules on meta: the same bits at any number of workers, and for any choice of
             blocks unless a module's initialisation writes to modules inside it that are units of their own.
@@ -79,6 +85,7 @@ def parallelize(
     units = flatten(model, select_modules(model, blocks))
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
+    micro_batches = MicroBatches(units, micro_batch_size)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
     fresh = session.attach(manifest, shared_window=where.type == "cuda")
@@ -96,7 +103,7 @@ def parallelize(
         _move_buffers(model, staging.device)
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
     gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
-    runtime = Runtime(units, session, residence, gradients, checkpoint=checkpoint)
+    runtime = Runtime(units, session, residence, gradients, micro_batches, checkpoint=checkpoint)
     _wrap(model, units, runtime)
     return model
 

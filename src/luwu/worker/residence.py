@@ -33,6 +33,7 @@ class Residence:
             for unit in units
             for block in unit.blocks
         }
+        self._other_dtype = torch.empty(0, dtype=torch.float64, device=device)
         self._present: set[int] = set()
         self._kept: set[int] = set()
         self._ahead: int | None = None
@@ -113,6 +114,18 @@ class Residence:
         if isinstance(values, Tensor):
             return copy(values)
         return tree_map_only(Tensor, copy, values)
+
+    def separate_gradients(self, unit: Unit) -> None:
+        """Let gradients of what is computed from here on come apart from those of what was computed before.
+
+        Else autograd would add them up in the parameter's dtype before anyone sees them. Torch makes a new accumulator
+        for a parameter whose data had another dtype in between.
+        """
+        if unit.trainable is not None:
+            for slot in unit.trainable.slots:
+                values = slot.parameter.data
+                slot.parameter.data = self._other_dtype
+                slot.parameter.data = values
 
     def start_pass(self, order: Pass) -> None:
         """Pull ahead along this pass from here on."""

@@ -18,6 +18,7 @@ from luwu.worker.autograd import at_end_of_backward, backward_id
 from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.interface import HyperParameters, Session
+from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
 from luwu.worker.rules import (
@@ -39,10 +40,18 @@ class Runtime(Uncopyable):
     """Drives the units of one model through attempts; ``attempt`` numbers them."""
 
     def __init__(
-        self, units: list[Unit], session: Session, residence: Residence, gradients: Gradients, *, checkpoint: bool
+        self,
+        units: list[Unit],
+        session: Session,
+        residence: Residence,
+        gradients: Gradients,
+        micro_batches: MicroBatches,
+        *,
+        checkpoint: bool,
     ) -> None:
         self.units = units
         self.residence = residence
+        self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.attempt = 0
         self._session = session
@@ -53,6 +62,7 @@ class Runtime(Uncopyable):
         self._in_evaluation = False
         self._called: set[int] = set()
         self._finished: set[int] = set()
+        self._cut: set[int] = set()  # units whose gradients come in parts
         self._active: Unit | None = None
         self._backward_id = -1
         self._gradients_seen = False
@@ -170,6 +180,11 @@ class Runtime(Uncopyable):
         self._called.add(unit.index)
         return self.attempt
 
+    def expect_part(self, unit: Unit) -> None:
+        """Before the forward of each of several slices of a unit: their gradients come one by one."""
+        self._cut.add(unit.index)
+        self.residence.separate_gradients(unit)
+
     def enter_backward(self, attempt: int | None = None) -> None:
         """Note that a backward through the model is running, of the forward of ``attempt`` if that is known.
 
@@ -272,6 +287,7 @@ class Runtime(Uncopyable):
         self.attempt += 1
         self._called.clear()
         self._finished.clear()
+        self._cut.clear()
         self._active = None
         self._gradients_seen = False
         self.residence.start_pass(self._passes[0])
@@ -284,7 +300,7 @@ class Runtime(Uncopyable):
         if unit.index in self._finished:
             raise StepOrderError(why_late(unit, f"a gradient of {block.slots[index].name}"))
         self._gradients_seen = True
-        self._gradients.write(block, index, gradient)
+        self._gradients.write(block, index, gradient, part=unit.index in self._cut)
 
     def _finish_backward(self) -> None:
         for unit in [*reversed(self.units[1:]), self.units[0]]:
