@@ -34,4 +34,6 @@ def write_jsonl(path, records):
 
 def story(number, sentences=20):
     """A text that no other number gives."""
-    return "".join(f"In story {number} the fox number {index} met the hen. Ünïcödé too!\n" for index in range(sentences))
+    return "".join(
+        f"In story {number} the fox number {index} met the hen. Ünïcödé too!\n" for index in range(sentences)
+    )

@@ -128,7 +128,9 @@ def test_a_file_that_was_cut_off_is_named(tmp_path, name, cut):
 @pytest.mark.parametrize("checksum", [True, False])
 def test_a_damaged_parquet_page_is_named(tmp_path, checksum):
     texts = [f"text {number}" for number in range(5000)]
-    path = write_parquet(tmp_path / "a.parquet", texts, use_dictionary=False, compression="none", write_page_checksum=checksum)
+    path = write_parquet(
+        tmp_path / "a.parquet", texts, use_dictionary=False, compression="none", write_page_checksum=checksum
+    )
     data = bytearray(path.read_bytes())
     place = data.index(b"text 40")
     data[place : place + 7] = b"\xff" * 7
