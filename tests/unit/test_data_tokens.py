@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -138,7 +140,7 @@ def test_a_preparation_that_was_cut_short_goes_on(tmp_path, stories, tokenizer, 
     all_batches = []
     prepare(stories, tmp_path / "again", chosen, on_progress=lambda done, total: all_batches.append(done))
     assert len(batches) == len(all_batches) - after // 2 * 2
-    assert {path.name for path in run.iterdir()} - {"tokenizer.json"} == {"corpus.bin", "corpus.json"}
+    assert {path.name for path in run.iterdir()} - {"tokenizer.json"} == {"corpus.bin", "corpus.json", "corpus.lock"}
 
 
 def test_notes_of_other_data_are_not_gone_on_from(tmp_path, stories, tokenizer, monkeypatch):
@@ -159,6 +161,22 @@ def test_a_corpus_is_prepared_once(tmp_path, stories, tokenizer, monkeypatch):
         assert prepare(stories, tmp_path / "run", tokenizer, seq=500) == first
     (stories / "c.txt").write_text(STORIES[0])
     assert prepare(stories, tmp_path / "run", tokenizer).checksum != first.checksum
+
+
+def test_workers_that_start_together_prepare_once(tmp_path, stories):
+    code = (
+        "import luwu.data.preparation as made\n"
+        "written = []\n"
+        "class Writer(made.Writer):\n"
+        "    def finish(self, *arguments): written.append(1); return super().finish(*arguments)\n"
+        "made.Writer = Writer\n"
+        f"print(len(written), made.prepare({str(stories)!r}, 'run').checksum, len(written))"
+    )
+    command = [sys.executable, "-c", code]
+    workers = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [worker.communicate(timeout=60)[0].split() for worker in workers]
+    assert len({checksum for _, checksum, _ in said}) == 1
+    assert sorted(count for _, _, count in said) == ["0", "0", "1"]
 
 
 def test_text_that_is_not_utf8_is_named_with_its_place(tmp_path, tokenizer):

@@ -6,9 +6,11 @@ tokenizers library spreads every batch over its own threads; there is nothing to
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from luwu.data.corpus import SIDECAR_NAME, Corpus, Progress
@@ -20,6 +22,8 @@ from luwu.errors import ConfigError, DataError
 
 BATCH_BYTES = 2 << 20
 """Text that becomes tokens in one go: enough for some dozens of threads."""
+
+LOCK_NAME = "corpus.lock"
 
 FORMAT = 1
 """Changes whenever the same data and settings give other tokens."""
@@ -38,7 +42,8 @@ def prepare(
     """Write corpus.bin and corpus.json into `folder`, and tokenizer.json beside them if there is one.
 
     One passage in every round(1 / validation_fraction) is held back, always the same ones. The sidecar is written
-    last, so a corpus that has one is whole; one made of the same files with the same settings is used as it is.
+    last, so a corpus that has one is whole; one made of the same files with the same settings is used as it is. Several
+    processes may call this for the same folder: one does the work.
 
     Args:
         data: files and folders of text, JSONL and Parquet; None: the Python standard library's source.
@@ -60,28 +65,48 @@ def prepare(
     chosen = _chosen(tokenizer)
     folder, every = Path(folder), round(1 / validation_fraction)
     folder.mkdir(parents=True, exist_ok=True)
-    bytewise = chosen.end is None
-    fingerprint = _fingerprint(source, chosen, [FORMAT, seq if bytewise else 0, every, text_field])
-    corpus = _existing(folder, fingerprint)
-    if corpus is not None:
-        corpus = corpus.verify_if_touched(on_progress)
-    else:
-        (folder / SIDECAR_NAME).unlink(missing_ok=True)
-        cutter: Cutter
-        if bytewise:
-            cutter = ByteCutter(max(seq + 1, passage_bytes(source, every, smallest=1)))
-        else:
-            cutter = DocumentCutter(passage_bytes(source, every))
-        with Writer(folder, fingerprint, chosen) as writer:
-            position = writer.notes.position
-            passages = Passages(source, cutter, text_field, keep_blank_files=bytewise, position=position)
-            for batch in _batches(passages):
-                writer.write(batch, every, passages.position)
-                if on_progress is not None:
-                    on_progress(passages.done_bytes, source.total_bytes)
-            corpus = writer.finish(source, passages.counts)
+    with _alone(folder):
+        corpus = _prepare(source, folder, chosen, text_field, every, seq, on_progress)
     corpus.check_length(seq)
     return corpus
+
+
+def _prepare(
+    source: Source,
+    folder: Path,
+    tokenizer: Tokenizer,
+    text_field: str,
+    every: int,
+    seq: int,
+    on_progress: Progress | None,
+) -> Corpus:
+    bytewise = tokenizer.end is None
+    fingerprint = _fingerprint(source, tokenizer, [FORMAT, seq if bytewise else 0, every, text_field])
+    existing = _existing(folder, fingerprint)
+    if existing is not None:
+        return existing.verify_if_touched(on_progress)
+    (folder / SIDECAR_NAME).unlink(missing_ok=True)
+    cutter: Cutter
+    if bytewise:
+        cutter = ByteCutter(max(seq + 1, passage_bytes(source, every, smallest=1)))
+    else:
+        cutter = DocumentCutter(passage_bytes(source, every))
+    with Writer(folder, fingerprint, tokenizer) as writer:
+        position = writer.notes.position
+        passages = Passages(source, cutter, text_field, keep_blank_files=bytewise, position=position)
+        for batch in _batches(passages):
+            writer.write(batch, every, passages.position)
+            if on_progress is not None:
+                on_progress(passages.done_bytes, source.total_bytes)
+        return writer.finish(source, passages.counts)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process of this host at a time prepare in a folder; the others find the corpus that it left."""
+    with (folder / LOCK_NAME).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def check_length(source: Source, seq: int, validation_fraction: float) -> None:
