@@ -81,7 +81,7 @@ class ModelSettings(Group):
     heads: Annotated[int, FIXED, Field(ge=1)] = 4
     """attention heads"""
     seq: Annotated[int, FIXED, Field(ge=2)] = 128
-    """sequence length in bytes"""
+    """sequence length in tokens, which are bytes without a tokenizer"""
     dropout: Annotated[Fraction, FIXED] = 0.0
     """share of activations dropped while training"""
 
@@ -101,7 +101,13 @@ class DataSettings(Group):
     """What is learned and what is held back to measure it."""
 
     path: Annotated[AbsolutePath | None, FIXED] = None
-    """text file or folder to learn from; without it, the Python standard library's source on this machine"""
+    """file or folder to learn from (text, JSONL, Parquet); without it, the Python standard library's source"""
+    tokenizer: Annotated[AbsolutePath | None, FIXED] = None
+    """tokenizer.json, or a folder with one, that makes tokens of text; without it, every byte is a token"""
+    end_token: Annotated[str | None, FIXED] = None
+    """token put after each document; without it, the end-of-text token that the tokenizer has"""
+    text_field: Annotated[str, FIXED] = "text"
+    """field of JSONL, and column of Parquet, that holds the text"""
     validation_fraction: Annotated[float, FIXED, Field(gt=0.0, le=0.5)] = 0.05
     """share of the text held back for validation"""
     validation_windows: Annotated[int, Field(ge=1)] = 256
@@ -164,9 +170,9 @@ class SampleSettings(Group):
     """The text generated after training."""
 
     length: Annotated[int, Field(ge=1)] = 400
-    """bytes to generate"""
+    """tokens to generate"""
     temperature: Annotated[float, Field(gt=0.0)] = 0.9
-    """randomness: towards 0 the likeliest byte always wins, 1 samples what the model believes"""
+    """randomness: towards 0 the likeliest token always wins, 1 samples what the model believes"""
 
 
 class Settings(Group):

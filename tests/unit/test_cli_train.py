@@ -35,12 +35,15 @@ def luwu(monkeypatch, tmp_path):
         (["--data", "missing.txt"], ["missing.txt", "cannot be read"]),
         (["--data", "empty.txt"], ["empty.txt", "found none"]),
         (["--data", "short.txt"], ["short", "at least 2580 bytes", "found 11"]),
+        (["--tokenizer", "missing.json"], ["missing.json", "expected a tokenizer.json", "luwu tokenizer"]),
+        (["--data", "empty.parquet", "--tokenizer", "."], ["tokenizer", "found none"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, arguments, words):
     (tmp_path / "empty.txt").touch()
+    (tmp_path / "empty.parquet").write_bytes(b"PAR1")
     (tmp_path / "short.txt").write_text("ten letter")
     (tmp_path / "wrong.toml").write_text("[model]\ndepth = 3\n")
     code, output, error = luwu("train", *arguments)
@@ -85,14 +88,14 @@ def test_help_names_every_flag(luwu):
         "batch",
     ):
         assert f"--{flag}" in output
-    for flag in ("lr", "dtype", "seed", "device", "no-checkpoint"):
+    for flag in ("lr", "dtype", "seed", "device", "no-checkpoint", "tokenizer", "end-token", "text-field"):
         assert f"--{flag}" in output
 
 
-def test_the_launcher_never_imports_torch():
+def test_the_launcher_never_imports_torch_or_what_prepares_data():
     code = (
         "import sys; import luwu.cli.main, luwu.launch.local, luwu.observe.plots, luwu.observe.machine; "
-        "sys.exit('torch' in sys.modules)"
+        "sys.exit(bool({'torch', 'tokenizers', 'pyarrow'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -107,3 +110,33 @@ def test_help_imports_nothing_heavy():
 
 def test_a_sample_cannot_steer_the_terminal():
     assert printable("a\x1b[2Jb\n\tc\r\x07é") == "a\ufffd[2Jb\n\tc\ufffd\ufffdé"
+
+
+def test_a_tokenizer_is_trained_and_described(luwu, tmp_path):
+    (tmp_path / "text").write_text(TEXT)
+    code, output, error = luwu("tokenizer", "text", "--vocab-size", "280", "--out", "small.json")
+    assert (code, error) == (0, "")
+    assert "small.json: 280 tokens, trained on" in output
+    assert "bytes per token on" in output and "of held-out text" in output
+    code, output, _ = luwu("tokenizer", "text", "--vocab-size", "9000", "--out", "small.json")
+    assert code == 0 and "too few different words for 9,000 tokens" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing"], ["missing", "cannot be read"]),
+        (["text", "--vocab-size", "256"], ["at least 257 tokens, found 256"]),
+        (["text", "--out", "no/folder.json"], ["no/folder.json", "make the folder first"]),
+        (["text.jsonl"], ["text.jsonl:1", "'text'", "'body'", "--text-field"]),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_trained(luwu, tmp_path, arguments, words):
+    (tmp_path / "text").write_text(TEXT)
+    (tmp_path / "text.jsonl").write_text('{"body": "x"}\n')
+    code, output, error = luwu("tokenizer", *arguments)
+    assert code == 2 and output == ""
+    assert error.startswith("luwu: ") and error.count("\n") == 1
+    for word in words:
+        assert word in error
+    assert not list(tmp_path.glob("*.json"))

@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
-from luwu.data.corpus import PASSAGE_BYTES, Corpus, check_length, find_text, prepare
+from luwu.data.corpus import Corpus
+from luwu.data.passages import PASSAGE_BYTES
+from luwu.data.preparation import check_length, prepare
+from luwu.data.source import find_text
 from luwu.errors import DataError
 
 
@@ -80,16 +84,16 @@ def test_no_byte_is_lost_and_the_split_is_whole_passages(tmp_path, size, fractio
     write_files(tmp_path, {"data/1": text[: size // 3], "data/2": text[size // 3 :]})
     (tmp_path / "run").mkdir()
     source = find_text(str(tmp_path / "data"))
-    corpus = prepare(source, tmp_path / "run", 128, fraction)
-    train, validation = corpus.map(tmp_path / "run")
+    corpus = prepare(source, tmp_path / "run", seq=128, validation_fraction=fraction)
+    train, validation = corpus.train, corpus.validation
     assert len(train) + len(validation) == size
     assert len(validation) > 128
     assert len(train) > 128
     assert len(validation) / size == pytest.approx(fraction, rel=0.3)
     joined = text[: size // 3] + b"\n" + text[size // 3 :] + b"\n"
     assert sorted(bytes(train) + bytes(validation)) == sorted(joined)
-    passage = check_length(source, 128, fraction)
-    first = round(1 / fraction) // 2
+    every = round(1 / fraction)
+    passage, first = max(129, min(PASSAGE_BYTES, size // (every * 5))), every // 2
     assert bytes(validation[:passage]) == joined[first * passage : (first + 1) * passage]
     assert bytes(train[: first * passage]) == joined[: first * passage]
 
@@ -97,14 +101,15 @@ def test_no_byte_is_lost_and_the_split_is_whole_passages(tmp_path, size, fractio
 def test_the_corpus_is_found_again(tmp_path):
     write_files(tmp_path, {"text": b"abcd" * 1000})
     assert Corpus.load(tmp_path) is None
-    corpus = prepare(find_text(str(tmp_path / "text")), tmp_path, 16, 0.05)
+    corpus = prepare(str(tmp_path / "text"), tmp_path, seq=16)
     assert Corpus.load(tmp_path) == corpus
+    assert (corpus.unit, corpus.bytes_per_token, corpus.documents) == ("byte", 1.0, 1)
     assert corpus.entropy == pytest.approx(math.log(4), abs=0.01)
 
 
 def test_a_truncated_corpus_is_refused(tmp_path):
     write_files(tmp_path, {"text": b"abcd" * 1000})
-    prepare(find_text(str(tmp_path / "text")), tmp_path, 16, 0.05)
+    prepare(str(tmp_path / "text"), tmp_path, seq=16)
     with (tmp_path / "corpus.bin").open("r+b") as file:
         file.truncate(100)
     with pytest.raises(DataError, match=r"corpus\.bin: expected 4001 bytes, found 100; delete corpus\.json"):
@@ -116,3 +121,36 @@ def test_a_damaged_sidecar_is_refused(tmp_path, content):
     (tmp_path / "corpus.json").write_text(content)
     with pytest.raises(DataError, match=r"corpus\.json: cannot be used"):
         Corpus.load(tmp_path)
+
+
+def test_a_corpus_of_an_earlier_version_is_still_used(tmp_path):
+    (tmp_path / "corpus.bin").write_bytes(b"abcde")
+    old = {"name": "x", "files": 1, "train_bytes": 3, "validation_bytes": 2, "entropy": 1.0}
+    (tmp_path / "corpus.json").write_text(json.dumps(old))
+    corpus = Corpus.load(tmp_path)
+    assert (bytes(corpus.train), bytes(corpus.validation), corpus.vocabulary) == (b"abc", b"de", 256)
+    assert corpus.verify_if_touched() is corpus
+
+
+def test_the_default_corpus_is_made_of_the_same_bytes_as_ever(tmp_path):
+    write_files(tmp_path, {"data/a.py": b"1" * 70_000, "data/b.py": b"", "data/c.py": b"3" * 70_000})
+    corpus = prepare(str(tmp_path / "data"), tmp_path / "run", seq=128)
+    passages = [b"".join([b"1" * 70_000, b"\n\n", b"3" * 70_000, b"\n"])[i * 1400 : (i + 1) * 1400] for i in range(101)]
+    assert bytes(corpus.validation) == b"".join(passages[10::20])
+    assert bytes(corpus.train) == b"".join(passage for i, passage in enumerate(passages) if i % 20 != 10)
+    assert (corpus.documents, corpus.blank) == (3, 0)
+
+
+def test_damage_is_found_once_the_file_was_touched(tmp_path):
+    write_files(tmp_path, {"text": b"abcd" * 1000})
+    corpus = prepare(str(tmp_path / "text"), tmp_path, seq=16)
+    assert corpus.verify_if_touched() is corpus
+    path = tmp_path / "corpus.bin"
+    os.utime(path, ns=(1, 1))
+    seen = corpus.verify_if_touched()
+    assert seen == Corpus.load(tmp_path) and seen.written_ns == 1 and seen.verify_if_touched() is seen
+    data = bytearray(path.read_bytes())
+    data[77] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"corpus\.bin: expected the checksum .* damaged; delete corpus\.json"):
+        Corpus.load(tmp_path).verify_if_touched()

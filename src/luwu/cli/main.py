@@ -11,6 +11,7 @@ from luwu.cli.doctor import doctor
 from luwu.cli.health import health
 from luwu.cli.server import server
 from luwu.cli.switch import switch
+from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
 from luwu.errors import (
     AuthenticationError,
@@ -55,6 +56,7 @@ app = typer.Typer(
     help="Train models whose parameters and optimizer state live in a store on disk.",
 )
 app.command()(train)
+app.command()(tokenizer)
 app.command()(server)
 app.command()(switch)
 app.command()(health)

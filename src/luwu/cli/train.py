@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from luwu.config import Settings
+    from luwu.data.corpus import Corpus
     from luwu.launch.folder import RunFolder
     from luwu.launch.job import RemoteServer
     from luwu.launch.local import Outcome
@@ -32,6 +34,9 @@ def train(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     run: Annotated[Path | None, typer.Option(help="run folder: started if new, resumed if not")] = None,
     data: Annotated[Path | None, setting("data", "path", "--data")] = None,
+    tokenizer: Annotated[Path | None, setting("data", "tokenizer")] = None,
+    end_token: Annotated[str | None, setting("data", "end_token", "--end-token")] = None,
+    text_field: Annotated[str | None, setting("data", "text_field", "--text-field")] = None,
     layers: Annotated[int | None, setting("model", "layers")] = None,
     hidden: Annotated[int | None, setting("model", "hidden")] = None,
     heads: Annotated[int | None, setting("model", "heads")] = None,
@@ -63,7 +68,7 @@ def train(
     """
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca))
     flags: dict[str, dict[str, Any]] = {
-        "data": {"path": data},
+        "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
         "model": {"layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
         "optimizer": {"lr": lr},
         "run": {
@@ -112,7 +117,6 @@ def run_training(
     from rich.console import Console
 
     from luwu.config import build_settings, check_resume, read_toml
-    from luwu.data.corpus import check_length, find_text
     from luwu.launch.folder import RunFolder, default_folder
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
@@ -124,25 +128,38 @@ def run_training(
     if saved is not None:
         check_resume(build_settings(saved), settings)
     else:
-        check_length(find_text(settings.data.path), settings.model.seq, settings.data.validation_fraction)
+        check_data(settings)
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
         outcome = LocalRun(settings, folder, display, server).run()
-    draw_plots(folder, outcome)
+    if outcome.corpus is not None:
+        draw_plots(folder, outcome.corpus, outcome.validation_loss)
     tell(console, settings, folder, outcome)
     if outcome.stopped:
         raise typer.Exit(EXIT_STOPPED)
 
 
-def draw_plots(folder: RunFolder, outcome: Outcome) -> None:
+def check_data(settings: Settings) -> None:
+    """See that the data and the tokenizer are there, before anything is written; raises DataError."""
+    from luwu.data.preparation import check_length
+    from luwu.data.source import find_text
+    from luwu.data.tokenizer import find_tokenizer
+
+    data, source = settings.data, find_text(settings.data.path)
+    if data.tokenizer is not None:
+        find_tokenizer(data.tokenizer)
+    else:
+        check_length(source, settings.model.seq, data.validation_fraction)
+
+
+def draw_plots(folder: RunFolder, corpus: Corpus, validation_loss: float | None) -> None:
     """Leave the loss curve and the throughput plot in the run folder."""
     from luwu.observe.metrics import read_metrics
     from luwu.observe.plots import draw_loss, draw_throughput
 
-    assert outcome.corpus is not None
     rows = read_metrics(folder.metrics_path)
-    draw_loss(rows, folder.path / "loss.png", outcome.validation_loss, outcome.corpus.entropy)
+    draw_loss(rows, folder.path / "loss.png", validation_loss, corpus.entropy, corpus.unit)
     draw_throughput(rows, folder.path / "throughput.png")
 
 
@@ -154,17 +171,21 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
         console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
 
     if outcome.stopped:
-        if outcome.step >= settings.run.steps:
+        if outcome.corpus is None:
+            say("stopped while reading the text; the same command goes on from there")
+        elif outcome.step >= settings.run.steps:
             say("stopped before the evaluation; every step is committed, the same command evaluates it")
         else:
             say(f"stopped after step {outcome.step} of {settings.run.steps}; the same command goes on from there")
         return
-    assert outcome.validation_loss is not None and outcome.corpus is not None
+    loss, corpus = outcome.validation_loss, outcome.corpus
+    assert loss is not None and corpus is not None
     say("")
     say(
         ("validation loss ", ""),
-        (f"{outcome.validation_loss:.3f}", "bold"),
-        f" nats per byte (single bytes without context: {outcome.corpus.entropy:.2f})",
+        (f"{loss:.3f}", "bold"),
+        f" nats per {corpus.unit} (single {corpus.unit}s without context: {corpus.entropy:.2f}), ",
+        f"{loss / corpus.bytes_per_token / math.log(2):.3f} bits per byte",
     )
     say("sample:")
     say((printable(outcome.prompt), "dim"), printable(outcome.sample))

@@ -1,199 +1,193 @@
-"""Find text, hold some of it back for validation, and keep it as one file that every worker maps.
+"""A prepared corpus: tokens in one file that every worker maps, and a sidecar that says what they are.
 
-`prepare` writes two files into the run folder: corpus.bin, the training bytes followed by the validation bytes, and
-corpus.json, which says where one ends. Workers map corpus.bin, so they share the page cache and hold no copy.
+corpus.bin holds the training tokens followed by the validation tokens, 1, 2 or 4 bytes each by the vocabulary;
+corpus.json says where one ends. Workers map corpus.bin, so they share the page cache and hold no copy. A corpus
+that was made with a tokenizer has its tokenizer.json beside it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
-import shutil
-import sysconfig
-import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
 
 import numpy as np
 
+from luwu.data.tokenizer import (
+    BYTE_VALUES,
+    TOKENIZER_FILE,
+    ByteTokenizer,
+    FileTokenizer,
+    Tokenizer,
+    Tokens,
+    find_tokenizer,
+    token_type,
+)
 from luwu.errors import DataError
 
-PASSAGE_BYTES = 64 * 1024
-"""The text is cut into passages of this size (smaller for short texts); whole passages go to training or validation."""
+DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 
-HELD_BACK = 5
-"""Passages that a short text is to hold back, so that validation sees more than one place of it."""
+REBUILD = "delete corpus.json to have it read again from the data"
 
-PROBE_BYTES = 4096
-"""A file with a zero byte this early is not text."""
+CHECK_BYTES = 1 << 22
 
-STDLIB_SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Text files in a fixed order. `total_bytes` counts one newline after each file."""
-
-    name: str
-    files: tuple[Path, ...]
-    total_bytes: int
+Progress = Callable[[float, float], None]
+"""Called now and then with bytes done and bytes in all; what it raises ends the work."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What corpus.json says. `entropy` is that of single bytes in nats: what a model without context can reach."""
+    """What corpus.json says.
+
+    `train_bytes` and `validation_bytes` are of text, with one more for the end of each document; `entropy` is that of
+    single tokens in nats: what a model without context can reach. `blank` documents are among `documents` and were left
+    out. `sha256` and `end_token` are the tokenizer's, None for bytes.
+    """
 
     name: str
     files: int
     train_bytes: int
     validation_bytes: int
     entropy: float
+    train_tokens: int = 0
+    validation_tokens: int = 0
+    vocabulary: int = BYTE_VALUES
+    sha256: str | None = None
+    end_token: str | None = None
+    documents: int = 0
+    blank: int = 0
+    fingerprint: str = ""
+    """of the data and of all that decides what becomes of them"""
+    checksum: int | None = None
+    """CRC-32 of corpus.bin; None in corpora of earlier versions"""
+    written_ns: int = 0
+    """when corpus.bin was last seen to be whole, by the clock of its file system"""
+    folder: Path = field(default=Path(), compare=False)
+    """where it lies; not in the sidecar"""
 
     @staticmethod
-    def load(folder: Path) -> Corpus | None:
+    def load(folder: str | Path) -> Corpus | None:
         """The corpus prepared in `folder`, None if there is none; DataError if corpus.bin is not what was written."""
+        folder = Path(folder)
         try:
-            corpus = Corpus(**json.loads((folder / "corpus.json").read_text()))
+            fields = json.loads((folder / SIDECAR_NAME).read_text())
+            if "train_tokens" not in fields:  # an earlier version's, of bytes
+                fields |= {"train_tokens": fields["train_bytes"], "validation_tokens": fields["validation_bytes"]}
+            corpus = Corpus(**fields, folder=folder)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{folder / 'corpus.json'}: cannot be used ({error}); {_REBUILD}") from None
-        path, expected = folder / "corpus.bin", corpus.train_bytes + corpus.validation_bytes
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{folder / SIDECAR_NAME}: cannot be used ({error}); {REBUILD}") from None
+        path, expected = folder / DATA_NAME, corpus.tokens * corpus.token_bytes
         found = path.stat().st_size if path.exists() else 0
         if found != expected:
-            raise DataError(f"{path}: expected {expected} bytes, found {found}; {_REBUILD}")
+            raise DataError(f"{path}: expected {expected} bytes, found {found}; {REBUILD}")
         return corpus
 
-    def map(self, folder: Path) -> tuple[Bytes, Bytes]:
-        """The training and the validation bytes, uint8, mapped read-only."""
-        data = np.memmap(folder / "corpus.bin", dtype=np.uint8, mode="r")
-        return data[: self.train_bytes], data[self.train_bytes :]
+    @property
+    def tokens(self) -> int:
+        """Training and validation tokens."""
+        return self.train_tokens + self.validation_tokens
+
+    @property
+    def token_bytes(self) -> int:
+        """What one token takes in corpus.bin."""
+        return token_type(self.vocabulary).itemsize
+
+    @property
+    def unit(self) -> str:
+        """What a token is, for people."""
+        return "byte" if self.sha256 is None else "token"
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the held-back text; a loss in nats per token divided by it is in nats per byte, whatever the tokenizer."""
+        return self.validation_bytes / max(1, self.validation_tokens)
+
+    @property
+    def train(self) -> Tokens:
+        """The training tokens, uint8, uint16 or uint32 by the vocabulary, mapped read-only."""
+        return self._map()[: self.train_tokens]
+
+    @property
+    def validation(self) -> Tokens:
+        """The tokens held back, as `train`."""
+        return self._map()[self.train_tokens :]
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the corpus was made with; DataError if its file is missing or another."""
+        if self.sha256 is None:
+            return ByteTokenizer()
+        tokenizer = FileTokenizer(self.folder / TOKENIZER_FILE, self.end_token)
+        self.check_tokenizer(tokenizer.path)
+        return tokenizer
+
+    def check_tokenizer(self, path: str | Path | None) -> None:
+        """See that a tokenizer's file, or None for bytes, is what the corpus was made with; raises DataError."""
+        found = None if path is None else hashlib.sha256(find_tokenizer(path).read_bytes()).hexdigest()
+        if found != self.sha256:
+            raise DataError(
+                f"tokenizer {path}: expected the one that the corpus was prepared with ({_short(self.sha256)}), found "
+                f"another ({_short(found)}); give the first one back, or start another run with --run"
+            )
+
+    def check_model(self, vocabulary: int) -> None:
+        """See that a model knows every token; raises DataError."""
+        if vocabulary < self.vocabulary:
+            raise DataError(
+                f"corpus {self.name}: expected a model with a vocabulary of at least {self.vocabulary} tokens, as its "
+                f"tokenizer has, found {vocabulary}; use the model's own tokenizer, or a larger vocabulary"
+            )
+
+    def check_length(self, seq: int) -> None:
+        """See that both parts hold a sequence of `seq` tokens and its targets; raises DataError."""
+        for part, found in (("training", self.train_tokens), ("validation", self.validation_tokens)):
+            if found <= seq:
+                raise DataError(
+                    f"data {self.name}: expected at least {seq + 1} {self.unit}s of {part} text for sequences of "
+                    f"{seq}, found {found}; use more text or a smaller --seq"
+                )
+
+    def save(self) -> None:
+        """Write the sidecar, whole or not at all."""
+        words = asdict(self)
+        del words["folder"]
+        partial = self.folder / f"{SIDECAR_NAME}.partial"
+        partial.write_text(json.dumps(words, indent=1) + "\n")
+        partial.replace(self.folder / SIDECAR_NAME)
+
+    def verify(self, on_progress: Progress | None = None) -> None:
+        """Read all of corpus.bin and compare its checksum; raises DataError if it is damaged."""
+        if self.checksum is None:
+            return
+        path, found, done = self.folder / DATA_NAME, 0, 0
+        with path.open("rb") as file:
+            while data := file.read(CHECK_BYTES):
+                found = zlib.crc32(data, found)
+                done += len(data)
+                if on_progress is not None:
+                    on_progress(done, self.tokens * self.token_bytes)
+        if found != self.checksum:
+            raise DataError(
+                f"{path}: expected the checksum {self.checksum:08x}, found {found:08x}: the file is damaged; {REBUILD}"
+            )
+
+    def verify_if_touched(self, on_progress: Progress | None = None) -> Corpus:
+        """`verify`, if corpus.bin was copied or written since it was last seen whole; the corpus as it is then."""
+        changed_ns = (self.folder / DATA_NAME).stat().st_mtime_ns
+        if self.checksum is None or changed_ns == self.written_ns:
+            return self
+        self.verify(on_progress)
+        seen = replace(self, written_ns=changed_ns)
+        seen.save()
+        return seen
+
+    def _map(self) -> Tokens:
+        return np.memmap(self.folder / DATA_NAME, dtype=token_type(self.vocabulary), mode="r")
 
 
-_REBUILD = "delete corpus.json to have it read again from the data"
-
-
-def find_text(path: str | None) -> Source:
-    """The text files of a file or folder, or of the Python standard library if `path` is None. Nothing is written.
-
-    Raises:
-        DataError: the path is missing, unreadable, not text, or holds no text.
-    """
-    if path is None:
-        root = Path(sysconfig.get_path("stdlib"))
-        name, found = "python-stdlib", _stdlib_files(root)
-    else:
-        root = Path(path)
-        name, found = root.stem or "text", _files_below(root)
-    files = [file for file in found if _is_text(file, only=file == root)]
-    sizes = [file.stat().st_size for file in files]
-    if not sum(sizes):
-        raise DataError(f"data {root}: expected at least one file with text, found none; choose another with --data")
-    return Source(name, tuple(files), sum(sizes) + len(files))
-
-
-def prepare(source: Source, folder: Path, seq: int, validation_fraction: float) -> Corpus:
-    """Write corpus.bin and corpus.json into `folder`.
-
-    One passage in every round(1 / validation_fraction) is held back, always the same ones. The sidecar is written
-    last, so a corpus that has one is whole.
-
-    Raises:
-        DataError: too little text for sequences of `seq` bytes, or a file that cannot be read.
-    """
-    (folder / "corpus.json").unlink(missing_ok=True)
-    every = round(1 / validation_fraction)
-    passage = check_length(source, seq, validation_fraction)
-    counts = np.zeros(256, dtype=np.int64)
-    partial = folder / "corpus.bin.partial"
-    with partial.open("wb") as train, tempfile.TemporaryFile(dir=folder) as held_back:
-        for index, data in enumerate(_passages(source, passage)):
-            (held_back if index % every == every // 2 else train).write(data)
-            counts += np.bincount(np.frombuffer(data, dtype=np.uint8), minlength=256)
-        train_bytes, validation_bytes = train.tell(), held_back.tell()
-        held_back.seek(0)
-        shutil.copyfileobj(held_back, train)
-    partial.replace(folder / "corpus.bin")
-    corpus = Corpus(source.name, len(source.files), train_bytes, validation_bytes, _entropy(counts))
-    sidecar = folder / "corpus.json.partial"
-    sidecar.write_text(json.dumps(asdict(corpus), indent=1) + "\n")
-    sidecar.replace(folder / "corpus.json")
-    return corpus
-
-
-def check_length(source: Source, seq: int, validation_fraction: float) -> int:
-    """Bytes in a passage, if the text is long enough to train and to validate on.
-
-    Raises:
-        DataError: some passage could not hold one sequence and its target.
-    """
-    every = round(1 / validation_fraction)
-    needed = every * (seq + 1)
-    if source.total_bytes < needed:
-        raise DataError(
-            f"data {source.name}: expected at least {needed} bytes for sequences of {seq}, "
-            f"found {source.total_bytes}; use more text or a smaller --seq"
-        )
-    return max(seq + 1, min(PASSAGE_BYTES, source.total_bytes // (every * HELD_BACK)))
-
-
-def _stdlib_files(root: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if name not in STDLIB_SKIPPED)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
-
-
-def _files_below(root: Path) -> Iterator[Path]:
-    """The file itself, or all files below a folder but hidden ones, in an order that depends on names alone."""
-    if not root.is_dir():
-        yield root
-        return
-    for folder, folders, names in os.walk(root, onerror=_refuse):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(folder, name) for name in sorted(names) if not name.startswith("."))
-        yield from (file for file in visible if file.is_file())
-
-
-def _is_text(file: Path, only: bool) -> bool:
-    """Whether a file looks like text; a file that the user named must."""
-    try:
-        with file.open("rb") as stream:
-            text = b"\0" not in stream.read(PROBE_BYTES)
-    except OSError as error:
-        _refuse(error, file)
-    if only and not text:
-        raise DataError(f"data {file}: expected text, found binary data; choose another file with --data")
-    return text
-
-
-def _passages(source: Source, size: int) -> Iterator[bytes]:
-    """The files one after another, a newline after each, cut into passages of `size` bytes."""
-    pending = bytearray()
-    for file in source.files:
-        try:
-            with file.open("rb") as stream:
-                while data := stream.read(1 << 20):
-                    pending += data
-                    while len(pending) >= size:
-                        yield bytes(pending[:size])
-                        del pending[:size]
-        except OSError as error:
-            _refuse(error, file)
-        pending += b"\n"
-    if pending:
-        yield bytes(pending)
-
-
-def _refuse(error: OSError, file: Path | None = None) -> NoReturn:
-    raise DataError(
-        f"data {file or error.filename}: cannot be read: {error.strerror}; check the path and its permissions"
-    ) from None
-
-
-def _entropy(counts: np.ndarray[Any, np.dtype[np.int64]]) -> float:
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+def _short(sha256: str | None) -> str:
+    return "bytes" if sha256 is None else f"sha256 {sha256[:12]}"

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from luwu.data.corpus import Bytes
+from luwu.data.tokenizer import Tokens
+from luwu.errors import DataError
 
 Batch = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -48,31 +49,54 @@ class Permutation:
         return left << self._half_bits | right
 
 
-class Sampler:
-    """Cuts text into windows of `seq` bytes and deals them out: each window once an epoch, in an order of its own.
+class Order:
+    """Deals `windows` windows out in batches of `batch`: each once an epoch, every epoch in an order of its own.
 
-    `text` is uint8; `batch` windows make one step over all workers.
+    Epochs follow one another without a gap: a batch that an epoch cannot fill takes the first windows of the next, so
+    that every batch is whole and no window is left out.
     """
 
-    def __init__(self, text: Bytes, seq: int, batch: int, seed: int) -> None:
-        self.text = text
-        self.seq = seq
+    def __init__(self, windows: int, batch: int, seed: int) -> None:
+        if windows < 1:
+            raise DataError("data: expected text for at least one sequence, found less; use more or shorter sequences")
+        self.windows = windows
         self.batch = batch
         self.seed = seed
-        self.windows = (len(text) - 1) // seq
 
     def indices(self, attempt: int) -> list[int]:
         """The windows of one attempt's whole batch, the same for any number of workers."""
-        first = attempt * self.batch
-        return [self._index(first + place) for place in range(self.batch)]
+        return self.share_of(attempt, 0, 1)
 
-    def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
-        """One worker's share of an attempt: inputs and targets, int64 [share, seq]."""
-        return cut(self.text, self.indices(attempt)[share(self.batch, rank, workers)], self.seq)
+    def share_of(self, attempt: int, rank: int, workers: int) -> list[int]:
+        """The windows of one worker's share: the shares of all workers, in the order of ranks, are the whole batch."""
+        first = attempt * self.batch
+        return [self._index(first + place) for place in range(self.batch)[share(self.batch, rank, workers)]]
 
     def _index(self, position: int) -> int:
         epoch, place = divmod(position, self.windows)
         return Permutation(self.windows, mixed(self.seed, epoch))[place]
+
+
+class Sampler(Order):
+    """Cuts text into windows of `seq` tokens, and gives out their tokens.
+
+    `text` is uint8, uint16 or uint32; `batch` windows make one step over all workers. The tokens after the last whole
+    window, fewer than `seq`, are not used.
+    """
+
+    def __init__(self, text: Tokens, seq: int, batch: int, seed: int) -> None:
+        super().__init__(count_windows(text, seq), batch, seed)
+        self.text = text
+        self.seq = seq
+
+    def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
+        """One worker's share of an attempt: inputs and targets, int64 [share, seq]."""
+        return cut(self.text, self.share_of(attempt, rank, workers), self.seq)
+
+
+def count_windows(text: Tokens, seq: int) -> int:
+    """Windows of `seq` tokens, each followed by one more that is its last target."""
+    return max(0, len(text) - 1) // seq
 
 
 def share(count: int, rank: int, workers: int) -> slice:
@@ -80,8 +104,8 @@ def share(count: int, rank: int, workers: int) -> slice:
     return slice(count * rank // workers, count * (rank + 1) // workers)
 
 
-def cut(text: Bytes, windows: list[int], seq: int) -> tuple[Batch, Batch]:
-    """The given windows of a text: inputs and the bytes that follow each, int64 [windows, seq]."""
+def cut(text: Tokens, windows: list[int], seq: int) -> tuple[Batch, Batch]:
+    """The given windows of a text: inputs and the token that follows each, int64 [windows, seq]."""
     both = np.stack([text[window * seq : window * seq + seq + 1] for window in windows]).astype(np.int64)
     return both[:, :-1], both[:, 1:]
 

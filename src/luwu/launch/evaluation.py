@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from luwu.config import Settings
-from luwu.data.corpus import Bytes
-from luwu.data.sampler import cut, share
+from luwu.data.corpus import Corpus
+from luwu.data.sampler import count_windows, cut, share
+from luwu.data.tokenizer import Tokenizer, Tokens
 from luwu.fabric.session import Session
 from luwu.launch.reports import ReportFunction
 from luwu.models.gpt import generate
@@ -19,26 +19,29 @@ def evaluate(
     settings: Settings,
     model: torch.nn.Module,
     session: Session,
-    text: Bytes,
+    corpus: Corpus,
     device: torch.device,
     report: ReportFunction,
 ) -> None:
-    """Measure the model on the held-back `text` (uint8) and let it write; the results go to the launcher."""
+    """Measure the model on the held-back text and let it write; the results go to the launcher."""
     model.eval()
-    loss_sum, sequences = validate(settings, model, session, text, device, report)
+    loss_sum, sequences = validate(settings, model, session, corpus.validation, device, report)
     if session.rank == 0:
         report({"kind": "stage", "text": "writing a sample", "detail": ""})
-    prompt = choose_prompt(text)
-    seq = settings.model.seq
-    ids = torch.from_numpy(prompt.astype(np.int64)).to(device)
-    written = generate(model, ids, settings.sample.length, seq, settings.sample.temperature, settings.run.seed)
+    tokenizer = corpus.tokenizer()
+    prompt = prompt_tokens(corpus.validation, tokenizer)
+    seq, sample = settings.model.seq, settings.sample
+    written = generate(
+        model, torch.tensor(prompt, device=device), sample.length, seq, sample.temperature, settings.run.seed
+    )
+    beginning, whole = tokenizer.decode(prompt), tokenizer.decode(written.tolist())
     report(
         {
             "kind": "result",
             "loss_sum": loss_sum,
             "sequences": sequences,
-            "prompt": bytes(prompt).decode(errors="replace"),
-            "sample": bytes(written[len(prompt) :].tolist()).decode(errors="replace"),
+            "prompt": beginning,
+            "sample": whole[len(beginning) :],
         }
     )
 
@@ -48,7 +51,7 @@ def validate(
     settings: Settings,
     model: torch.nn.Module,
     session: Session,
-    text: Bytes,
+    text: Tokens,
     device: torch.device,
     report: ReportFunction,
 ) -> tuple[float, int]:
@@ -58,7 +61,7 @@ def validate(
     and does not count it: it must pull as the others do.
     """
     seq, batch = settings.model.seq, settings.run.batch
-    available = (len(text) - 1) // seq
+    available = count_windows(text, seq)
     wanted = min(available, settings.data.validation_windows)
     windows = [index * available // wanted for index in range(wanted)]
     loss_sum, sequences = 0.0, 0
@@ -75,10 +78,18 @@ def validate(
     return loss_sum, sequences
 
 
-def choose_prompt(text: Bytes) -> Bytes:
+def prompt_tokens(text: Tokens, tokenizer: Tokenizer) -> list[int]:
+    """The prompt that begins a sample, as tokens."""
+    head = text[: 256 * PROMPT_BYTES].tolist()
+    if tokenizer.end is None:
+        return list(choose_prompt(bytes(head)))
+    prompt = choose_prompt(tokenizer.decode(head).encode()).decode(errors="ignore")
+    return tokenizer.encode([prompt])[0] or [tokenizer.end]
+
+
+def choose_prompt(head: bytes) -> bytes:
     """The first whole, short line of held-back text that begins with a letter; without one, where the text begins."""
-    head = bytes(text[: 256 * PROMPT_BYTES])
     for line in head.splitlines(keepends=True)[1:]:
         if line[:1].isalpha() and 8 <= len(line) <= PROMPT_BYTES and line.endswith(b"\n"):
-            return np.frombuffer(line, dtype=np.uint8)
-    return np.frombuffer(head[:PROMPT_BYTES], dtype=np.uint8)
+            return line
+    return head[:PROMPT_BYTES]

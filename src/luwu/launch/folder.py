@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from luwu.config import Settings, read_toml, to_toml
-from luwu.data.corpus import Corpus, find_text, prepare
+from luwu.data.corpus import Corpus, Progress
+from luwu.data.preparation import prepare
+from luwu.data.source import find_text
+from luwu.data.tokenizer import FileTokenizer
 
 DEFAULT_NAME = "python-stdlib"
 """Name of the run that learns from the standard library."""
@@ -31,13 +34,24 @@ class RunFolder:
         partial.write_text(to_toml(settings), encoding="utf-8")
         partial.replace(self.config_path)
 
-    def load_corpus(self, settings: Settings) -> Corpus:
+    def load_corpus(self, settings: Settings, on_progress: Progress | None = None) -> Corpus:
         """The corpus that the run was started with; for a new run, one made from the data. Raises DataError."""
+        data, seq = settings.data, settings.model.seq
         existing = Corpus.load(self.path) if self.config_path.exists() else None
         if existing is not None:
-            return existing
-        data = settings.data
-        return prepare(find_text(data.path), self.path, settings.model.seq, data.validation_fraction)
+            if data.tokenizer is None or Path(data.tokenizer).exists():
+                existing.check_tokenizer(data.tokenizer)
+            existing.check_length(seq)
+            return existing.verify_if_touched(on_progress)
+        return prepare(
+            find_text(data.path),
+            self.path,
+            FileTokenizer(data.tokenizer, data.end_token) if data.tokenizer is not None else None,
+            text_field=data.text_field,
+            validation_fraction=data.validation_fraction,
+            seq=seq,
+            on_progress=on_progress,
+        )
 
     def log_path(self, rank: int) -> Path:
         """Where a worker's output goes."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from luwu.config import Settings
+from luwu.errors import LuwuError
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
@@ -16,6 +19,12 @@ EXIT_SERVER_LOST = 3
 
 ERROR_MARK = "luwu error "
 """Starts the line in the log of a worker that ended with a typed error; JSON follows: {"type": ..., "message": ...}."""
+
+
+def write_error(error: LuwuError) -> None:
+    """Write a typed error where the launcher finds it, to the log that standard error goes to."""
+    words = json.dumps({"type": type(error).__name__, "message": str(error)})
+    sys.stderr.write(f"{ERROR_MARK}{words}\n")
 
 
 class RemoteServer(BaseModel):

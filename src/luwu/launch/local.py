@@ -19,8 +19,9 @@ from luwu.errors import ServerError
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, RemoteServer
+from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
-from luwu.observe.display import Display
+from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.store.folders import lock_folder, make_folder
@@ -37,7 +38,7 @@ Report = Mapping[str, Any]
 
 @dataclass
 class Outcome:
-    """How a run ended. `validation_loss` is in nats per byte; it and the sample are missing if the run was stopped."""
+    """How a run ended; what it did not come to is missing. `validation_loss` is in nats per token."""
 
     corpus: Corpus | None = None
     step: int = 0
@@ -104,9 +105,13 @@ class LocalRun:
             LuwuError: what a worker or the server failed with; the run stands at its last commit.
         """
         with Interrupts() as interrupts, self._serve() as server:
-            self._display.stage("reading the text")
-            self._outcome.corpus = self._folder.load_corpus(self._settings)
             self._server = server
+            self._write_job()
+            self._display.stage("reading the text")
+            self._outcome.corpus = prepare_corpus(self._folder, self._show_reading, lambda: interrupts.count > 0)
+            if self._outcome.corpus is None:
+                self._outcome.stopped = True
+                return self._outcome
             self._metrics = MetricsLog(self._folder.metrics_path)
             try:
                 self._supervise(interrupts)
@@ -123,16 +128,21 @@ class LocalRun:
     def _queue(self, rank: int, report: Report) -> None:
         self._reports.put((rank, report))
 
-    def _supervise(self, interrupts: Interrupts) -> None:
-        job = Job(
+    def _write_job(self) -> None:
+        self._job = Job(
             settings=self._settings,
             folder=str(self._folder.path),
             socket_path=str(self._server.socket_path) if self._remote is None else None,
             launcher_pid=os.getpid(),
             server=self._remote,
         )
-        job.write(self._folder.job_path)
-        job.stop_path.unlink(missing_ok=True)
+        self._job.write(self._folder.job_path)
+
+    def _show_reading(self, done: float, total: float) -> None:
+        self._display.stage("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
+
+    def _supervise(self, interrupts: Interrupts) -> None:
+        self._job.stop_path.unlink(missing_ok=True)
         self._display.stage("starting workers")
         pipes = self._queue if self._remote is not None else None
         workers = WorkerProcesses(self._folder, self._settings.run.workers, pipes)
@@ -158,7 +168,7 @@ class LocalRun:
             self._take_last_reports()
         finally:
             workers.kill()
-            job.stop_path.unlink(missing_ok=True)
+            self._job.stop_path.unlink(missing_ok=True)
         self._conclude()
 
     def _ask_to_stop(self, workers: WorkerProcesses) -> None:
@@ -195,8 +205,10 @@ class LocalRun:
         assert corpus is not None
         self._display.say(
             f"{report['parameters']:,} parameters, {self._settings.run.workers} workers, "
-            f"{corpus.train_bytes:,} bytes of {corpus.name}"
+            f"{corpus.train_tokens:,} {corpus.unit}s of {corpus.name}"
         )
+        if corpus.blank:
+            self._display.say(f"{corpus.blank:,} of {corpus.documents:,} documents had no text and were left out")
         if report["step"] >= steps:
             self._training = False
             self._display.say(f"this run is complete: {report['step']} of {steps} steps; evaluating it again")

@@ -21,9 +21,11 @@ ReportFunction = Callable[[Report], None]
 def reporter(session: Session) -> ReportFunction:
     """How this worker reports: through the launcher's pipe if it was given one, else through its session."""
     descriptor = os.environ.get(REPORT_DESCRIPTOR)
-    if descriptor is None:
-        return session.report
-    pipe = int(descriptor)
+    return session.report if descriptor is None else pipe_reporter(int(descriptor))
+
+
+def pipe_reporter(pipe: int) -> ReportFunction:
+    """Reports through the launcher's pipe; ServerError once the launcher has ended."""
 
     def report(words: Report) -> None:
         line = memoryview(f"{json.dumps(words)}\n".encode())
@@ -31,7 +33,7 @@ def reporter(session: Session) -> ReportFunction:
             while line:
                 line = line[os.write(pipe, line) :]
         except OSError as error:
-            raise ServerError(f"the launcher of this worker ended: {error}; run again to resume") from error
+            raise ServerError(f"the launcher of this process ended: {error}; run again to resume") from error
 
     return report
 

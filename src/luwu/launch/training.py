@@ -28,12 +28,11 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
     corpus = Corpus.load(folder)
     if corpus is None:
         raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
-    text, validation_text = corpus.map(folder)
     device = choose_device(settings, rank)
     session = find_session(job, rank, workers)
     report = reporter(session)
     with torch.device("meta"):
-        model = GPT(GPTConfig(**settings.model.model_dump()))
+        model = GPT(GPTConfig(**settings.model.model_dump(), vocabulary=corpus.vocabulary))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     luwu.parallelize(
         model,
@@ -54,7 +53,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
             "rolled_back": session.rolled_back,
         }
     )
-    sampler = Sampler(text, settings.model.seq, settings.run.batch, settings.run.seed)
+    sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
     trainer = Trainer(settings, model, session, sampler, device, report)
     stopped = False
     while not stopped and session.step < settings.run.steps:
@@ -62,7 +61,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
     if stopped:
         report({"kind": "stopped"})
     else:
-        evaluate(settings, model, session, validation_text, device, report)
+        evaluate(settings, model, session, corpus, device, report)
     session.close()  # only here: a worker that fails must not look as if it had left
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from luwu.errors import LuwuError, ServerError, WorkerLostError
-from luwu.launch.job import ERROR_MARK, EXIT_FAILED, EXIT_SERVER_LOST, Job
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job, write_error
 
 PR_SET_PDEATHSIG = 1
 
@@ -45,8 +44,7 @@ def main() -> int:
 
         train(job, rank, workers, stop)
     except LuwuError as error:
-        words = json.dumps({"type": type(error).__name__, "message": str(error)})
-        sys.stderr.write(f"{ERROR_MARK}{words}\n")
+        write_error(error)
         return EXIT_SERVER_LOST if isinstance(error, (ServerError, WorkerLostError)) else EXIT_FAILED
     return 0
 

@@ -1,4 +1,4 @@
-"""A small pre-norm GPT over bytes: the model that `luwu train` trains.
+"""A small pre-norm GPT over bytes or tokens: the model that `luwu train` trains.
 
 Every module that owns parameters has `reset_parameters`, so a model built on the meta device can be initialised one
 block at a time, never whole. The scheme is GPT-2's (Radford et al., 2019): normal with deviation 0.02, projections
@@ -25,17 +25,21 @@ INITIAL_DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """The shape of a GPT. `seq` is the longest sequence in tokens; `hidden` must be a multiple of `heads`."""
+    """The shape of a GPT. `seq` is the longest sequence in tokens; `hidden` must be a multiple of `heads`.
+
+    Tokens are below `vocabulary`.
+    """
 
     layers: int
     hidden: int
     heads: int
     seq: int
     dropout: float = 0.0
+    vocabulary: int = VOCABULARY
 
 
 class Prediction(NamedTuple):
-    """Without targets `logits` [batch, tokens, 256], with them the mean `loss` in nats per byte."""
+    """Without targets `logits` [batch, tokens, vocabulary], with them the mean `loss` in nats per token."""
 
     logits: Tensor | None = None
     loss: Tensor | None = None
@@ -104,19 +108,19 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Byte-level language model with learned positions; the output head is the token table, so it is stored once."""
+    """Language model with learned positions; the output head is the token table, so it is stored once."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.tokens = Embedding(VOCABULARY, config.hidden)
+        self.tokens = Embedding(config.vocabulary, config.hidden)
         self.positions = Embedding(config.seq, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
-        """Predict the next byte at every position; with targets, only say how well: all logits at once are many.
+        """Predict the next token at every position; with targets, only say how well: all logits at once are many.
 
         `ids` and `targets` are int64 [batch, tokens] with tokens <= config.seq; targets are the ids one place on.
         """
@@ -137,7 +141,7 @@ def residual_deviation(config: GPTConfig) -> float:
 
 @torch.no_grad()
 def generate(model: nn.Module, prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
-    """Append `count` sampled bytes to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
+    """Append `count` sampled tokens to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
 
     The model sees less than the last `seq` tokens: a text that fills them loses its older half. So the last position is
     never used, which learns least, because nothing ever attends to it. Draws come from a generator of their own on the

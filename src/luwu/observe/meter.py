@@ -73,7 +73,7 @@ class Meter:
         return record
 
     def tokens_per_second(self) -> float:
-        """Bytes of text a second over the last steps, all workers together."""
+        """Tokens a second over the last steps, all workers together."""
         seconds = sum(record.seconds for record in self._recent)
         return sum(record.tokens for record in self._recent) / seconds if seconds else 0.0
 

@@ -16,22 +16,25 @@ SMOOTHED_SHARE = 0.02
 INK, FAINT, ACCENT, GRID = "#1f4e79", "#9dbbd8", "#c0392b", "#e6e6e6"
 
 
-def draw_loss(rows: Sequence[dict[str, Any]], path: Path, validation: float | None, unigram: float) -> None:
-    """Plot training loss in nats per byte over committed steps into a PNG or SVG file.
+def draw_loss(
+    rows: Sequence[dict[str, Any]], path: Path, validation: float | None, unigram: float, unit: str = "byte"
+) -> None:
+    """Plot training loss in nats per token over committed steps into a PNG or SVG file.
 
     Args:
         rows: rows of metrics.jsonl.
         path: the file to write.
         validation: validation loss after the last step, if there is one.
-        unigram: entropy of single bytes: the loss of a model without context.
+        unigram: entropy of single tokens: the loss of a model without context.
+        unit: what a token is called.
     """
     committed = [row for row in rows if row["committed"] and row["loss"] is not None]
     if not committed:
         return
-    figure, axes = _canvas("Loss", "nats per byte")
+    figure, axes = _canvas("Loss", f"nats per {unit}")
     steps = [row["step"] for row in committed]
     _line(axes, steps, [row["loss"] for row in committed], "training")
-    axes.axhline(unigram, color="#888888", linestyle=":", label=f"single-byte entropy {unigram:.2f}")
+    axes.axhline(unigram, color="#888888", linestyle=":", label=f"single-{unit} entropy {unigram:.2f}")
     if validation is not None:
         axes.plot([steps[-1]], [validation], "o", color=ACCENT, label=f"validation {validation:.3f}", zorder=5)
     rolled_back = [row for row in rows if not row["committed"]]

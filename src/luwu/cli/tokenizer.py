@@ -1,0 +1,62 @@
+"""`luwu tokenizer`: train a byte-level BPE on text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def tokenizer(
+    text: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="files and folders of text, JSONL and Parquet; without any, the Python standard library's source"
+        ),
+    ] = None,
+    vocab_size: Annotated[int, typer.Option(help="tokens, at least 257: the bytes and <|endoftext|>")] = 8192,
+    out: Annotated[Path, typer.Option(help="tokenizer.json to write")] = Path("tokenizer.json"),
+    text_field: Annotated[
+        str, typer.Option(help="field of JSONL, and column of Parquet, that holds the text")
+    ] = "text",
+) -> None:
+    """Train a byte-level BPE, as GPT-2's is, for `luwu train --tokenizer` and for Hugging Face's tokenizers.
+
+    Text is read as a stream, so it may be larger than memory. What `luwu train` would hold back for validation is not
+    trained on, and tells how well the tokenizer does. The same text gives the same file. Nothing is written before the
+    end, so Ctrl-C is safe.
+    """
+    import signal
+
+    from rich.console import Console
+
+    from luwu.data.bpe import train_tokenizer
+    from luwu.errors import ConfigError
+    from luwu.observe.display import size
+
+    if not out.absolute().parent.is_dir() or out.is_dir():
+        raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the library looks for no signals while it merges, for minutes
+    console = Console(soft_wrap=True, highlight=False)
+    with console.status("reading the text") as status:
+
+        def show(done: float, total: float) -> None:
+            if done < total:
+                status.update(f"reading the text: {100 * done / total:.0f} % of {size(total)}")
+
+        trained = train_tokenizer(
+            text or None,
+            out,
+            vocab_size,
+            text_field=text_field,
+            on_progress=show,
+            on_merging=lambda: status.update("merging pairs of tokens"),
+        )
+    console.print(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}", markup=False)
+    if trained.vocabulary < vocab_size:
+        console.print(f"the text has too few different words for {vocab_size:,} tokens")
+    if trained.measured_tokens:
+        console.print(
+            f"{trained.bytes_per_token:.3f} bytes per token on {size(trained.measured_bytes)} of held-out text"
+        )

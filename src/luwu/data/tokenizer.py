@@ -1,0 +1,167 @@
+"""Text to tokens and back: the bytes themselves, or what a tokenizer.json of the `tokenizers` library says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from luwu.errors import DataError
+
+TOKENIZER_FILE = "tokenizer.json"
+
+BYTE_VALUES = 256
+
+END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
+"""What tokenizers call the token that ends a document: the first one found, after the folder's own eos_token."""
+
+SPECIAL_SHOWN = 20
+
+Tokens = np.ndarray[Any, np.dtype[Any]]
+"""Token numbers: uint8, uint16 or uint32, by the vocabulary."""
+
+
+class Tokenizer(Protocol):
+    """What a corpus needs of a tokenizer."""
+
+    vocabulary: int
+    """token numbers are below it"""
+    end: int | None
+    """the token put after each document; None: bytes, where a newline is part of the text"""
+    sha256: str | None
+    """of the file it was read from"""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, without any that begin or end it."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; what is no text becomes U+FFFD."""
+
+
+class ByteTokenizer:
+    """Every byte of the UTF-8 text is a token."""
+
+    vocabulary = BYTE_VALUES
+    end: int | None = None
+    sha256: str | None = None
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The bytes of each text."""
+        return [list(text.encode()) for text in texts]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of bytes."""
+        return bytes(tokens).decode(errors="replace")
+
+
+class FileTokenizer:
+    """A tokenizer.json, as `luwu tokenizer` and Hugging Face's fast tokenizers write it.
+
+    Truncation and padding that the file may ask for are switched off: a corpus is neither cut nor filled up.
+
+    Args:
+        path: the file, or a folder with a ``tokenizer.json``.
+        end_token: the token put after each document; None: the folder's ``eos_token``, else the first of `END_TOKENS`
+            that the vocabulary has.
+
+    Raises:
+        DataError: there is no such file, it is not a tokenizer, or no token can end a document.
+    """
+
+    def __init__(self, path: str | Path, end_token: str | None = None) -> None:
+        self.path = find_tokenizer(path)
+        from tokenizers import Tokenizer as Reader
+
+        self._content = content = self.path.read_bytes()
+        try:
+            self._reader = Reader.from_buffer(content)
+        except Exception as error:  # the library raises nothing more special
+            raise DataError(
+                f"tokenizer {self.path}: expected a tokenizer.json of the tokenizers library, found what it cannot "
+                f"read ({error}); write one with `luwu tokenizer`, or with save_pretrained of a fast tokenizer"
+            ) from None
+        self._reader.no_truncation()
+        self._reader.no_padding()
+        self.sha256: str | None = hashlib.sha256(content).hexdigest()
+        vocabulary = self._reader.get_vocab()
+        self.vocabulary = max(vocabulary.values(), default=-1) + 1
+        self.end_token = end_token or self._find_end(vocabulary)
+        if self.end_token not in vocabulary:
+            raise DataError(
+                f"tokenizer {self.path}: expected a token {self.end_token!r} to end documents with, found none of "
+                f"that name; name another with --end-token ({self._special()})"
+            )
+        self.end: int | None = vocabulary[self.end_token]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, made in parallel by the library's own threads."""
+        return [encoding.ids for encoding in self._reader.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, with special tokens as their names."""
+        return self._reader.decode(list(tokens), skip_special_tokens=False)
+
+    def save(self, file: Path) -> None:
+        """Write the tokenizer.json as it was read."""
+        file.write_bytes(self._content)
+
+    def _find_end(self, vocabulary: dict[str, int]) -> str:
+        names = [*_configured_end(self.path.parent), *END_TOKENS]
+        found = next((name for name in names if name in vocabulary), None)
+        if found is None:
+            raise DataError(
+                f"tokenizer {self.path}: expected a token that ends documents, one of {', '.join(END_TOKENS)}, found "
+                f"none; name one with --end-token ({self._special()})"
+            )
+        return found
+
+    def _special(self) -> str:
+        tokens = [token.content for token in self._reader.get_added_tokens_decoder().values()]
+        if not tokens:
+            return "it has no special tokens: any of its vocabulary will do"
+        return "its special tokens: " + ", ".join(tokens[:SPECIAL_SHOWN])
+
+
+def find_tokenizer(path: str | Path) -> Path:
+    """The tokenizer.json that a file or folder stands for, and that can be read here; nothing is loaded.
+
+    Raises:
+        DataError: there is none, or the package that reads it is missing.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / TOKENIZER_FILE
+    if not file.is_file():
+        raise DataError(
+            f"tokenizer {path}: expected a tokenizer.json or a folder with one, found none; train one with "
+            "`luwu tokenizer`, or have transformers write one with save_pretrained of a fast tokenizer"
+        )
+    if find_spec("tokenizers") is None:
+        raise DataError(f"tokenizer {path}: needs the package tokenizers, found none; pip install 'luwu[data]'")
+    return file
+
+
+def token_type(vocabulary: int) -> np.dtype[Any]:
+    """The smallest type that holds every token of a vocabulary, little-endian."""
+    if vocabulary <= 2**8:
+        return np.dtype("u1")
+    return np.dtype("<u2") if vocabulary <= 2**16 else np.dtype("<u4")
+
+
+def _configured_end(folder: Path) -> list[str]:
+    """The eos_token of a Hugging Face tokenizer's folder, if it says one."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        try:
+            token = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token")
+        except (OSError, ValueError, AttributeError):
+            continue
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            return [token]
+    return []

@@ -1,0 +1,106 @@
+"""The corpus of a run, prepared in a process of its own: `python -m luwu.launch.preparing JOB.json`.
+
+Tokenizers and Parquet want memory that the launcher, which is the server too, must not keep; and a process that notes
+how far it is can be stopped at any moment.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from luwu.data.corpus import Corpus
+from luwu.errors import LuwuError, WorkerLostError
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import EXIT_FAILED, Job, write_error
+from luwu.launch.processes import LOG_LINES, read_tail, typed_error
+from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, pipe_reporter
+
+LOOK_SECONDS = 0.1
+"""How often the launcher looks whether it is to stop."""
+
+TELL_SECONDS = 0.5
+"""How often the launcher is told how far the work is."""
+
+
+def prepare_corpus(
+    folder: RunFolder, on_progress: Callable[[float, float], None], stopped: Callable[[], bool]
+) -> Corpus | None:
+    """The corpus of the run whose job lies in `folder`; None if it was stopped, to be gone on with at the next start.
+
+    Raises:
+        LuwuError: what the preparation failed with.
+    """
+    reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
+    pipe = ReportPipe(0, lambda _, report: reports.put(report))
+    log_path = folder.path / "preparing.log"
+    try:
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "luwu.launch.preparing", str(folder.job_path)],
+                env=os.environ | {REPORT_DESCRIPTOR: str(pipe.write_descriptor)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[pipe.write_descriptor],
+            )
+    finally:
+        pipe.given_away()
+    try:
+        while process.poll() is None:
+            if stopped():
+                return None
+            try:
+                report = reports.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            on_progress(report["done"], report["total"])
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        raise _error(log_path, process.returncode)
+    return Corpus.load(folder.path)
+
+
+def _error(log_path: Path, status: int) -> LuwuError:
+    text = read_tail(log_path)
+    last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES:]) or "  (empty)"
+    return typed_error(text) or WorkerLostError(
+        f"preparing the data: expected to finish, but the process ended with status {status}; "
+        f"the last lines of {log_path}:\n{last_lines}"
+    )
+
+
+def main() -> int:
+    """Prepare the corpus of the job; the last line of the log says what went wrong."""
+    from luwu.launch.worker import die_with
+
+    job = Job.read(Path(sys.argv[1]))
+    die_with(job.launcher_pid)
+    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
+    told = 0.0
+
+    def tell(done: float, total: float) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= TELL_SECONDS:
+            told = now
+            report({"done": done, "total": total})
+
+    try:
+        RunFolder(Path(job.folder)).load_corpus(job.settings, tell)
+    except LuwuError as error:
+        write_error(error)
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
