@@ -37,7 +37,6 @@ def tokenizer(
 
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the library looks for no signals while it merges, for minutes
     console = Console(soft_wrap=True, highlight=False)
     with console.status("reading the text") as status:
 
@@ -45,14 +44,19 @@ def tokenizer(
             if done < total:
                 status.update(f"reading the text: {100 * done / total:.0f} % of {size(total)}")
 
-        trained = train_tokenizer(
-            text or None,
-            out,
-            vocab_size,
-            text_field=text_field,
-            on_progress=show,
-            on_merging=lambda: status.update("merging pairs of tokens"),
-        )
+        # The library looks for no signals while it merges, for minutes.
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
+            trained = train_tokenizer(
+                text or None,
+                out,
+                vocab_size,
+                text_field=text_field,
+                on_progress=show,
+                on_merging=lambda: status.update("merging pairs of tokens"),
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
     console.print(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}", markup=False)
     if trained.vocabulary < vocab_size:
         console.print(f"the text has too few different words for {vocab_size:,} tokens")

@@ -24,8 +24,8 @@ from luwu.launch.processes import WorkerProcesses
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
-from luwu.store.folders import lock_folder, make_folder
 from luwu.server.server import LocalServer
+from luwu.store.folders import lock_folder, make_folder
 
 LOOK_SECONDS = 0.1
 """How often the launcher looks after its workers when they have nothing to say."""

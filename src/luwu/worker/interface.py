@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from luwu.store.manifest import Manifest
+
+if TYPE_CHECKING:  # the launcher does without torch
+    from torch import Tensor
 
 Memory = memoryview | NDArray[np.uint8]
 """Bytes that lie elsewhere; torch.frombuffer makes tensors of them."""
