@@ -28,6 +28,7 @@ from transformers import (
 VOCABULARY = 67
 LENGTH = 16
 CLASSES = 5
+HEADS = 4
 SMALL = {
     "vocab_size": VOCABULARY,
     "max_position_embeddings": 32,
@@ -35,68 +36,69 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-LLAMA = SMALL | {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
-BERT = SMALL | {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
 
-CAUSAL: dict[str, Callable[[], PretrainedConfig]] = {
-    "gpt2": lambda: GPT2Config(
-        **SMALL, n_embd=32, n_layer=3, n_head=4, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
-    ),
-    "opt": lambda: OPTConfig(
-        **SMALL,
-        hidden_size=32,
-        ffn_dim=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        word_embed_proj_dim=32,
-        dropout=0.0,
-    ),
-    "llama": lambda: LlamaConfig(**LLAMA),
-    "llama_tied": lambda: LlamaConfig(**LLAMA, tie_word_embeddings=True, attn_implementation="eager"),
-    "qwen2": lambda: Qwen2Config(**LLAMA, tie_word_embeddings=True),
-    "qwen3": lambda: Qwen3Config(**LLAMA, head_dim=8),
-    "mixtral": lambda: MixtralConfig(
-        **LLAMA, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
-    ),
-}
 
-OTHERS: dict[str, Callable[[], nn.Module]] = {
-    "bert_mlm": lambda: BertForMaskedLM(BertConfig(**BERT)),
-    "bert_classifier": lambda: BertForSequenceClassification(BertConfig(**BERT, num_labels=CLASSES)),
-    "vit": lambda: ViTForImageClassification(
-        ViTConfig(
-            hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, image_size=16,
-            patch_size=4, num_labels=CLASSES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )
+def _llama(width: int) -> dict[str, Any]:
+    return SMALL | {
+        "hidden_size": width,
+        "intermediate_size": 3 * width // 2,
+        "num_hidden_layers": 3,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": HEADS // 2,
+    }
+
+
+def _encoder(width: int) -> dict[str, Any]:
+    return {
+        "hidden_size": width,
+        "intermediate_size": 3 * width // 2,
+        "num_hidden_layers": 2,
+        "num_attention_heads": HEADS,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+CAUSAL: dict[str, Callable[[int], PretrainedConfig]] = {
+    "gpt2": lambda width: GPT2Config(
+        **SMALL, n_embd=width, n_layer=3, n_head=HEADS, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
     ),
-    "t5": lambda: T5ForConditionalGeneration(
+    "opt": lambda width: OPTConfig(
+        **SMALL, hidden_size=width, ffn_dim=2 * width, num_hidden_layers=3, num_attention_heads=HEADS,
+        word_embed_proj_dim=width, dropout=0.0,
+    ),
+    "llama": lambda width: LlamaConfig(**_llama(width)),
+    "llama_tied": lambda width: LlamaConfig(**_llama(width), tie_word_embeddings=True, attn_implementation="eager"),
+    "qwen2": lambda width: Qwen2Config(**_llama(width), tie_word_embeddings=True),
+    "qwen3": lambda width: Qwen3Config(**_llama(width), head_dim=width // HEADS),
+    "mixtral": lambda width: MixtralConfig(
+        **_llama(width), num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
+    ),
+}  # fmt: skip
+
+OTHERS: dict[str, Callable[[int], nn.Module]] = {
+    "bert_mlm": lambda width: BertForMaskedLM(BertConfig(**SMALL, **_encoder(width))),
+    "bert_classifier": lambda width: BertForSequenceClassification(
+        BertConfig(**SMALL, **_encoder(width), num_labels=CLASSES)
+    ),
+    "vit": lambda width: ViTForImageClassification(
+        ViTConfig(**_encoder(width), image_size=16, patch_size=4, num_labels=CLASSES)
+    ),
+    "t5": lambda width: T5ForConditionalGeneration(
         T5Config(
-            vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0,
-            decoder_start_token_id=0,
+            vocab_size=VOCABULARY, d_model=width, d_kv=width // HEADS, d_ff=3 * width // 2, num_layers=2,
+            num_heads=HEADS, dropout_rate=0.0, decoder_start_token_id=0,
         )
     ),
-    "cnn": lambda: ResNet(),
+    "cnn": lambda width: ResNet(width // 4),
 }  # fmt: skip
 
 FAMILIES = [*CAUSAL, *OTHERS]
 
 
-def make(family: str) -> nn.Module:
+def make(family: str, width: int = 32) -> nn.Module:
     """A model, initialised as its library does where it is not on meta."""
-    return AutoModelForCausalLM.from_config(CAUSAL[family]()) if family in CAUSAL else OTHERS[family]()
+    return AutoModelForCausalLM.from_config(CAUSAL[family](width)) if family in CAUSAL else OTHERS[family](width)
 
 
 def on_meta(family: str) -> nn.Module:
@@ -105,15 +107,19 @@ def on_meta(family: str) -> nn.Module:
 
 
 def batch(family: str, step: int, rows: int = 4) -> dict[str, Any]:
-    """What the family's forward takes, labels included."""
+    """What the family's forward takes, labels included; there is something to learn in it."""
     generator = torch.Generator().manual_seed(step)
     if family in ("vit", "cnn"):
+        labels = torch.randint(CLASSES, (rows,), generator=generator)
         images = torch.randn(rows, 3, 16, 16, generator=generator)
-        return {"pixel_values": images, "labels": torch.randint(CLASSES, (rows,), generator=generator)}
-    ids = torch.randint(3, VOCABULARY, (rows, LENGTH), generator=generator)
+        images[torch.arange(rows), :, labels] += 2.0  # a bright line, in another place for each class
+        return {"pixel_values": images, "labels": labels}
+    start = torch.randint(VOCABULARY, (rows, 1), generator=generator)
+    stride = torch.randint(1, 4, (rows, 1), generator=generator)
+    ids = 3 + (start + stride * torch.arange(LENGTH)) % (VOCABULARY - 3)
     mask = torch.ones_like(ids)
     mask[0, -3:] = 0  # as a padded row has it
-    labels = torch.randint(CLASSES, (rows,), generator=generator) if family == "bert_classifier" else ids.clone()
+    labels = stride.flatten() if family == "bert_classifier" else ids.clone()
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
@@ -156,13 +162,13 @@ class Result:
 class ResNet(nn.Module):
     """As torchvision's are built: a stem, stages of residual blocks in Sequentials, a linear head."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 8, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(8)
-        self.layer1 = nn.Sequential(Residual(8, 8), Residual(8, 8))
-        self.layer2 = nn.Sequential(Residual(8, 16, 2), Residual(16, 16))
-        self.fc = nn.Linear(16, CLASSES)
+        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = nn.Sequential(Residual(width, width), Residual(width, width))
+        self.layer2 = nn.Sequential(Residual(width, 2 * width, 2), Residual(2 * width, 2 * width))
+        self.fc = nn.Linear(2 * width, CLASSES)
 
     def forward(self, pixel_values: Tensor, labels: Tensor) -> Result:
         x = torch.relu(self.bn1(self.conv1(pixel_values)))

@@ -1,0 +1,37 @@
+"""luwu's side of `parity_models`: one store after another, each opened in this process or by rank 0 for all ranks.
+
+Settings: folder, variants, steps, max_grad_norm.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from child import serve, settings, take_stdout
+from variants import ADAMW, build, losses
+
+import luwu
+
+
+def train(wanted: dict[str, Any], variant: str) -> list[float]:
+    """The losses of one variant."""
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    model = build(variant)
+    with luwu.open(Path(wanted["folder"], variant.replace(" ", "-")), memory="256MiB") as session:
+        luwu.parallelize(model, session)
+        clipping = {} if wanted["max_grad_norm"] is None else {"max_grad_norm": wanted["max_grad_norm"]}
+        optimizer = luwu.AdamW(model, **ADAMW, **clipping)
+        return losses(model, variant, optimizer, range(wanted["steps"]), rank, workers)
+
+
+def main() -> None:
+    """Measures on request until told to stop."""
+    replies = take_stdout()
+    wanted = settings()
+    serve(replies, lambda: {"losses": {variant: train(wanted, variant) for variant in wanted["variants"]}})
+
+
+if __name__ == "__main__":
+    main()
