@@ -39,8 +39,12 @@ def test_one_tensor_at_a_time(tmp_path, monkeypatch):
     """In the order of the units, and nothing is read where the store has values already."""
     saved("llama", tmp_path)
     read: list[str] = []
-    original = CheckpointReader.read
-    monkeypatch.setattr(CheckpointReader, "read", lambda self, name: read.append(name) or original(self, name))
+    original = CheckpointReader.read_range
+    monkeypatch.setattr(
+        CheckpointReader,
+        "read_range",
+        lambda self, name, first, count: read.append(name) or original(self, name, first, count),
+    )
     store = FakeStore()
     parallelize(on_meta("llama"), FakeSession(store), weights=tmp_path)
     layers = [name.split(".")[2] if ".layers." in name else "root" for name in read]
@@ -159,7 +163,7 @@ def test_experts_of_another_shape_are_named(tmp_path):
     del values[gone]
     save_file(values, tmp_path / "model.safetensors")
     message = refused(on_meta("mixtral"), tmp_path)
-    assert "of model.layers.0.mlp.experts." in message and "found" in message
+    assert "expected all parts of model.layers.0.mlp.experts." in message
 
 
 def test_a_model_without_a_library(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from luwu.errors import CheckpointError, ConfigError
-from luwu.store.checkpoint import CheckpointReader
+from luwu.store.checkpoint import CheckpointReader, listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,17 +64,29 @@ class PretrainedReader:
     Args:
         reader: of the checkpoint.
         model: on meta.
+        known: names of the model's tensors; None: those of its state_dict, which differ where peft has wrapped layers.
+
+    Raises:
+        CheckpointError: two tensors have one name in the model, or some cannot be joined.
     """
 
-    def __init__(self, reader: CheckpointReader, model: PreTrainedModel) -> None:
+    def __init__(self, reader: CheckpointReader, model: PreTrainedModel, known: Iterable[str] | None = None) -> None:
         self._reader = reader
         self._model = model
+        self._known = dict.fromkeys(model.state_dict() if known is None else known, True)
         self._direct: dict[str, str] = {}
         self._joined: dict[str, _Conversion] = {}
         self._places: dict[str, Tensor] = {}  # of joined tensors, on meta
         self._kept: tuple[_Conversion, dict[str, Tensor]] | None = None
         for conversion in self._sort_names():
-            for name, tensor in conversion.convert(self._on_meta).items():
+            try:
+                places = conversion.convert(self._on_meta)
+            except (RuntimeError, ValueError, KeyError, IndexError) as error:  # what transformers' conversions raise
+                raise CheckpointError(
+                    f"{self.path}: tensors {listed([source for _, source in conversion.sources])}: expected all parts "
+                    f"of {conversion.name}, found what cannot be joined ({error}); download the checkpoint again"
+                ) from error
+            for name, tensor in places.items():
                 self._joined[name], self._places[name] = conversion, tensor
 
     @property
@@ -132,7 +145,7 @@ class PretrainedReader:
         renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
         converters = [each for each in transforms if isinstance(each, WeightConverter)]
         by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
-        known = self._model.state_dict()
+        known = self._known
         prefix = self._model.base_model_prefix
         conversions: dict[str, _Conversion] = {}
         for source in sorted(self._reader.names(), key=dot_natural_key):
@@ -158,7 +171,7 @@ class _Conversion:
     """One use of a converter of transformers: tensors of the checkpoint that make tensors of the model."""
 
     def __init__(self, name: str, converter: Any, model: nn.Module) -> None:
-        self._name = name
+        self.name = name
         self._converter = converter
         self._model = model
         self.sources: list[tuple[str, str]] = []
@@ -167,8 +180,8 @@ class _Conversion:
         """What comes out, by the model's names."""
         converter = deepcopy(self._converter)
         for pattern, source in self.sources:
-            converter.add_tensor(self._name, source, pattern, lambda source=source: read(source))
-        found = converter.convert(self._name, model=self._model, config=self._model.config)
+            converter.add_tensor(self.name, source, pattern, lambda source=source: read(source))
+        found = converter.convert(self.name, model=self._model, config=self._model.config)
         return {name: value[0] if isinstance(value, list) else value for name, value in found.items()}
 
 
