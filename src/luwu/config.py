@@ -72,10 +72,12 @@ GroupT = TypeVar("GroupT", bound=Group)
 
 
 class ModelSettings(Group):
-    """The shape of the GPT."""
+    """The shape of the GPT, or another model."""
 
+    path: Annotated[AbsolutePath | None, FIXED] = None
+    """causal language model of transformers: its config.json, or a folder with it and weights; without it, a GPT"""
     layers: Annotated[int, FIXED, Field(ge=1)] = 4
-    """transformer layers, each one block in the store"""
+    """transformer layers of the GPT, each one block in the store"""
     hidden: Annotated[int, FIXED, Field(ge=1)] = 128
     """width of the residual stream; a multiple of heads"""
     heads: Annotated[int, FIXED, Field(ge=1)] = 4
@@ -84,6 +86,18 @@ class ModelSettings(Group):
     """sequence length in tokens, which are bytes without a tokenizer"""
     dropout: Annotated[Fraction, FIXED] = 0.0
     """share of activations dropped while training"""
+
+    @model_validator(mode="after")
+    def shape_is_of_the_gpt(self) -> ModelSettings:
+        """Another model has its shape from its own configuration."""
+        fields = type(self).model_fields
+        for name in ("layers", "hidden", "heads", "dropout"):
+            if self.path is not None and getattr(self, name) != fields[name].default:
+                raise ConfigError(
+                    f"model.{name}: expected none beside model.path, found {getattr(self, name)}; "
+                    f"change it in {self.path} or leave it out"
+                )
+        return self
 
     @model_validator(mode="after")
     def heads_divide_hidden(self) -> ModelSettings:

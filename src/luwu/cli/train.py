@@ -37,6 +37,7 @@ def train(
     tokenizer: Annotated[Path | None, setting("data", "tokenizer")] = None,
     end_token: Annotated[str | None, setting("data", "end_token", "--end-token")] = None,
     text_field: Annotated[str | None, setting("data", "text_field", "--text-field")] = None,
+    model: Annotated[Path | None, setting("model", "path", "--model")] = None,
     layers: Annotated[int | None, setting("model", "layers")] = None,
     hidden: Annotated[int | None, setting("model", "hidden")] = None,
     heads: Annotated[int | None, setting("model", "heads")] = None,
@@ -58,10 +59,10 @@ def train(
     tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
 ) -> None:
-    """Train a small language model on text, with the server and the workers on this machine.
+    """Train a language model on text, with the server and the workers on this machine.
 
-    Without arguments it learns Python from the standard library's source in a few minutes. The same command again
-    goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
+    Without arguments a small GPT learns Python from the standard library's source in a few minutes. The same command
+    again goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
 
     With `--server` all workers of that server start here, and memory and stores are the server's own. For workers on
     several machines start a script that calls `luwu.connect` under torchrun.
@@ -69,7 +70,7 @@ def train(
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca))
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
-        "model": {"layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
+        "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
         "optimizer": {"lr": lr},
         "run": {
             "steps": steps,
@@ -117,14 +118,17 @@ def run_training(
     from rich.console import Console
 
     from luwu.config import build_settings, check_resume, read_toml
-    from luwu.launch.folder import RunFolder, default_folder
+    from luwu.launch.folder import RunFolder, check_model, default_folder
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
 
     chosen = (read_toml(config) if config else {}, flags)
-    folder = RunFolder(run or default_folder(build_settings(*chosen).data.path))
+    first = build_settings(*chosen)
+    folder = RunFolder(run or default_folder(first.data.path, first.model.path))
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
+    if settings.model.path is not None:
+        check_model(Path(settings.model.path))
     if saved is not None:
         check_resume(build_settings(saved), settings)
     else:

@@ -9,6 +9,7 @@ from luwu.data.corpus import Corpus
 from luwu.data.sampler import count_windows, cut, share
 from luwu.data.tokenizer import Tokenizer, Tokens
 from luwu.fabric.session import Session
+from luwu.launch.model import Predict, RunModel
 from luwu.launch.reports import ReportFunction
 from luwu.models.gpt import generate
 
@@ -17,22 +18,22 @@ PROMPT_BYTES = 64
 
 def evaluate(
     settings: Settings,
-    model: torch.nn.Module,
+    model: RunModel,
     session: Session,
     corpus: Corpus,
     device: torch.device,
     report: ReportFunction,
 ) -> None:
     """Measure the model on the held-back text and let it write; the results go to the launcher."""
-    model.eval()
-    loss_sum, sequences = validate(settings, model, session, corpus.validation, device, report)
+    model.module.eval()
+    loss_sum, sequences = validate(settings, model.predict, session, corpus.validation, device, report)
     if session.rank == 0:
         report({"kind": "stage", "text": "writing a sample", "detail": ""})
     tokenizer = corpus.tokenizer()
     prompt = prompt_tokens(corpus.validation, tokenizer)
     seq, sample = settings.model.seq, settings.sample
     written = generate(
-        model, torch.tensor(prompt, device=device), sample.length, seq, sample.temperature, settings.run.seed
+        model.predict, torch.tensor(prompt, device=device), sample.length, seq, sample.temperature, settings.run.seed
     )
     beginning, whole = tokenizer.decode(prompt), tokenizer.decode(written.tolist())
     report(
@@ -49,7 +50,7 @@ def evaluate(
 @torch.no_grad()
 def validate(
     settings: Settings,
-    model: torch.nn.Module,
+    predict: Predict,
     session: Session,
     text: Tokens,
     device: torch.device,
@@ -69,7 +70,7 @@ def validate(
         together = windows[first : first + batch]
         own = together[share(len(together), session.rank, session.workers)]
         inputs, targets = cut(text, own or together[:1], seq)
-        loss = model(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)).loss.item()
+        loss = predict(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)).loss.item()
         loss_sum += loss * len(own)
         sequences += len(own)
         if session.rank == 0:

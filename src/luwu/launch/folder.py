@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import FileTokenizer
+from luwu.errors import ConfigError
+
+MODEL_CONFIG_NAME = "config.json"
 
 DEFAULT_NAME = "python-stdlib"
 """Name of the run that learns from the standard library."""
@@ -58,7 +62,26 @@ class RunFolder:
         return self.path / f"worker-{rank}.log"
 
 
-def default_folder(data_path: str | None) -> Path:
-    """Where a run goes that named no folder: runs/ and the name of its data."""
+def default_folder(data_path: str | None, model_path: str | None = None) -> Path:
+    """Where a run goes that named no folder: runs/ and the names of its model, if it has one, and its data."""
     name = DEFAULT_NAME if data_path is None else Path(data_path).stem or "text"
-    return Path("runs", name)
+    if model_path is None:
+        return Path("runs", name)
+    model = Path(model_path)
+    folder = model.parent if model.name == MODEL_CONFIG_NAME else model
+    return Path("runs", f"{folder.stem or 'model'}-{name}")
+
+
+def check_model(path: Path) -> None:
+    """See that a model's configuration is there, before anything is written; workers look at what is in it.
+
+    Raises:
+        ConfigError: it is not, or the package that reads it is missing.
+    """
+    file = path / MODEL_CONFIG_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(
+            f"model.path: expected {MODEL_CONFIG_NAME} of a model or a folder with one, found no {file}; check the path"
+        )
+    if find_spec("transformers") is None:
+        raise ConfigError("model.path: needs the package transformers, found none; pip install 'luwu[hf]'")

@@ -17,9 +17,9 @@ from luwu.fabric.local import join
 from luwu.fabric.session import Session
 from luwu.launch.evaluation import evaluate
 from luwu.launch.job import Job
+from luwu.launch.model import RunModel, make_model
 from luwu.launch.reports import ReportFunction, reporter
 from luwu.launch.worker import StopRequest
-from luwu.models.gpt import GPT, Block, GPTConfig
 
 
 def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
@@ -31,23 +31,11 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
     device = choose_device(settings, rank)
     session = find_session(job, rank, workers)
     report = reporter(session)
-    with torch.device("meta"):
-        model = GPT(GPTConfig(**settings.model.model_dump(), vocabulary=corpus.vocabulary))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    luwu.parallelize(
-        model,
-        session,
-        blocks=[Block],
-        dtype=getattr(torch, settings.run.dtype),
-        device=device,
-        checkpoint=settings.run.checkpoint,
-        micro_batch_size=settings.run.micro_batch,
-        seed=settings.run.seed,
-    )
+    model = make_model(settings, session, device, corpus.vocabulary)
     report(
         {
             "kind": "start",
-            "parameters": parameters,
+            "parameters": model.parameters,
             "step": session.step,
             "attempts": session.attempts,
             "rolled_back": session.rolled_back,
@@ -91,7 +79,7 @@ class Trainer:
     def __init__(
         self,
         settings: Settings,
-        model: torch.nn.Module,
+        model: RunModel,
         session: Session,
         sampler: Sampler,
         device: torch.device,
@@ -99,13 +87,13 @@ class Trainer:
     ) -> None:
         self._report = report
         self._settings = settings
-        self._model = model
+        self._predict = model.predict
         self._session = session
         self._sampler = sampler
         self._device = device
         adamw = settings.optimizer
         self._optimizer = luwu.AdamW(
-            model,
+            model.module,
             lr=adamw.lr,
             betas=(adamw.beta1, adamw.beta2),
             eps=adamw.eps,
@@ -126,7 +114,7 @@ class Trainer:
             group["lr"] = lr
         inputs, targets = self._sampler.batch_of(attempt, session.rank, session.workers)
         torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
-        loss = self._model(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
+        loss = self._predict(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
         # The server divides by the number of workers; a worker with more sequences than another must weigh more.
         (loss * (len(inputs) * session.workers / run.batch)).backward()
         if session.rank == 0 and stop.asked:

@@ -8,8 +8,9 @@ into the residual stream divided by sqrt(2 * layers).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -140,7 +141,7 @@ def residual_deviation(config: GPTConfig) -> float:
 
 
 @torch.no_grad()
-def generate(model: nn.Module, prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
+def generate(model: Callable[..., Any], prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
     """Append `count` sampled tokens to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
 
     The model sees less than the last `seq` tokens: a text that fills them loses its older half. So the last position is

@@ -1,0 +1,68 @@
+"""The model of a run: luwu's own GPT, or one of transformers from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import luwu
+from luwu.config import Settings
+from luwu.fabric.session import Session
+from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.models.language import CausalForward, build_causal_on_meta
+
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth")
+
+Predict = Callable[..., Any]
+"""Called with ids and, for a loss, targets, int64 [batch, tokens]: gives a `luwu.models.gpt.Prediction`."""
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """A parallelized model, how it is called, and how many parameters it has."""
+
+    module: nn.Module
+    predict: Predict
+    parameters: int
+
+
+def make_model(settings: Settings, session: Session, device: torch.device, vocabulary: int) -> RunModel:
+    """Build the run's model on meta and let it live in the session's store; ``vocabulary``: tokens that the data has.
+
+    Raises:
+        ConfigError: the model's folder or configuration cannot be used, or is too small for the data.
+        CheckpointError: the folder's weights cannot.
+        ManifestMismatchError, MemoryBudgetError: as `luwu.parallelize`.
+    """
+    path = None if settings.model.path is None else Path(settings.model.path)
+    module: nn.Module
+    predict: Predict
+    if path is None:
+        with torch.device("meta"):
+            module = predict = GPT(GPTConfig(**settings.model.model_dump(exclude={"path"}), vocabulary=vocabulary))
+    else:
+        module = build_causal_on_meta(path, vocabulary, settings.model.seq)
+        predict = CausalForward(module, vocabulary)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    luwu.parallelize(
+        module,
+        session,
+        blocks=[Block] if path is None else None,
+        dtype=getattr(torch, settings.run.dtype),
+        device=device,
+        checkpoint=settings.run.checkpoint,
+        micro_batch_size=settings.run.micro_batch,
+        seed=settings.run.seed,
+        weights=path if path is not None and has_weights(path) else None,
+    )
+    return RunModel(module, predict, parameters)
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a model's folder has weights to start from, in whatever format; a file is a configuration alone."""
+    return path.is_dir() and any(file.name.endswith(_WEIGHTS) for file in path.iterdir())

@@ -1,0 +1,108 @@
+"""Language models that `luwu train` trains: one of transformers beside luwu's own GPT, with one face."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from luwu.errors import ConfigError
+from luwu.models.gpt import Prediction
+from luwu.models.pretrained import CONFIG_NAME
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+class CausalForward:
+    """Calls a causal language model of transformers as the GPT is called: with ids and targets.
+
+    Args:
+        model: parallelized or not; it is called without a cache.
+        vocabulary: how many tokens the data has; predictions without targets are of these alone.
+    """
+
+    def __init__(self, model: PreTrainedModel, vocabulary: int) -> None:
+        self._model = model
+        self._vocabulary = vocabulary
+        # A mixture's balancing loss is part of what is trained on, but not of how well the text is known.
+        self._auxiliary_weight = float(getattr(model.config, "router_aux_loss_coef", None) or 0.0)
+
+    def __call__(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
+        """Predict the next token at every position; `ids` and `targets` are int64 [batch, tokens]."""
+        options: dict[str, Any] = {"use_cache": False}
+        balanced = self._auxiliary_weight > 0.0 and self._model.training and targets is not None
+        if balanced:
+            options["output_router_logits"] = True
+        output = self._model(input_ids=ids, **options)
+        if targets is None:
+            return Prediction(output.logits[..., : self._vocabulary])
+        loss = functional.cross_entropy(output.logits.float().flatten(0, 1), targets.flatten())
+        if balanced and output.aux_loss is not None:
+            loss = loss + self._auxiliary_weight * output.aux_loss
+        return Prediction(output.logits, loss)
+
+
+def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:
+    """Build the causal language model that a config.json describes, without memory for its parameters.
+
+    Args:
+        path: the file, or a folder with it.
+        vocabulary: how many tokens the data has.
+        seq: how long its sequences are.
+
+    Raises:
+        ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is
+            too small for the data.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError("model.path: needs the package transformers, found none; pip install 'luwu[hf]'") from error
+    file = path / CONFIG_NAME if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        kind = content.pop("model_type")
+        config = transformers.AutoConfig.for_model(kind, **content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; correct the file"
+        ) from error
+    _check_size(config, file, vocabulary, seq)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    except ValueError as error:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
+            "model that predicts the next token"
+        ) from error
+    named = content.get("architectures") or [type(model).__name__]
+    if type(model).__name__ not in named:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
+            f"{', '.join(named)}; choose a model that predicts the next token"
+        )
+    return model
+
+
+def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
+    text = config.get_text_config()
+    found = getattr(text, "vocab_size", None)
+    if found is not None and found < vocabulary:
+        what = "bytes" if vocabulary == 256 else "the tokens of the data"
+        raise ConfigError(
+            f"model.path: {file}: vocab_size: expected at least {vocabulary} for {what}, found {found}; use the "
+            "tokenizer that belongs to the model, or raise vocab_size if it starts from nothing"
+        )
+    longest = getattr(text, "max_position_embeddings", None)
+    if longest is not None and longest < seq:
+        raise ConfigError(
+            f"model.seq: expected at most {longest}, the max_position_embeddings of {file}, found {seq}; "
+            "use a smaller --seq"
+        )
