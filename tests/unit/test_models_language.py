@@ -11,7 +11,7 @@ from tests.unit.worker_models import assert_same_state
 from luwu import full_state_dict
 from luwu.config import build_settings
 from luwu.errors import CheckpointError, ConfigError
-from luwu.launch.folder import check_model, default_folder
+from luwu.launch.folder import check_model, default_folder, tokenizer_of_model
 from luwu.launch.model import make_model
 from luwu.models.gpt import generate
 from luwu.models.language import CausalForward, build_causal_on_meta
@@ -106,5 +106,11 @@ def test_where_a_model_is_looked_for(llama, tmp_path):
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(ConfigError, match=r"expected config\.json of a model or a folder with one, found no"):
             check_model(path)
+    assert tokenizer_of_model(None) is tokenizer_of_model(str(llama[0])) is None
+    (llama[0] / "vocab.json").touch()
+    with pytest.raises(ConfigError, match=r"expected tokenizer\.json in .*llama, found a tokenizer in vocab\.json"):
+        tokenizer_of_model(str(llama[0]))
+    (llama[0] / "tokenizer.json").touch()
+    assert tokenizer_of_model(str(llama[0])) == str(llama[0])
     assert str(default_folder("/data/poems.txt", str(llama[0]))) == "runs/llama-poems"
     assert str(default_folder("/data/poems.txt", str(llama[0] / "config.json"))) == "runs/llama-poems"

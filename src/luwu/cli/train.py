@@ -118,7 +118,7 @@ def run_training(
     from rich.console import Console
 
     from luwu.config import build_settings, check_resume, read_toml
-    from luwu.launch.folder import RunFolder, check_model, default_folder
+    from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
 
@@ -132,6 +132,8 @@ def run_training(
     if saved is not None:
         check_resume(build_settings(saved), settings)
     else:
+        if settings.data.tokenizer is None:
+            settings = build_settings({"data": {"tokenizer": tokenizer_of_model(settings.model.path)}}, *chosen)
         check_data(settings)
     console = Console()
     with choose_display(console, settings.run.steps) as display:

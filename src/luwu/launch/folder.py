@@ -10,10 +10,12 @@ from luwu.config import Settings, read_toml, to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
-from luwu.data.tokenizer import FileTokenizer
+from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.errors import ConfigError
 
 MODEL_CONFIG_NAME = "config.json"
+
+_OTHER_TOKENIZERS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 
 DEFAULT_NAME = "python-stdlib"
 """Name of the run that learns from the standard library."""
@@ -70,6 +72,26 @@ def default_folder(data_path: str | None, model_path: str | None = None) -> Path
     model = Path(model_path)
     folder = model.parent if model.name == MODEL_CONFIG_NAME else model
     return Path("runs", f"{folder.stem or 'model'}-{name}")
+
+
+def tokenizer_of_model(path: str | None) -> str | None:
+    """The folder of a model if it has a tokenizer, which the model then learns tokens of.
+
+    Raises:
+        ConfigError: it has one that only other programs read.
+    """
+    folder = None if path is None else Path(path)
+    if folder is None or not folder.is_dir():
+        return None
+    if (folder / TOKENIZER_FILE).is_file():
+        return str(folder)
+    found = next((name for name in _OTHER_TOKENIZERS if (folder / name).is_file()), None)
+    if found is not None:
+        raise ConfigError(
+            f"model.path: expected {TOKENIZER_FILE} in {folder}, found a tokenizer in {found}; write it with "
+            "save_pretrained of transformers' fast tokenizer, or name another with --tokenizer"
+        )
+    return None
 
 
 def check_model(path: Path) -> None:

@@ -1,0 +1,73 @@
+"""`luwu train --model` as a user runs it: from the weights and the tokenizer of a folder, and again from its store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from tests.unit.corpora import story, tokenizer_file
+from tests.unit.model_families import make
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from luwu.data.corpus import Corpus
+from luwu.data.sampler import Sampler
+from luwu.data.tokenizer import FileTokenizer
+
+pytestmark = pytest.mark.slow
+
+FLAGS = ["--seq", "16", "--batch", "6", "--memory", "64MiB", "--lr", "1e-3", "--data", "stories.txt", "--run", "run"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A text, and a model in shards with its tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "stories.txt").write_text("".join(map(story, range(60))))
+    vocabulary = FileTokenizer(tokenizer_file(folder / "llama" / "tokenizer.json")).vocabulary
+    torch.manual_seed(4)
+    config = LlamaConfig(
+        vocab_size=vocabulary + 5,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "llama", max_shard_size="20KB")
+    make("llama").save_pretrained(folder / "small")
+    (folder / "settings.toml").write_text("[data]\nvalidation_windows = 4\n[sample]\nlength = 4\n")
+    return folder
+
+
+def train(folder, *flags):
+    command = [sys.executable, "-m", "luwu.cli", "train", "--config", "settings.toml", *FLAGS, *flags]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
+    code, output, error = train(folder, "--model", "llama", "--steps", "2", "--workers", "2")
+    assert code == 0, error
+    assert "tokens of stories" in output and "nats per token" in output
+    code, output, error = train(folder, "--steps", "3", "--workers", "1")
+    assert code == 0, error
+    assert "resuming after step 2 of 3" in output
+    losses = [json.loads(line)["loss"] for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    corpus = Corpus.load(folder / "run")
+    assert corpus is not None
+    twin = AutoModelForCausalLM.from_pretrained(folder / "llama")
+    inputs, targets = map(torch.from_numpy, Sampler(corpus.train, 16, 6, 0).batch_of(0, 0, 1))
+    with torch.no_grad():
+        expected = torch.nn.functional.cross_entropy(twin(inputs).logits.flatten(0, 1), targets.flatten())
+    assert losses[0] == pytest.approx(float(expected), rel=1e-5)
+    assert len(losses) == 3
+
+
+def test_a_model_that_does_not_fit_is_refused_in_one_line(folder):
+    code, _, error = train(folder, "--model", "small", "--run", "other", "--workers", "1")
+    assert code == 2 and error.count("\n") == 1
+    assert error.startswith("luwu: model.path: ") and "vocab_size: expected at least 256 for bytes, found 67" in error
