@@ -16,7 +16,7 @@ from tests.integration.network import KEY, ServerProcess
 import luwu.data
 from luwu.data.sampler import Order
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # several trainers are imported at once
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS = 4
@@ -37,7 +37,7 @@ def start(example, *arguments, rank=0, workers=1, **environment):
 
 
 def finish(process):
-    output = process.communicate(timeout=110)[0]
+    output = process.communicate(timeout=300)[0]
     assert process.returncode == 0, output
     return output
 

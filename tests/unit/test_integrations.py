@@ -8,13 +8,16 @@ from luwu.errors import ConfigError
 
 
 def training_arguments(**changed):
-    return SimpleNamespace(**({"max_grad_norm": 0.0, "save_strategy": "no", "world_size": 1} | changed))
+    return SimpleNamespace(
+        **({"max_grad_norm": 0.0, "gradient_accumulation_steps": 1, "save_strategy": "no", "world_size": 1} | changed)
+    )
 
 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
         ({"max_grad_norm": 1.0}, r"max_grad_norm: expected 0\.0, found 1\.0; .*luwu\.AdamW\(max_grad_norm"),
+        ({"gradient_accumulation_steps": 4}, r"gradient_accumulation_steps: expected 1, found 4; .*micro_batch_size"),
         ({"save_strategy": "steps"}, r"save_strategy: expected 'no', found 'steps'; .*full_state_dict"),
         ({"world_size": 2}, r"world_size: expected 1, found 2; .*remove RANK"),
     ],
@@ -31,6 +34,7 @@ def test_arguments_that_the_trainer_would_follow_wrongly(changed, words):
     ("changed", "words"),
     [
         ({"gradient_clip_val": 0.5}, r"gradient_clip_val: expected None, found 0\.5; .*luwu\.AdamW\(max_grad_norm"),
+        ({"accumulate_grad_batches": 2}, r"accumulate_grad_batches: expected 1, found 2; .*micro_batch_size"),
         ({"enable_checkpointing": True}, r"enable_checkpointing: expected False, .*full_state_dict"),
     ],
 )
@@ -48,6 +52,6 @@ def test_arguments_that_lightning_would_follow_wrongly(tmp_path, changed, words)
 def test_lightning_must_not_connect_the_workers():
     from luwu.integrations.lightning import StoreCallback
 
-    trainer = SimpleNamespace(gradient_clip_val=None, checkpoint_callbacks=[], world_size=2)
+    trainer = SimpleNamespace(gradient_clip_val=None, accumulate_grad_batches=1, checkpoint_callbacks=[], world_size=2)
     with pytest.raises(ConfigError, match=r"expected one device, found a world of 2; .*devices=1"):
         StoreCallback().setup(trainer, None, "fit")

@@ -24,6 +24,11 @@ class StoreCallback(Callback):
                 f"lightning.Trainer gradient_clip_val: expected None, found {trainer.gradient_clip_val}; gradients "
                 "leave for the server during backward, so there are none to clip: use luwu.AdamW(max_grad_norm=...)"
             )
+        if trainer.accumulate_grad_batches != 1:
+            raise ConfigError(
+                f"lightning.Trainer accumulate_grad_batches: expected 1, found {trainer.accumulate_grad_batches}; one "
+                "backward makes a step: give it the whole batch, and luwu.parallelize(micro_batch_size=...)"
+            )
         if trainer.checkpoint_callbacks:
             raise ConfigError(
                 "lightning.Trainer enable_checkpointing: expected False, found a checkpoint callback; every step is in "

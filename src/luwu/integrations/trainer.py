@@ -26,6 +26,11 @@ class StoreCallback(TrainerCallback):
                 f"TrainingArguments.max_grad_norm: expected 0.0, found {args.max_grad_norm}; gradients leave for the "
                 "server during backward, so the Trainer has none to clip: use luwu.AdamW(max_grad_norm=...)"
             )
+        if args.gradient_accumulation_steps != 1:
+            raise ConfigError(
+                f"TrainingArguments.gradient_accumulation_steps: expected 1, found {args.gradient_accumulation_steps}; "
+                "one backward makes a step: give it the whole batch, and luwu.parallelize(micro_batch_size=...)"
+            )
         if args.save_strategy != "no":
             raise ConfigError(
                 f"TrainingArguments.save_strategy: expected 'no', found {str(args.save_strategy)!r}; every step is in "
