@@ -18,7 +18,7 @@ from luwu.data.corpus import Corpus
 from luwu.errors import LuwuError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, Job, write_error
-from luwu.launch.processes import LOG_LINES, read_tail, typed_error
+from luwu.launch.processes import LOG_LINES, Ended, read_tail, typed_error
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, pipe_reporter
 
 LOOK_SECONDS = 0.1
@@ -73,7 +73,7 @@ def _error(log_path: Path, status: int) -> LuwuError:
     text = read_tail(log_path)
     last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES:]) or "  (empty)"
     return typed_error(text) or WorkerLostError(
-        f"preparing the data: expected to finish, but the process ended with status {status}; "
+        f"preparing the data: expected to finish, but the process {Ended(0, status).in_words()}; "
         f"the last lines of {log_path}:\n{last_lines}"
     )
 

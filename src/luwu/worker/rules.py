@@ -102,5 +102,6 @@ def check_unwritten(slot: Slot) -> None:
         slot.version = slot.parameter._version
         raise ConfigError(
             f"parameter {slot.name}: expected only the optimizer to change it, found it written in place; such writes "
-            "are lost, because parameters belong to the store: set values before parallelize"
+            "are lost, because parameters belong to the store: set values before parallelize, and do not wrap the "
+            "model in DistributedDataParallel, which writes them too: LuWu connects the workers"
         )
