@@ -54,11 +54,10 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
 
 
 class PretrainedReader:
-    """A checkpoint under the names that the model of this transformers has: renamed, split and joined as
-    ``from_pretrained`` does it.
+    """A checkpoint under the model's names: renamed, split and joined as ``from_pretrained`` does it.
 
-    Most tensors are read in parts. One that has to be joined from several, such as the experts of a layer, is made whole
-    in memory when a part of it is asked for, and kept until another is.
+    Most tensors are read in parts. One that has to be joined from several, such as the experts of a layer, is made
+    whole in memory when a part of it is asked for, and kept until another is.
 
     Args:
         reader: of the checkpoint.
