@@ -111,7 +111,8 @@ TEST_CASE("a compacted store keeps its commit, forgets the one before, and takes
     const std::uint64_t whole = file.allocated_bytes();
     {
         ChunkStore store(folders, layout, kUuid, OpenMode::open);
-        CHECK(store.compact() == whole - file.allocated_bytes());
+        const std::uint64_t given = store.compact();
+        CHECK(given == whole - file.allocated_bytes());
         CHECK(file.allocated_bytes() < whole);
         check_filled(store);
         CHECK(store.compact() == 0);

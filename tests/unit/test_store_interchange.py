@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.unit.pretrained import auto_class, save
+from tests.unit.pretrained import auto_class, build, save
 from torch import Tensor
 
 import luwu
@@ -26,7 +26,6 @@ from luwu.errors import (
     StoreSpaceError,
 )
 from luwu.models.importing import import_pretrained
-from luwu.models.pretrained import build_on_meta
 from luwu.store.exporting import export_safetensors
 from luwu.store.folders import UNFINISHED_IMPORT_NAME, open_reader
 from luwu.store.outputs import JOURNAL_NAME
@@ -83,10 +82,10 @@ def test_float16_that_does_not_hold_a_value_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").iterdir()] == [JOURNAL_NAME]
 
 
-def train(store: Path, run: Path, folder: Path, steps: int) -> dict[str, Tensor]:
-    """Train the folder's model on the store, and return its values."""
+def train(store: Path, run: Path, steps: int) -> dict[str, Tensor]:
+    """Train GPT-2 on the store, and return its values."""
     with luwu.open(run, stores=[store], memory="64MiB") as session:
-        model = luwu.parallelize(build_on_meta(folder), session, init=lambda module: None)
+        model = luwu.parallelize(build("gpt2"), session)
         optimizer = luwu.AdamW(model, lr=1e-2)
         for step in range(session.step, session.step + steps):
             generator = torch.Generator().manual_seed(step)
@@ -99,13 +98,13 @@ def train(store: Path, run: Path, folder: Path, steps: int) -> dict[str, Tensor]
 def test_an_imported_store_trains_on_and_comes_out_as_trained(tmp_path: Path) -> None:
     model = save("gpt2", tmp_path / "in")
     import_pretrained(tmp_path / "in", [tmp_path / "store"])
-    trained = train(tmp_path / "store", tmp_path / "run", tmp_path / "in", 2)
+    trained = train(tmp_path / "store", tmp_path / "run", 2)
     export_safetensors([tmp_path / "store"], tmp_path / "out")
     loaded = auto_class("gpt2").from_pretrained(tmp_path / "out").state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in trained.items())
     assert not torch.equal(loaded["transformer.wte.weight"], model.state_dict()["transformer.wte.weight"])
     with pytest.raises(ConfigError, match="holds another export"):
-        train(tmp_path / "store", tmp_path / "run", tmp_path / "in", 1)
+        train(tmp_path / "store", tmp_path / "run", 1)
         export_safetensors([tmp_path / "store"], tmp_path / "out")
 
 
@@ -113,7 +112,7 @@ def test_a_store_in_use_is_not_exported(tmp_path: Path) -> None:
     save("gpt2", tmp_path / "in")
     import_pretrained(tmp_path / "in", [tmp_path / "store"])
     with luwu.open(tmp_path / "run", stores=[tmp_path / "store"], memory="64MiB") as session:
-        luwu.parallelize(build_on_meta(tmp_path / "in"), session, init=lambda module: None)
+        luwu.parallelize(build("gpt2"), session)
         with pytest.raises(StoreLockedError, match="is open in process"):
             export_safetensors([tmp_path / "store"], tmp_path / "out")
     with (
@@ -121,7 +120,7 @@ def test_a_store_in_use_is_not_exported(tmp_path: Path) -> None:
         luwu.open(tmp_path / "run", stores=[tmp_path / "store"]) as session,
         pytest.raises(StoreLockedError),
     ):
-        luwu.parallelize(build_on_meta(tmp_path / "in"), session, init=lambda module: None)
+        luwu.parallelize(build("gpt2"), session)
 
 
 def killed_after(chunks: int, monkeypatch: pytest.MonkeyPatch, whole: Callable[[], object]) -> int:
@@ -157,7 +156,7 @@ def test_a_killed_import_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         pytest.raises(StoreError, match="import that was not finished"),
         luwu.open(tmp_path / "run", stores=[store]) as session,
     ):
-        luwu.parallelize(build_on_meta(tmp_path / "in"), session, init=lambda module: None)
+        luwu.parallelize(build("gpt2"), session)
     uuid = json.loads((store / "manifest.json").read_text())["uuid"]
     assert killed_after(0, monkeypatch, whole) == 3 - 1  # of three chunks one was durable
     assert json.loads((store / "manifest.json").read_text())["uuid"] == uuid
@@ -324,4 +323,4 @@ def test_blocks_are_chosen_as_parallelize_does(tmp_path: Path) -> None:
         luwu.open(tmp_path / "run", stores=[tmp_path / "store"], memory="64MiB") as session,
         pytest.raises(ManifestMismatchError, match="made for another model: parameter transformer"),
     ):
-        luwu.parallelize(build_on_meta(tmp_path / "in"), session, init=lambda module: None)
+        luwu.parallelize(build("gpt2"), session)

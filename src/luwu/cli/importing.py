@@ -1,4 +1,4 @@
-"""`luwu import`: a pretrained model into a store."""
+"""`luwu import`: a checkpoint into a store."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ import typer
 
 
 def import_model(
-    folder: Annotated[Path, typer.Argument(help="a model's folder: config.json and safetensors")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="folder with safetensors, or of torch.distributed.checkpoint with optimizer states")
+    ],
     store: Annotated[list[Path], typer.Option("--store", help="folder of the store; several to stripe it over them")],
+    model: Annotated[
+        Path | None, typer.Option(help="folder with config.json and tokenizer; default: the checkpoint's")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what workers compute in")] = "float32",
     blocks: Annotated[
         list[str] | None,
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
     ] = None,
 ) -> None:
-    """Stream a Hugging Face model's safetensors into a store, a few chunks at a time.
+    """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
     `luwu.parallelize` of the same model with the same blocks and dtype then trains on it. An import that was killed
     goes on where it was when the same command is given again; one that was finished is not repeated.
@@ -31,7 +36,7 @@ def import_model(
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype: expected float32 or bfloat16, found {dtype}")
     with progress_bar("import") as progress:
-        report = import_pretrained(folder, store, dtype=dtype, blocks=blocks, progress=progress)
+        report = import_pretrained(checkpoint, store, model_folder=model, dtype=dtype, blocks=blocks, progress=progress)
     if report.finished_before:
         typer.echo(f"{store[0]}: was imported from there before; nothing to do")
     else:

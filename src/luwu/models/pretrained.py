@@ -5,7 +5,6 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 
 from __future__ import annotations
 
-import math
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from luwu.errors import CheckpointError, ConfigError
 from luwu.store.checkpoint import CheckpointReader
+from luwu.store.sources import TensorReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -109,11 +109,6 @@ class PretrainedReader:
             self._kept = (conversion, conversion.convert(self._reader.read))
         return self._kept[1][name].reshape(-1)[first : first + count]
 
-    def read(self, name: str) -> Tensor:
-        """A whole tensor."""
-        shape = self.shape(name)
-        return self.read_range(name, 0, math.prod(shape)).view(shape)
-
     def _on_meta(self, name: str) -> Tensor:
         return torch.empty(self._reader.shape(name), dtype=self._reader.dtype(name), device="meta")
 
@@ -177,8 +172,11 @@ def ignored_names(model: PreTrainedModel) -> list[str]:
     return [*buffers, *(str(each) for each in model._keys_to_ignore_on_load_unexpected or ())]
 
 
-def saved_buffers(model: PreTrainedModel, reader: PretrainedReader) -> list[str]:
-    """Buffers of the model that the checkpoint holds: the statistics of batch norms, for example."""
-    kept = set(model.state_dict())
-    there = set(reader.names())
-    return [name for name, _ in model.named_buffers() if name in kept and name in there]
+def read_buffers(model: PreTrainedModel, reader: TensorReader) -> dict[str, Tensor]:
+    """The buffers of the model that the checkpoint holds: the statistics of batch norms, for example."""
+    kept, there = set(model.state_dict()), set(reader.names())
+    return {
+        name: reader.read_range(name, 0, buffer.numel()).view(buffer.shape)
+        for name, buffer in model.named_buffers()
+        if name in kept and name in there
+    }

@@ -102,6 +102,22 @@ def import_values(
     if _already_imported(folders, origin):
         return _report(source, manifest, finished_before=True)
     writer, begin = _open(folders, manifest, origin)
+    try:
+        return _fill(writer, begin, source, manifest, folders, origin, progress)
+    finally:
+        writer.close()  # now, and not when a traceback that names it goes
+
+
+def _fill(
+    writer: _native.StoreWriter,
+    begin: int,
+    source: Source,
+    manifest: Manifest,
+    folders: list[Path],
+    origin: Mapping[str, Any],
+    progress: Progress,
+) -> ImportReport:
+    """Write what is missing, and commit it."""
     chunks = list(_chunks(folders, manifest))
     total = sum(block.elements for block in manifest.blocks) * 4
     journal = folders[0] / UNFINISHED_IMPORT_NAME

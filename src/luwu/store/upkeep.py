@@ -179,9 +179,12 @@ def compact(folders: list[Path]) -> int:
         identity.manifest.dtype,
         identity.manifest.chunk_elements,
     )
-    if not writer.initialised:
-        raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
-    return int(writer.compact())
+    try:
+        if not writer.initialised:
+            raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+        return int(writer.compact())
+    finally:
+        writer.close()
 
 
 def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
