@@ -203,7 +203,7 @@ def test_columns_that_ranks_saved_are_put_together(tmp_path: Path) -> None:
     chunks.pop()
     (tmp_path / ".metadata").write_bytes(dcp_output.pickle.dumps(metadata))
     with pytest.raises(
-        CheckpointError, match=r"expected its pieces to cover elements 90 to 110 once, found 6 elements"
+        CheckpointError, match="cover elements 90 to 110 once, found 6 elements"
     ):
         DcpReader(tmp_path).read_range("x", 90, 20)
 

@@ -85,7 +85,7 @@ def export_dcp(
     optimizer_key: str = "optim",
     progress: Progress = no_progress,
 ) -> DcpReport:
-    """Write the committed step of a store at rest for ``dcp.load``: float32 values, and AdamW's states as torch has them.
+    """Write the committed step of a store at rest for ``dcp.load``: float32 values, and AdamW's states.
 
     Args:
         folders: of the store, which is not changed.
@@ -112,28 +112,24 @@ def export_dcp(
         }
         output = OutputFolder(target, origin)
         names = [f"__0_{number}.distcp" for number in range(len(files))]
-        kept = [name for name in names if output.finished(name)]
-        output.require_room(sum(_nbytes(file) for name, file in zip(names, files, strict=True) if name not in kept))
+        missing = {name: file for name, file in zip(names, files, strict=True) if not output.finished(name)}
+        output.require_room(sum(map(_nbytes, missing.values())))
         total = sum(_place_bytes(place) for file in files for place in file)
-        done = sum(
-            _place_bytes(place) for name, file in zip(names, files, strict=True) if name in kept for place in file
-        )
+        done = total - sum(_place_bytes(place) for file in missing.values() for place in file)
         progress(done, total)
-        for number, (name, file) in enumerate(zip(names, files, strict=True)):
-            if name in kept:
-                continue
+        for name, file in missing.items():
             with output.write(name) as opened:
                 entries: list[Entry] = []
                 for place in file:
                     entries += export.write(place, opened)
                     done += _place_bytes(place)
                     progress(done, total)
-                if number == 0:
+                if name == names[0]:
                     entries += export.write_small(folders[0], opened)
                 opened.notes = entries
         with output.write(METADATA_NAME) as metadata_file:
             metadata_file.write(pickle.dumps(export.metadata({name: output.notes(name) for name in names})))
-        return DcpReport(values.step, export.parameters, total, len(files), len(kept))
+        return DcpReport(values.step, export.parameters, total, len(files), len(files) - len(missing))
 
 
 def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:

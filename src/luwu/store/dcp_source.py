@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from luwu.errors import CheckpointError
@@ -104,8 +104,8 @@ class DcpReader:
                 info = self._storage.get((full, tuple(index.offset or ())))
                 if info is None or info.transform_descriptors:
                     raise CheckpointError(
-                        f"{self._path}: tensor {full}: expected its piece at {list(chunk.offsets)} in a file as torch.save "
-                        f"writes it, found {info}; save the checkpoint again, without extensions"
+                        f"{self._path}: tensor {full}: expected its piece at {list(chunk.offsets)} in a file as "
+                        f"torch.save writes it, found {info}; save the checkpoint again, without extensions"
                     )
                 path = self._path / info.relative_path
                 corner, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
