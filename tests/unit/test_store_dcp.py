@@ -202,9 +202,7 @@ def test_columns_that_ranks_saved_are_put_together(tmp_path: Path) -> None:
         assert torch.equal(reader.read_range("x", first, count), whole.reshape(-1)[first : first + count])
     chunks.pop()
     (tmp_path / ".metadata").write_bytes(dcp_output.pickle.dumps(metadata))
-    with pytest.raises(
-        CheckpointError, match="cover elements 90 to 110 once, found 6 elements"
-    ):
+    with pytest.raises(CheckpointError, match="cover elements 90 to 110 once, found 6 elements"):
         DcpReader(tmp_path).read_range("x", 90, 20)
 
 
