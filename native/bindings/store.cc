@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "bindings/bindings.h"
@@ -136,28 +137,30 @@ class StoreWriter {
   public:
     StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                 const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements)
-        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
+        : store_(std::in_place, folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
                  create ? store::OpenMode::create : store::OpenMode::open) {}
 
-    [[nodiscard]] bool initialised() const { return store_.initialised(); }
+    [[nodiscard]] bool initialised() { return store().initialised(); }
+
+    void close() { store_.reset(); }
 
     void write_chunk(std::uint32_t block, std::uint32_t chunk, std::uint64_t count, const Values& values,
-                     const std::vector<Values>& moments) const {
-        const store::ChunkPlace& place = place_of(store_.layout(), block, chunk);
+                     const std::vector<Values>& moments) {
+        const store::ChunkPlace& place = place_of(store().layout(), block, chunk);
         std::vector<const float*> planes;
         for (const Values& moment : moments) planes.push_back(checked(moment, place));
         const float* data = checked(values, place);
         const nb::gil_scoped_release release;
-        store::write_chunk(store_, place, count, data, planes);
+        store::write_chunk(store(), place, count, data, planes);
     }
 
     void sync() {
         const nb::gil_scoped_release release;
-        store_.sync();
+        store().sync();
     }
 
     void commit(std::uint64_t step, std::vector<std::uint64_t> counts) {
-        if (counts.size() != store_.layout().block_count()) {
+        if (counts.size() != store().layout().block_count()) {
             throw Error(ErrorKind::invalid, "a commit has an update count for each block");
         }
         store::CommitRecord record;
@@ -165,12 +168,12 @@ class StoreWriter {
         record.attempts = step;
         record.counts = std::move(counts);
         const nb::gil_scoped_release release;
-        store_.commit(std::move(record));
+        store().commit(std::move(record));
     }
 
     std::uint64_t compact() {
         const nb::gil_scoped_release release;
-        return store_.compact();
+        return store().compact();
     }
 
   private:
@@ -182,7 +185,12 @@ class StoreWriter {
         return values.data();
     }
 
-    store::ChunkStore store_;
+    store::ChunkStore& store() {
+        if (!store_) throw Error(ErrorKind::order, "the store was closed");
+        return *store_;
+    }
+
+    std::optional<store::ChunkStore> store_;  // none once closed
 };
 
 }  // namespace
@@ -228,7 +236,8 @@ void bind_store(nb::module_& module) {
         .def("sync", &StoreWriter::sync, "Make what was written durable.")
         .def("commit", &StoreWriter::commit, "step"_a, "counts"_a, "Commit a step with each block's update count.")
         .def("compact", &StoreWriter::compact,
-             "Give the room of the versions that are not committed back; returns the bytes.");
+             "Give the room of the versions that are not committed back; returns the bytes.")
+        .def("close", &StoreWriter::close, "Let go of the store and its lock; nothing else works afterwards.");
 
     module.def(
         "io_backend", [] { return std::string(store::make_io_engine(1)->name()); },

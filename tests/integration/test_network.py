@@ -29,8 +29,8 @@ from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError,
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.timeouts import Timeouts
-from luwu.store.folders import open_reader
 from luwu.server.server import LocalServer
+from luwu.store.folders import open_reader
 
 MEMORY = 64 << 20
 EXAMPLE = Path(__file__).parents[2] / "examples/ten_lines.py"

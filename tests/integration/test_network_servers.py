@@ -17,8 +17,8 @@ from tests.integration.udp import local_server, remote, train, udp_server, udp_s
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.striping import stripe
-from luwu.store.folders import open_reader
 from luwu.server.network import NetworkServer
+from luwu.store.folders import open_reader
 
 WORKERS = 2
 TRANSPORTS = [("tcp", 0), ("udp", 0), ("udp", 1)]

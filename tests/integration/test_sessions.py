@@ -25,8 +25,8 @@ from luwu.errors import (
     WorkerLostError,
 )
 from luwu.fabric.local import join
-from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
 from luwu.server.server import LocalServer
+from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
 
 MEMORY = 64 << 20
 

@@ -8,8 +8,11 @@ import typer
 from typer.core import TyperGroup
 
 from luwu.cli.doctor import doctor
+from luwu.cli.export import export
 from luwu.cli.health import health
+from luwu.cli.importing import import_model
 from luwu.cli.server import server
+from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
@@ -59,6 +62,9 @@ app.command()(train)
 app.command()(tokenizer)
 app.command()(server)
 app.command()(switch)
+app.command("import")(import_model)
+app.command()(export)
+app.add_typer(store, name="store")
 app.command()(health)
 app.command()(doctor)
 

@@ -1,4 +1,4 @@
-"""A pretrained model's folder into a store that `luwu.parallelize` of the same model trains on."""
+"""A model's checkpoint into a store that `luwu.parallelize` of the same model trains on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 
-from luwu.models.pretrained import PretrainedReader, build_on_meta, ignored_names, saved_buffers
+from luwu.models.pretrained import PretrainedReader, build_on_meta, ignored_names, read_buffers
 from luwu.store.checkpoint import CheckpointReader
+from luwu.store.dcp_output import METADATA_NAME
+from luwu.store.dcp_source import DcpSource
 from luwu.store.importing import ImportReport, import_values
 from luwu.store.model_files import keep_model_files
 from luwu.store.sources import CheckpointSource
@@ -17,35 +19,43 @@ from luwu.worker.describe import describe
 
 
 def import_pretrained(
-    folder: Path,
+    checkpoint: Path,
     stores: Sequence[Path],
     *,
+    model_folder: Path | None = None,
     dtype: str = "float32",
     blocks: Sequence[str] | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport:
-    """Stream the safetensors of a folder of transformers into a store, with its configuration and tokenizer.
+    """Stream a checkpoint of a model of transformers into a store, with the model's configuration and tokenizer.
 
     Killed, it goes on where it was when it is called again; finished, it is not repeated.
 
     Args:
-        folder: with config.json and safetensors.
+        checkpoint: a folder with safetensors, or of torch.distributed.checkpoint: then AdamW's states and their step
+            come along, and it must be one that you trust, because torch describes it in a pickle.
         stores: folders that the store is striped over.
+        model_folder: with config.json; None: the checkpoint's.
         dtype: ``float32`` or ``bfloat16``: what workers will pull; a float32 master is kept either way.
         blocks: patterns of module names as in `luwu.parallelize`; None: the repeated layer.
         progress: of bytes written.
 
     Raises:
-        CheckpointError: the folder's tensors are damaged, or not the model's. ConfigError: its configuration cannot be
-            used, or the store's folders hold another store. Others: see `luwu.store.importing.import_values`.
+        CheckpointError: its tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
+            the store's folders hold another store. Others: see `luwu.store.importing.import_values`.
     """
+    folder = model_folder or checkpoint
     model = build_on_meta(folder)
     manifest = describe(model, blocks, getattr(torch, dtype))
     folders = list(stores)
-    with CheckpointReader(folder) as checkpoint:
-        reader = PretrainedReader(checkpoint, model)
+    if (checkpoint / METADATA_NAME).exists():
+        distributed = DcpSource(checkpoint, manifest, ignored_names(model))
+        report = import_values(distributed, manifest, folders, progress)
+        keep_model_files(folder, folders[0], read_buffers(model, distributed.reader))
+        return report
+    with CheckpointReader(checkpoint) as opened:
+        reader = PretrainedReader(opened, model)
         source = CheckpointSource(reader, manifest, ignored_names(model))
         report = import_values(source, manifest, folders, progress)
-        buffers = {name: reader.read(name) for name in saved_buffers(model, reader)}
-    keep_model_files(folder, folders[0], buffers)
-    return report
+        keep_model_files(folder, folders[0], read_buffers(model, reader))
+        return report

@@ -5,7 +5,6 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from luwu.errors import CheckpointError, ConfigError
 from luwu.store.checkpoint import CheckpointReader, listed
+from luwu.store.sources import TensorReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,11 +55,10 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
 
 
 class PretrainedReader:
-    """A checkpoint under the names that the model of this transformers has: renamed, split and joined as
-    ``from_pretrained`` does it.
+    """A checkpoint under the model's names: renamed, split and joined as ``from_pretrained`` does it.
 
-    Most tensors are read in parts. One that has to be joined from several, such as the experts of a layer, is made whole
-    in memory when a part of it is asked for, and kept until another is.
+    Most tensors are read in parts. One that has to be joined from several, such as the experts of a layer, is made
+    whole in memory when a part of it is asked for, and kept until another is.
 
     Args:
         reader: of the checkpoint.
@@ -122,11 +121,6 @@ class PretrainedReader:
             self._kept = None  # its memory first
             self._kept = (conversion, conversion.convert(self._reader.read))
         return self._kept[1][name].reshape(-1)[first : first + count]
-
-    def read(self, name: str) -> Tensor:
-        """A whole tensor."""
-        shape = self.shape(name)
-        return self.read_range(name, 0, math.prod(shape)).view(shape)
 
     def _on_meta(self, name: str) -> Tensor:
         return torch.empty(self._reader.shape(name), dtype=self._reader.dtype(name), device="meta")
@@ -191,8 +185,11 @@ def ignored_names(model: PreTrainedModel) -> list[str]:
     return [*buffers, *(str(each) for each in model._keys_to_ignore_on_load_unexpected or ())]
 
 
-def saved_buffers(model: PreTrainedModel, reader: PretrainedReader) -> list[str]:
-    """Buffers of the model that the checkpoint holds: the statistics of batch norms, for example."""
-    kept = set(model.state_dict())
-    there = set(reader.names())
-    return [name for name, _ in model.named_buffers() if name in kept and name in there]
+def read_buffers(model: PreTrainedModel, reader: TensorReader) -> dict[str, Tensor]:
+    """The buffers of the model that the checkpoint holds: the statistics of batch norms, for example."""
+    kept, there = set(model.state_dict()), set(reader.names())
+    return {
+        name: reader.read_range(name, 0, buffer.numel()).view(buffer.shape)
+        for name, buffer in model.named_buffers()
+        if name in kept and name in there
+    }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -105,48 +104,10 @@ class CheckpointReader:
         numel = file.tensors[name].numel
         if first < 0 or count < 0 or first + count > numel:
             raise CheckpointError(
-                f"{file.path}: tensor {name}: expected a range of its {numel} elements, found {first} to {first + count}"
+                f"{file.path}: tensor {name}: expected a range of its {numel} elements, found {first} to "
+                f"{first + count}"
             )
         return file.read(name, first, count)
-
-    def check(self, shapes: Mapping[str, Sequence[int]], ignore: Iterable[str] = ()) -> None:
-        """See that exactly these tensors are here, all of floating point.
-
-        Args:
-            shapes: name to shape.
-            ignore: regular expressions; a tensor whose name one of them finds may be here without being expected.
-
-        Raises:
-            CheckpointError: tensors are missing, or there are others, or a shape or dtype is another.
-        """
-        missing = [name for name in shapes if name not in self._file_of]
-        if missing:
-            raise CheckpointError(
-                f"{self.path}: {len(missing)} of {len(shapes)} tensors are missing: {listed(missing)}; "
-                "name a checkpoint of this model, or the configuration that belongs to it"
-            )
-        patterns = [re.compile(pattern) for pattern in ignore]
-        extra = [
-            name for name in self._file_of if name not in shapes and not any(find.search(name) for find in patterns)
-        ]
-        if extra:
-            raise CheckpointError(
-                f"{self.path}: {len(extra)} tensors are not the model's: {listed(extra)}; "
-                "name a checkpoint of this model, or the configuration that belongs to it"
-            )
-        for name, expected in shapes.items():
-            file = self._file_of[name]
-            place = file.tensors[name]
-            if place.shape != tuple(expected):
-                raise CheckpointError(
-                    f"{file.path}: tensor {name}: expected shape {list(expected)}, found {list(place.shape)}; "
-                    "name a checkpoint of this model, or the configuration that belongs to it"
-                )
-            if not place.dtype.is_floating_point:
-                raise CheckpointError(
-                    f"{file.path}: tensor {name}: expected a floating-point dtype, found {place.dtype}; "
-                    "name a checkpoint that is not quantised"
-                )
 
     def _find(self, name: str) -> SafetensorsFile:
         file = self._file_of.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def export_safetensors(
         progress(done, total)
         for shard in missing:
             with output.write(shard.name) as file:
-                export.write(shard, file, lambda part, before=done: progress(before + part, total))
+                export.write(shard, file, partial(_add_up, progress, done, total))
             done += shard.nbytes
         _write_index(output, shards, export)
         source = model_folder or kept_model_folder(folders[0])
@@ -144,6 +145,10 @@ class _Export:
                 f"{place.parameter.name}; export bfloat16 or float32"
             )
         return converted
+
+
+def _add_up(progress: Progress, before: int, total: int, part: int) -> None:
+    progress(before + part, total)
 
 
 def _write_index(output: OutputFolder, shards: list[Shard], export: _Export) -> None:

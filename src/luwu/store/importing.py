@@ -102,6 +102,22 @@ def import_values(
     if _already_imported(folders, origin):
         return _report(source, manifest, finished_before=True)
     writer, begin = _open(folders, manifest, origin)
+    try:
+        return _fill(writer, begin, source, manifest, folders, origin, progress)
+    finally:
+        writer.close()  # now, and not when a traceback that names it goes
+
+
+def _fill(
+    writer: _native.StoreWriter,
+    begin: int,
+    source: Source,
+    manifest: Manifest,
+    folders: list[Path],
+    origin: Mapping[str, Any],
+    progress: Progress,
+) -> ImportReport:
+    """Write what is missing, and commit it."""
     chunks = list(_chunks(folders, manifest))
     total = sum(block.elements for block in manifest.blocks) * 4
     journal = folders[0] / UNFINISHED_IMPORT_NAME
@@ -216,7 +232,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
         return dict(found)
     except (OSError, ValueError, TypeError) as error:
-        raise StoreCorruptError(f"{path}: expected JSON, found {error!r}; remove the folder and import again") from error
+        raise StoreCorruptError(
+            f"{path}: expected JSON, found {error!r}; remove the folder and import again"
+        ) from error
 
 
 def _report(

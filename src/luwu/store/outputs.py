@@ -1,7 +1,7 @@
 """Files of a checkpoint on their way out: streamed, checksummed, each complete or not there; finished ones are kept.
 
-An output folder has a journal beside its files: what they come from, and the checksum of each that is finished. The same
-export into the same folder again goes on after them; another export is refused.
+An output folder has a journal beside its files: what they come from, and the checksum of each that is finished. The
+same export into the same folder again goes on after them; another export is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
@@ -74,8 +76,8 @@ class OutputFolder:
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise StoreSpaceError(
-                f"{self.path}: expected {needed_bytes / 2**30:.3f} GiB free on its disk, found {free / 2**30:.3f}; free "
-                "some space or name another folder"
+                f"{self.path}: expected {needed_bytes / 2**30:.3f} GiB free on its disk, found {free / 2**30:.3f}; "
+                "free some space or name another folder"
             )
 
     @contextmanager
@@ -128,7 +130,7 @@ class Output:
         view = memoryview(data).cast("B")
         while view:
             written = self._file.write(view)
-            self.crc32c = _native.crc32c(view[:written], self.crc32c)
+            self.crc32c = _native.crc32c(np.frombuffer(view[:written], np.uint8), self.crc32c)
             self.written_bytes += written
             view = view[written:]
         return len(data)
@@ -139,5 +141,5 @@ def checksum(path: Path) -> int:
     crc = 0
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):
-            crc = _native.crc32c(data, crc)
+            crc = _native.crc32c(np.frombuffer(data, np.uint8), crc)
     return crc

@@ -1,8 +1,8 @@
 """One safetensors file: its header, looked at closely, and its tensors, read in parts.
 
-The format: 8 bytes with the header's length (little-endian), the header as JSON, the tensors' bytes. The header names each
-tensor's dtype, shape and place; see the safetensors project's README. Reading in parts is why this is not left to that
-library: a tensor may be larger than memory.
+The format: 8 bytes with the header's length (little-endian), the header as JSON, the tensors' bytes. The header names
+each tensor's dtype, shape and place; see the safetensors project's README. Reading in parts is why this is not left to
+that library: a tensor may be larger than memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SafetensorsFile:
         metadata: what whoever wrote the file put beside the tensors.
 
     Raises:
-        CheckpointError: it is missing, cannot be read, is not such a file, or is shorter or longer than its header says.
+        CheckpointError: it is missing, cannot be read, is no such file, or is shorter or longer than its header says.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class SafetensorsFile:
         if count == 0:
             return values
         offset = place.offset + first * place.dtype.itemsize
-        target = memoryview(values.view(torch.uint8).numpy())
+        target = values.view(torch.uint8).numpy().data
         try:
             if self._descriptor is None:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -167,8 +167,8 @@ def _place_of(path: Path, name: str, entry: Any, data_offset: int) -> TensorPlac
     place = TensorPlace(dtype, shape, data_offset + start)
     if min(shape, default=0) < 0 or start < 0 or end - start != place.nbytes:
         raise CheckpointError(
-            f"{path}: tensor {name}: expected {place.nbytes} bytes for shape {list(shape)} of {dtype_name}, found bytes "
-            f"{start} to {end}; download it again"
+            f"{path}: tensor {name}: expected {place.nbytes} bytes for shape {list(shape)} of {dtype_name}, found "
+            f"bytes {start} to {end}; download it again"
         )
     return place
 
@@ -184,9 +184,7 @@ def _check_extent(path: Path, tensors: Mapping[str, TensorPlace], data_offset: i
             )
         end += place.nbytes
     if end > file_bytes:
-        raise CheckpointError(
-            f"{path}: half-downloaded: expected {end} bytes, found {file_bytes}; download it again"
-        )
+        raise CheckpointError(f"{path}: half-downloaded: expected {end} bytes, found {file_bytes}; download it again")
     if end < file_bytes:
         raise CheckpointError(f"{path}: expected {end} bytes, found {file_bytes}; download it again")
 

@@ -34,7 +34,7 @@ def nbytes_of(dtype: torch.dtype, shape: Sequence[int]) -> int:
 
 
 def plan_shards(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], shard_bytes: int) -> list[Shard]:
-    """Divide tensors into files of at most so many bytes, in order, named as transformers does; a larger one is alone."""
+    """Divide tensors into files of at most so many bytes, in order and named as by transformers; a larger is alone."""
     shards = [Shard("")]
     for name, (dtype, shape) in tensors.items():
         if shards[-1].tensors and shards[-1].nbytes + nbytes_of(dtype, shape) > shard_bytes:
@@ -61,4 +61,4 @@ def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> byt
 
 def as_bytes(tensor: Tensor) -> memoryview:
     """A tensor's bytes as they lie in a file."""
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

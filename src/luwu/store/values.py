@@ -130,6 +130,21 @@ class StoredValues:
             yield first, values
             first += values.parameters.numel()
 
+    def read(self, place: Place, first: int, count: int, *, states: bool) -> Values:
+        """So many elements of a parameter from ``first`` on; errors as `pieces`."""
+        found: list[Values] = []
+        while count > 0:
+            found.append(self._read(place.block, place.parameter.offset + first, count, states))
+            first, count = first + found[-1].parameters.numel(), count - found[-1].parameters.numel()
+        if len(found) == 1:
+            return found[0]
+        masters = [each.master for each in found if each.master is not None]
+        return Values(
+            torch.cat([each.parameters for each in found]) if found else torch.empty(0, dtype=self.dtype),
+            torch.cat(masters) if masters else None,
+            tuple(map(torch.cat, zip(*(each.moments for each in found), strict=True))),
+        )
+
     def _read(self, block: int, start: int, at_most: int, states: bool) -> Values:
         """Elements of a block from ``start`` on, to the end of their chunk at most."""
         chunk, (first, elements) = next(

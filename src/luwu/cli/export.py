@@ -1,0 +1,80 @@
+"""`luwu export`: a store's model into a folder that other tools load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def export(
+    target: Annotated[Path, typer.Argument(help="folder to write to: new, empty, or with part of this export")],
+    store: Annotated[list[Path], typer.Option("--store", help="folders of the store, in their order; or a run folder")],
+    dcp: Annotated[
+        bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with AdamW's states, for FSDP2")
+    ] = False,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; default: as the store has the parameters")
+    ] = None,
+    shard_size: Annotated[str, typer.Option(help="of a safetensors file, at most")] = "5GB",
+    model: Annotated[
+        Path | None, typer.Option(help="folder with config.json and tokenizer; default: those that were imported")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="with --dcp: learning rate to write there")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="with --dcp: weight decay to write there")] = None,
+    betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: AdamW's betas to write there")] = None,
+    eps: Annotated[float | None, typer.Option(help="with --dcp: AdamW's epsilon to write there")] = None,
+) -> None:
+    """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
+
+    The store must not be open in a server. What it reads is checked against the store's checksums; what it writes is
+    complete or not there. The same command again keeps the files that are finished.
+
+    With `--dcp` the values are float32, and the optimizer's settings, which a store does not have, are those of
+    torch.optim.AdamW where no option names another: what loads the checkpoint takes them over.
+
+    Exit status: 0 exported, 1 the store is damaged or in use or the disk is full, 2 settings that cannot work.
+    """
+    from luwu.cli.progress import progress_bar, store_folders
+    from luwu.config import parse_size
+    from luwu.errors import ConfigError
+    from luwu.store.exporting import export_safetensors
+
+    folders = store_folders(store)
+    settings = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps}
+    given = {name: value for name, value in settings.items() if value is not None}
+    if dcp:
+        write_dcp(folders, target, given, dtype, model)
+        return
+    if given:
+        raise ConfigError(f"--{next(iter(given)).replace('_', '-')}: expected --dcp with it, found safetensors")
+    with progress_bar("export") as progress:
+        report = export_safetensors(
+            folders,
+            target,
+            dtype=dtype,
+            shard_bytes=parse_size(shard_size),
+            model_folder=model,
+            progress=progress,
+        )
+    kept = f", {report.kept} of which were there" if report.kept else ""
+    typer.echo(
+        f"{target}: step {report.step}, {report.parameters:,} parameters, {report.nbytes / 1e9:.3f} GB in "
+        f"{report.shards} files{kept}"
+    )
+
+
+def write_dcp(
+    folders: list[Path], target: Path, settings: dict[str, Any], dtype: str | None, model: Path | None
+) -> None:
+    """Export for torch.distributed.checkpoint, and say what was written."""
+    from luwu.cli.progress import progress_bar
+    from luwu.errors import ConfigError
+    from luwu.store.dcp_output import export_dcp
+
+    if dtype not in (None, "float32") or model is not None:
+        raise ConfigError("--dcp: expected neither --model nor another --dtype than float32, which it always writes")
+    with progress_bar("export") as progress:
+        report = export_dcp(folders, target, settings=settings, progress=progress)
+    typer.echo(f"{target}: step {report.step}, {report.parameters:,} parameters, {report.nbytes / 1e9:.3f} GB")

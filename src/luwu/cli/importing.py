@@ -1,0 +1,43 @@
+"""`luwu import`: a checkpoint into a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def import_model(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="folder with safetensors, or of torch.distributed.checkpoint with optimizer states")
+    ],
+    store: Annotated[list[Path], typer.Option("--store", help="folder of the store; several to stripe it over them")],
+    model: Annotated[
+        Path | None, typer.Option(help="folder with config.json and tokenizer; default: the checkpoint's")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what workers compute in")] = "float32",
+    blocks: Annotated[
+        list[str] | None,
+        typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
+    ] = None,
+) -> None:
+    """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
+
+    `luwu.parallelize` of the same model with the same blocks and dtype then trains on it. An import that was killed
+    goes on where it was when the same command is given again; one that was finished is not repeated.
+
+    Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
+    """
+    from luwu.cli.progress import progress_bar
+    from luwu.errors import ConfigError
+    from luwu.models.importing import import_pretrained
+
+    if dtype not in ("float32", "bfloat16"):
+        raise ConfigError(f"--dtype: expected float32 or bfloat16, found {dtype}")
+    with progress_bar("import") as progress:
+        report = import_pretrained(checkpoint, store, model_folder=model, dtype=dtype, blocks=blocks, progress=progress)
+    if report.finished_before:
+        typer.echo(f"{store[0]}: was imported from there before; nothing to do")
+    else:
+        typer.echo(f"{store[0]}: {report.parameters:,} parameters, step {report.step}")

@@ -1,0 +1,28 @@
+"""A progress bar of bytes on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar while the block runs; what it yields is called with bytes done and bytes in all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=None, visible=False)  # until there is something to do
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def store_folders(named: list[Path]) -> list[Path]:
+    """The folders of a store; a run folder alone means the store inside it."""
+    from luwu.store.folders import MANIFEST_NAME
+
+    inside = named[0] / "store"
+    alone = len(named) == 1 and not (named[0] / MANIFEST_NAME).exists()
+    return [inside] if alone and (inside / MANIFEST_NAME).exists() else named

@@ -1,0 +1,100 @@
+"""`luwu store`: what is in a store, whether all of it can be read, and giving room back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from luwu.store.upkeep import StoreInfo
+
+EXIT_DAMAGED = 1
+
+Folders = Annotated[
+    list[Path], typer.Argument(help="the folders of the store, in the order of --store; or a run folder")
+]
+
+app = typer.Typer(no_args_is_help=True, help="Look after a store.")
+
+
+@app.command()
+def info(
+    folders: Folders, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False
+) -> None:
+    """Say what a store holds; also while it is trained on."""
+    import json
+    from dataclasses import asdict
+
+    from luwu.cli.progress import store_folders
+    from luwu.store.upkeep import info as look
+
+    found = look(store_folders(folders))
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1, default=str))
+        return
+    print_info(found)
+
+
+@app.command()
+def verify(folders: Folders) -> None:
+    """Read all that the committed step consists of and compare every checksum.
+
+    Exit status: 0 everything is right, 1 something is damaged; the first damage is named and all are counted.
+    """
+    from luwu.cli.progress import progress_bar, store_folders
+    from luwu.store.upkeep import verify as read_all
+
+    with progress_bar("verify") as progress:
+        report = read_all(store_folders(folders), progress)
+    rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
+    read = f"step {report.step}: {report.nbytes / 1e9:.3f} GB in {report.chunks} chunks, {rate:.0f} MB/s"
+    if report.damaged == 0:
+        typer.echo(f"{read}: every checksum is right")
+        return
+    typer.echo(f"{read}: {report.damaged} damaged chunks; the first:\n{report.first_damage}")
+    raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command()
+def compact(folders: Folders) -> None:
+    """Give the disk back the room of the versions that are not committed: nearly half of a store.
+
+    No value is lost, and training may go on: it takes the room again when it starts. The step before the last is gone
+    afterwards, to which several servers could have had to go back; compact all of their stores, or none.
+    """
+    from luwu.cli.progress import store_folders
+    from luwu.store.upkeep import compact as give_back
+
+    typer.echo(f"{give_back(store_folders(folders)) / 1e9:.3f} GB given back")
+
+
+def print_info(found: StoreInfo) -> None:
+    """One line for each thing to know."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table: Any = Table(box=None, pad_edge=False, show_header=False)
+    step = "no values yet" if found.step is None else f"{found.step} committed"
+    tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"
+    state = "an import that was not finished" if found.unfinished_import else step + tried
+    rows = {
+        "model": ", ".join(found.model) or "not known: it was not imported",
+        "from": f"{len(found.origin)} files such as {found.origin[0]}" if found.origin else "",
+        "step": state + (" (open in another process)" if found.in_use else ""),
+        "parameters": f"{found.trainable + found.frozen:,}, {found.frozen:,} of them frozen; {found.dtype}",
+        "optimizer": ", ".join(found.optimizer_states) or "none",
+        "divided into": f"{found.blocks} blocks, {found.chunks} chunks",
+        "uuid": found.uuid,
+    }
+    for name, value in rows.items():
+        if value:
+            table.add_row(name, value)
+    for use in found.folders:
+        table.add_row(
+            "folder",
+            f"{use.path}: {use.file_bytes / 1e9:.3f} GB, taking {use.allocated_bytes / 1e9:.3f} GB; "
+            f"{use.free_bytes / 1e9:.3f} GB free on its disk",
+        )
+    Console(soft_wrap=True).print(table, highlight=False)

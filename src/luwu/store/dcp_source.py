@@ -1,0 +1,215 @@
+"""A torch.distributed.checkpoint as a source of a store's first values, with AdamW's states where it has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+
+from luwu.errors import CheckpointError
+from luwu.store.checkpoint import listed
+from luwu.store.dcp_output import METADATA_NAME
+from luwu.store.dcp_tensor import SavedPiece
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.sources import described_files, match_names
+from luwu.store.values import moment_names
+
+
+class DcpReader:
+    """The tensors of a checkpoint under one prefix, read in parts.
+
+    torch keeps the description in a pickle: read only checkpoints that you trust, as with ``dcp.load``.
+
+    Args:
+        path: the checkpoint's folder.
+
+    Raises:
+        CheckpointError: it is no such folder, or its metadata cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            metadata = FileSystemReader(path).read_metadata()
+            known = metadata.state_dict_metadata
+            self._storage = {
+                (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
+            }
+        except FileNotFoundError as error:
+            raise CheckpointError(
+                f"{path}: expected a torch.distributed.checkpoint with {METADATA_NAME}, found none; check the path"
+            ) from error
+        except Exception as error:  # a pickle may raise anything
+            raise CheckpointError(f"{path / METADATA_NAME}: cannot be read: {error!r}; save it again") from error
+        self._tensors = {name: each for name, each in known.items() if isinstance(each, TensorStorageMetadata)}
+        self._pieces: dict[str, list[SavedPiece]] = {}
+        self.prefix = ""
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint's folder."""
+        return self._path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Its files."""
+        return tuple(sorted({self._path / info.relative_path for info in self._storage.values()}))
+
+    def all_names(self) -> tuple[str, ...]:
+        """Every tensor, whatever its prefix."""
+        return tuple(self._tensors)
+
+    def names(self) -> tuple[str, ...]:
+        """Every tensor under the prefix, without it."""
+        return tuple(name.removeprefix(self.prefix) for name in self._tensors if name.startswith(self.prefix))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape."""
+        return tuple(self._tensors[self.prefix + name].size)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """A tensor's dtype."""
+        dtype = self._tensors[self.prefix + name].properties.dtype
+        assert isinstance(dtype, torch.dtype)
+        return dtype
+
+    def read_range(self, name: str, first: int, count: int) -> Tensor:
+        """Elements of a tensor seen as flat.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or the pieces do not make up the tensor.
+        """
+        full = self.prefix + name
+        values = torch.empty(count, dtype=self.dtype(name))
+        filled = sum(piece.fill(values, first, self.shape(name)) for piece in self._pieces_of(full))
+        if filled != count:
+            raise CheckpointError(
+                f"{self._path}: tensor {full}: expected its pieces to cover elements {first} to {first + count} once, "
+                f"found {filled} elements; save the checkpoint again"
+            )
+        return values
+
+    def _pieces_of(self, full: str) -> list[SavedPiece]:
+        if full not in self._pieces:
+            known = self._tensors[full]
+            pieces = []
+            for chunk in known.chunks:
+                index = MetadataIndex(full, chunk.offsets)
+                info = self._storage.get((full, tuple(index.offset or ())))
+                if info is None or info.transform_descriptors:
+                    raise CheckpointError(
+                        f"{self._path}: tensor {full}: expected its piece at {list(chunk.offsets)} in a file as "
+                        f"torch.save writes it, found {info}; save the checkpoint again, without extensions"
+                    )
+                path = self._path / info.relative_path
+                corner, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+                pieces.append(SavedPiece(full, path, info.offset, info.length, corner, sizes, known.properties.dtype))
+            self._pieces[full] = pieces
+        return self._pieces[full]
+
+
+class DcpSource:
+    """Parameters and, where the checkpoint has them, AdamW's states and their count of steps.
+
+    The prefixes under which model and optimizer stand are found by the names of the model's parameters.
+
+    Args:
+        path: the checkpoint's folder.
+        manifest: of the model.
+        ignore: regular expressions: tensors that may be there without being a parameter, such as buffers.
+
+    Raises:
+        CheckpointError: tensors are missing, or there are others, or a shape or dtype is another; files are damaged.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
+        self.reader = DcpReader(path)
+        self._moments = moment_names(manifest)
+        parameters = [each for block in manifest.blocks for each in block.parameters]
+        trained = [each for block in manifest.blocks if block.trainable for each in block.parameters]
+        self._state_prefix = self._find_states(trained)
+        self.reader.prefix = self._find_model(parameters)
+        state_names = [] if self._state_prefix is None else [f"^{re.escape(self._state_prefix)}state\\."]
+        self._names = match_names(self.reader, manifest, [*ignore, *state_names])
+        self._states = DcpReader(path)
+        self._updates = {block.name: self._read_updates(block) for block in manifest.blocks}
+
+    @property
+    def origin(self) -> Mapping[str, Any]:
+        """The files, with their sizes and times of change."""
+        return {"kind": "torch.distributed.checkpoint", "files": described_files(self.reader.files)}
+
+    @property
+    def step(self) -> int:
+        """Steps that the optimizer had made."""
+        return max(self._updates.values(), default=0)
+
+    def updates(self, block: BlockManifest) -> int:
+        """Steps in which it updated this block."""
+        return self._updates[block.name]
+
+    def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
+        """Elements of a parameter, flat."""
+        return self.reader.read_range(self._names[parameter.name], first, count)
+
+    def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
+        """AdamW's states of the same elements; none where the checkpoint has none."""
+        if self._state_prefix is None:
+            return []
+        return [self._states.read_range(self._state(parameter, moment), first, count) for moment in self._moments]
+
+    def _find_model(self, parameters: list[ParameterManifest]) -> str:
+        """What stands before the parameters' names: of the prefixes that the first has, the one that most have."""
+        names, every = [each.name for each in parameters], set(self.reader.all_names())
+        first = (parameters[0].name, *parameters[0].aliases)
+        prefixes = {
+            name.removesuffix(own) for name in every for own in first if name == own or name.endswith(f".{own}")
+        }
+        if not prefixes:
+            raise CheckpointError(
+                f"{self.reader.path}: expected the model's parameters such as {names[0]} under a prefix, found "
+                f"{listed(sorted(every))}; name a checkpoint of this model"
+            )
+        return max(sorted(prefixes), key=lambda prefix: sum(prefix + name in every for name in names))
+
+    def _find_states(self, trained: list[ParameterManifest]) -> str | None:
+        for parameter in trained:
+            ending = f"state.{parameter.name}.{self._moments[0]}"
+            for name in self.reader.all_names():
+                if name == ending or name.endswith(f".{ending}"):
+                    return name.removesuffix(ending)
+        return None
+
+    def _state(self, parameter: ParameterManifest, kind: str) -> str:
+        return f"{self._state_prefix}state.{parameter.name}.{kind}"
+
+    def _read_updates(self, block: BlockManifest) -> int:
+        if self._state_prefix is None or not block.trainable:
+            return 0
+        there = set(self._states.all_names())
+        counts: dict[str, float] = {}
+        for parameter in block.parameters:
+            for kind in (*self._moments, "step"):
+                name = self._state(parameter, kind)
+                shape = () if kind == "step" else parameter.shape
+                found = self._states.shape(name) if name in there else None
+                if found != shape:
+                    raise CheckpointError(
+                        f"{self._states.path}: tensor {name}: expected shape {list(shape)}, found "
+                        f"{'none' if found is None else list(found)}; save the optimizer's state with every parameter"
+                    )
+            counts[parameter.name] = self._states.read_range(self._state(parameter, "step"), 0, 1).item()
+        if len(set(counts.values())) > 1:
+            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+            raise CheckpointError(
+                f"{self._states.path}: block {block.name}: expected one step count for its parameters, found "
+                f"{counts[least]:.0f} for {least} and {counts[most]:.0f} for {most}; choose blocks that were updated "
+                "together"
+            )
+        return int(next(iter(counts.values())))

@@ -1,0 +1,236 @@
+"""Looking after a store: what is in it, whether all of it can still be read, and giving room back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from luwu import _native
+from luwu.errors import StoreCorruptError, StoreError, StoreFormatError, StoreLockedError
+from luwu.fabric.blocks import block_specs
+from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, reader_of
+from luwu.store.importing import ORIGIN_NAME
+from luwu.store.manifest import Manifest
+from luwu.store.model_files import CONFIG_NAME, kept_model_folder
+from luwu.store.values import Progress, moment_names, no_progress, require_identity
+
+READS_AHEAD = 4
+"""Chunks that `verify` has in memory at once."""
+
+_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+
+
+@dataclass(frozen=True)
+class FolderUse:
+    """One folder of a store: bytes of its files as they are long, as they take room, and free on its disk."""
+
+    path: Path
+    file_bytes: int
+    allocated_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """What `info` finds.
+
+    Attributes:
+        uuid: of the store.
+        model: architectures that config.json names; empty where the store was not imported.
+        dtype: of the parameters as workers pull them.
+        trainable, frozen: parameters.
+        blocks, chunks: that they are divided into.
+        optimizer_states: kept of each trainable parameter, the float32 master of a bfloat16 store included.
+        step: committed; None: there are no values yet.
+        attempts, rolled_back: steps tried, and those that were rolled back.
+        origin: files that the first values were imported from.
+        folders: of the store.
+        in_use: a server or an import has it open.
+        unfinished_import: an import was begun and has to be finished.
+    """
+
+    uuid: str
+    model: tuple[str, ...]
+    dtype: str
+    trainable: int
+    frozen: int
+    blocks: int
+    chunks: int
+    optimizer_states: tuple[str, ...]
+    step: int | None
+    attempts: int
+    rolled_back: int
+    origin: tuple[str, ...]
+    folders: tuple[FolderUse, ...]
+    in_use: bool
+    unfinished_import: bool
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What `verify` found: ``first_damage`` says what is wrong with the first of the ``damaged`` chunks."""
+
+    step: int
+    chunks: int
+    nbytes: int
+    seconds: float
+    damaged: int
+    first_damage: str
+
+
+def info(folders: list[Path]) -> StoreInfo:
+    """Look at a store, also while a server has it open; no chunk is read.
+
+    Raises:
+        StoreFormatError: there is none. ConfigError: it lies in another number of folders.
+        StoreCorruptError: its files are damaged.
+    """
+    identity = require_identity(folders)
+    manifest, reader = identity.manifest, reader_of(folders, identity)
+    counts = {
+        kind: sum(each.numel for block in manifest.blocks if block.trainable is kind for each in block.parameters)
+        for kind in (True, False)
+    }
+    master = ("master",) if manifest.dtype != "float32" else ()
+    return StoreInfo(
+        uuid=identity.uuid,
+        model=_architectures(folders[0]),
+        dtype=manifest.dtype,
+        trainable=counts[True],
+        frozen=counts[False],
+        blocks=len(manifest.blocks),
+        chunks=sum(len(reader.chunks(block)) for block in range(len(manifest.blocks))),
+        optimizer_states=(*master, *moment_names(manifest)) if counts[True] else (),
+        step=int(reader.step) if reader.initialised else None,
+        attempts=int(reader.attempts),
+        rolled_back=int(reader.rolled_back),
+        origin=_origin(folders[0]),
+        folders=tuple(_use_of(folder) for folder in folders),
+        in_use=_in_use(folders),
+        unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
+    )
+
+
+def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyReport:
+    """Read everything that the committed step consists of, and compare every checksum.
+
+    Args:
+        folders: of a store at rest.
+        progress: of bytes read.
+
+    Raises:
+        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        StoreCorruptError: what lies around the chunks is damaged, so that no chunk can be found.
+    """
+    identity = require_identity(folders)
+    with held_at_rest(folders), ThreadPoolExecutor(READS_AHEAD, "luwu-verify") as pool:
+        reader = reader_of(folders, identity)
+        if not reader.initialised:
+            raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+        extents = list(_extents(reader, identity.manifest))
+        total = sum(nbytes for _, _, nbytes in extents)
+        waiting: deque[tuple[Future[Any], int]] = deque()
+        damages: list[str] = []
+        done, begun = 0, time.perf_counter()
+
+        def take_one() -> None:
+            nonlocal done
+            future, nbytes = waiting.popleft()
+            try:
+                future.result()
+            except (StoreCorruptError, StoreFormatError, StoreError) as error:
+                damages.append(str(error))
+            done += nbytes
+            progress(done, total)
+
+        for block, chunk, nbytes in extents:
+            if len(waiting) == READS_AHEAD:
+                take_one()
+            waiting.append((pool.submit(_look_at, reader, block, chunk), nbytes))
+        while waiting:
+            take_one()
+        seconds = time.perf_counter() - begun
+    return VerifyReport(int(reader.step), len(extents), total, seconds, len(damages), damages[0] if damages else "")
+
+
+def compact(folders: list[Path]) -> int:
+    """Give the disk back what the committed step does not need; returns the bytes.
+
+    Each trainable chunk has room for two versions, of which one is committed; the other's room is given back, and with
+    it the step before. No value is lost. Whoever trains on the store takes the room again when they open it.
+
+    Raises:
+        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        StoreError: the file system cannot make holes in files.
+    """
+    identity = require_identity(folders)
+    writer = _native.StoreWriter(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        False,
+        block_specs(identity.manifest),
+        identity.manifest.dtype,
+        identity.manifest.chunk_elements,
+    )
+    try:
+        if not writer.initialised:
+            raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+        return int(writer.compact())
+    finally:
+        writer.close()
+
+
+def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
+    reader.read_chunk(block, chunk, True)  # and let go of what was read
+
+
+def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
+    """(block, chunk, bytes of its values and states) of every chunk."""
+    low = manifest.dtype != "float32"
+    for number, block in enumerate(manifest.blocks):
+        states = (len(moment_names(manifest)) + low) * 4 if block.trainable else 0
+        for chunk, (_, elements) in enumerate(reader.chunks(number)):
+            yield number, chunk, elements * ((2 if low else 4) + states)
+
+
+def _use_of(folder: Path) -> FolderUse:
+    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return FolderUse(
+        folder,
+        sum(stat.st_size for stat in stats),
+        sum(stat.st_blocks * _DISK_BLOCK_BYTES for stat in stats),
+        shutil.disk_usage(folder).free,
+    )
+
+
+def _in_use(folders: list[Path]) -> bool:
+    try:
+        with held_at_rest(folders):
+            return False
+    except StoreLockedError:
+        return True
+
+
+def _architectures(folder: Path) -> tuple[str, ...]:
+    kept = kept_model_folder(folder)
+    if kept is None:
+        return ()
+    try:
+        return tuple(str(name) for name in json.loads((kept / CONFIG_NAME).read_text()).get("architectures") or ())
+    except (ValueError, AttributeError):
+        return ()  # not this command's to complain about
+
+
+def _origin(folder: Path) -> tuple[str, ...]:
+    try:
+        found = json.loads((folder / ORIGIN_NAME).read_text())
+        return tuple(str(file[0]) for file in found["origin"]["files"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return ()  # made by training, or by hand

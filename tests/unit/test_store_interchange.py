@@ -1,0 +1,326 @@
+"""A pretrained model goes into a store and out again with the same bits, after a kill too; it trains in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.unit.pretrained import auto_class, build, save
+from torch import Tensor
+
+import luwu
+import luwu.store.importing as importing
+import luwu.store.outputs as outputs
+from luwu.errors import (
+    CheckpointError,
+    ConfigError,
+    ManifestMismatchError,
+    StoreError,
+    StoreLockedError,
+    StoreSpaceError,
+)
+from luwu.models.importing import import_pretrained
+from luwu.store.exporting import export_safetensors
+from luwu.store.folders import UNFINISHED_IMPORT_NAME, open_reader
+from luwu.store.outputs import JOURNAL_NAME
+from luwu.store.values import StoredValues
+
+INDEX = "model.safetensors.index.json"
+
+
+class KilledError(Exception):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+def same_bits(left: Any, right: Any) -> None:
+    mine, theirs = left.state_dict(), right.state_dict()
+    assert list(mine) == list(theirs)
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral", "resnet"])
+def test_in_and_out_keeps_every_bit(family: str, tmp_path: Path) -> None:
+    model = save(family, tmp_path / "in", shard_size="20KB")
+    stores = [tmp_path / "store", tmp_path / "stripe"]
+    report = import_pretrained(tmp_path / "in", stores)
+    assert (report.step, report.finished_before) == (0, False)
+    assert report.parameters == sum(parameter.numel() for parameter in model.parameters())
+    done = export_safetensors(stores, tmp_path / "out", shard_bytes=20_000)
+    assert done.shards == len(list((tmp_path / "out").glob("*.safetensors"))) > 2
+    assert all(path.stat().st_size < 40_000 for path in (tmp_path / "out").glob("*.safetensors"))
+    same_bits(auto_class(family).from_pretrained(tmp_path / "out"), model)
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == '{"version": "1.0"}'
+
+
+def test_a_bfloat16_store_keeps_float32_masters(tmp_path: Path) -> None:
+    model = save("llama", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"], dtype="bfloat16")
+    export_safetensors([tmp_path / "store"], tmp_path / "exact", dtype="float32")
+    export_safetensors([tmp_path / "store"], tmp_path / "stored")
+    same_bits(auto_class("llama").from_pretrained(tmp_path / "exact"), model)
+    stored = auto_class("llama").from_pretrained(tmp_path / "stored")
+    assert stored.dtype == torch.bfloat16  # without being asked for: the configuration says so
+    same_bits(stored, model.to(torch.bfloat16))
+    assert {path.name for path in (tmp_path / "stored").glob("model*")} == {"model.safetensors"}
+
+
+def test_float16_that_does_not_hold_a_value_is_refused(tmp_path: Path) -> None:
+    model = save("llama", tmp_path / "in")
+    with torch.no_grad():
+        model.model.norm.weight[3] = 1e6
+    model.save_pretrained(tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    with pytest.raises(ConfigError, match=r"float16 ends at 65504, found 1e\+06 in parameter model.norm.weight"):
+        export_safetensors([tmp_path / "store"], tmp_path / "out", dtype="float16")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [JOURNAL_NAME]
+
+
+def train(store: Path, run: Path, steps: int) -> dict[str, Tensor]:
+    """Train GPT-2 on the store, and return its values."""
+    with luwu.open(run, stores=[store], memory="64MiB") as session:
+        model = luwu.parallelize(build("gpt2"), session)
+        optimizer = luwu.AdamW(model, lr=1e-2)
+        for step in range(session.step, session.step + steps):
+            generator = torch.Generator().manual_seed(step)
+            tokens = torch.randint(0, 65, (2, 12), generator=generator)
+            model(input_ids=tokens, labels=tokens).loss.backward()
+            optimizer.step()
+        return luwu.full_state_dict(model)
+
+
+def test_an_imported_store_trains_on_and_comes_out_as_trained(tmp_path: Path) -> None:
+    model = save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    trained = train(tmp_path / "store", tmp_path / "run", 2)
+    export_safetensors([tmp_path / "store"], tmp_path / "out")
+    loaded = auto_class("gpt2").from_pretrained(tmp_path / "out").state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in trained.items())
+    assert not torch.equal(loaded["transformer.wte.weight"], model.state_dict()["transformer.wte.weight"])
+    with pytest.raises(ConfigError, match="holds another export"):
+        train(tmp_path / "store", tmp_path / "run", 1)
+        export_safetensors([tmp_path / "store"], tmp_path / "out")
+
+
+def test_a_store_in_use_is_not_exported(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    with luwu.open(tmp_path / "run", stores=[tmp_path / "store"], memory="64MiB") as session:
+        luwu.parallelize(build("gpt2"), session)
+        with pytest.raises(StoreLockedError, match="is open in process"):
+            export_safetensors([tmp_path / "store"], tmp_path / "out")
+    with (
+        StoredValues([tmp_path / "store"]),
+        luwu.open(tmp_path / "run", stores=[tmp_path / "store"]) as session,
+        pytest.raises(StoreLockedError),
+    ):
+        luwu.parallelize(build("gpt2"), session)
+
+
+def killed_after(chunks: int, monkeypatch: pytest.MonkeyPatch, whole: Callable[[], object]) -> int:
+    """Import until so many chunks were asked for; returns how many the whole import asks for."""
+    asked = 0
+    gather = importing._gather
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if chunks and asked > chunks:
+            raise KilledError
+        return gather(*arguments)
+
+    monkeypatch.setattr(importing, "_gather", counted)
+    with suppress(KilledError):
+        whole()
+    monkeypatch.setattr(importing, "_gather", gather)
+    return asked
+
+
+def test_a_killed_import_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save("gpt2", tmp_path / "in")
+    monkeypatch.setattr(importing, "SYNC_BYTES", 1)
+    store = tmp_path / "store"
+
+    def whole() -> object:
+        return import_pretrained(tmp_path / "in", [store])
+
+    assert killed_after(2, monkeypatch, whole) == 3
+    assert json.loads((store / UNFINISHED_IMPORT_NAME).read_text())["chunks"] == 1
+    with (
+        pytest.raises(StoreError, match="import that was not finished"),
+        luwu.open(tmp_path / "run", stores=[store]) as session,
+    ):
+        luwu.parallelize(build("gpt2"), session)
+    uuid = json.loads((store / "manifest.json").read_text())["uuid"]
+    assert killed_after(0, monkeypatch, whole) == 3 - 1  # of three chunks one was durable
+    assert json.loads((store / "manifest.json").read_text())["uuid"] == uuid
+    assert not (store / UNFINISHED_IMPORT_NAME).exists()
+    export_safetensors([store], tmp_path / "out")
+    same_bits(auto_class("gpt2").from_pretrained(tmp_path / "out"), model)
+    assert killed_after(0, monkeypatch, whole) == 0
+
+
+def test_a_killed_import_of_something_else_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("gpt2", tmp_path / "before")
+    model = save("gpt2", tmp_path / "in", seed=7)
+    monkeypatch.setattr(importing, "SYNC_BYTES", 1)
+    killed_after(2, monkeypatch, lambda: import_pretrained(tmp_path / "before", [tmp_path / "store"]))
+    report = import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    assert report.resumed_at_chunk == 0
+    export_safetensors([tmp_path / "store"], tmp_path / "out")
+    same_bits(auto_class("gpt2").from_pretrained(tmp_path / "out"), model)
+    with pytest.raises(ConfigError, match="holds a model already, and it did not come from there"):
+        import_pretrained(tmp_path / "before", [tmp_path / "store"])
+    with pytest.raises(ConfigError, match="striped over 1 folders, 2 were named"):
+        import_pretrained(tmp_path / "in", [tmp_path / "store", tmp_path / "stripe"])
+
+
+def test_a_killed_export_keeps_finished_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save("llama", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    seen = 0
+
+    def kill(done: int, total: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > 12:
+            raise KilledError
+
+    target = tmp_path / "out"
+    with pytest.raises(KilledError):
+        export_safetensors([tmp_path / "store"], target, shard_bytes=10_000, progress=kill)
+    finished = {path.name: path.stat().st_mtime_ns for path in target.glob("*.safetensors")}
+    assert finished
+    assert not list(target.glob("*.partial"))
+    damaged = target / min(finished)
+    raw = bytearray(damaged.read_bytes())
+    raw[-1] ^= 1
+    damaged.write_bytes(raw)
+    report = export_safetensors([tmp_path / "store"], target, shard_bytes=10_000)
+    assert report.kept == len(finished) - 1  # the checksum of the damaged one was wrong
+    same_bits(auto_class("llama").from_pretrained(target), model)
+    with pytest.raises(ConfigError, match="holds another export"):
+        export_safetensors([tmp_path / "store"], target, shard_bytes=20_000)
+    with pytest.raises(ConfigError, match=r"expected an empty folder, found config\.json"):
+        export_safetensors([tmp_path / "store"], tmp_path / "in")
+
+
+def test_a_disk_that_fills_up_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("llama", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    write = outputs.Output.write
+
+    def full(output: outputs.Output, data: bytes) -> int:
+        if output.written_bytes > 5000:
+            raise OSError(28, "No space left on device")
+        return write(output, data)
+
+    monkeypatch.setattr(outputs.Output, "write", full)
+    with pytest.raises(StoreSpaceError, match=r"model.safetensors.partial: No space left .*goes on after the files"):
+        export_safetensors([tmp_path / "store"], tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [JOURNAL_NAME]
+    monkeypatch.undo()
+    assert export_safetensors([tmp_path / "store"], tmp_path / "out").kept == 0
+
+
+def test_too_little_room_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("llama", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(StoreSpaceError, match=r"expected 0\.\d+ GiB free on its disk, found 0\.000"):
+        export_safetensors([tmp_path / "store"], tmp_path / "out")
+
+
+def spoil(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def test_tensors_that_are_not_the_models_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for change, part in (
+        (lambda found: found.pop("model.norm.weight"), r"missing are 1 \(model.norm.weight\), and 0 are not"),
+        (
+            lambda found: found.update(other=torch.ones(2)),
+            r"0 \(none\), and 1 are not the model's \(other\)",
+        ),
+        (
+            lambda found: found.update({"model.norm.weight": torch.ones(31)}),
+            r"tensor model.norm.weight: expected shape \[32\], found \[31\]",
+        ),
+        (
+            lambda found: found.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
+            "expected a floating-point dtype, found torch.int8",
+        ),
+    ):
+        save("llama", folder)
+        spoil(folder, change)
+        with pytest.raises(CheckpointError, match=part):
+            import_pretrained(folder, [tmp_path / "store"])
+        assert not (tmp_path / "store").exists()
+
+
+def test_a_tied_parameter_may_have_any_of_its_names_but_one_value(tmp_path: Path) -> None:
+    model = save("gpt2", tmp_path / "in")
+
+    def rename(found: dict[str, Tensor]) -> None:
+        found["lm_head.weight"] = found.pop("transformer.wte.weight")
+
+    spoil(tmp_path / "in", rename)
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    export_safetensors([tmp_path / "store"], tmp_path / "out")
+    same_bits(auto_class("gpt2").from_pretrained(tmp_path / "out"), model)
+    spoil(tmp_path / "in", lambda found: found.update({"transformer.wte.weight": found["lm_head.weight"] + 1}))
+    with pytest.raises(CheckpointError, match=r"transformer.wte.weight and lm_head.weight are one parameter"):
+        import_pretrained(tmp_path / "in", [tmp_path / "other"])
+
+
+def test_names_without_the_base_models_prefix_are_found(tmp_path: Path) -> None:
+    model = save("gpt2", tmp_path / "in")
+
+    def shorten(found: dict[str, Tensor]) -> None:
+        for name in list(found):
+            found[name.removeprefix("transformer.")] = found.pop(name)
+        found["h.0.attn.bias"] = torch.ones(1, 1, 4, 4)  # a buffer of older versions, which is left out
+
+    spoil(tmp_path / "in", shorten)
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    export_safetensors([tmp_path / "store"], tmp_path / "out")
+    same_bits(auto_class("gpt2").from_pretrained(tmp_path / "out"), model)
+
+
+def test_a_model_that_cannot_be_built_is_named(tmp_path: Path) -> None:
+    save("llama", tmp_path / "in")
+    config = json.loads((tmp_path / "in" / "config.json").read_text())
+    for change, part in (
+        (
+            {"architectures": ["NoSuchModel"]},
+            r"architectures: expected a class of .* found \['NoSuchModel'",
+        ),
+        ({"model_type": "no-such-type"}, "config.json: .*no-such-type"),
+    ):
+        (tmp_path / "in" / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ConfigError, match=part):
+            import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    with pytest.raises(ConfigError, match=r"expected config\.json there, found none"):
+        import_pretrained(tmp_path / "nowhere", [tmp_path / "store"])
+
+
+def test_blocks_are_chosen_as_parallelize_does(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"], blocks=["transformer.h.*.mlp"])
+    _, manifest = open_reader([tmp_path / "store"])
+    assert [block.name for block in manifest.blocks] == ["<root>", "transformer.h.0.mlp", "transformer.h.1.mlp"]
+    with (
+        luwu.open(tmp_path / "run", stores=[tmp_path / "store"], memory="64MiB") as session,
+        pytest.raises(ManifestMismatchError, match="made for another model: parameter transformer"),
+    ):
+        luwu.parallelize(build("gpt2"), session)
