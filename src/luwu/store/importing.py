@@ -216,7 +216,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
         return dict(found)
     except (OSError, ValueError, TypeError) as error:
-        raise StoreCorruptError(f"{path}: expected JSON, found {error!r}; remove the folder and import again") from error
+        raise StoreCorruptError(
+            f"{path}: expected JSON, found {error!r}; remove the folder and import again"
+        ) from error
 
 
 def _report(

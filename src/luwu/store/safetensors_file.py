@@ -184,9 +184,7 @@ def _check_extent(path: Path, tensors: Mapping[str, TensorPlace], data_offset: i
             )
         end += place.nbytes
     if end > file_bytes:
-        raise CheckpointError(
-            f"{path}: half-downloaded: expected {end} bytes, found {file_bytes}; download it again"
-        )
+        raise CheckpointError(f"{path}: half-downloaded: expected {end} bytes, found {file_bytes}; download it again")
     if end < file_bytes:
         raise CheckpointError(f"{path}: expected {end} bytes, found {file_bytes}; download it again")
 

@@ -102,9 +102,7 @@ def match_names(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] 
     missing = [name for name, names in found.items() if not names]
     used = {name for names in found.values() for name in names}
     patterns = [re.compile(pattern) for pattern in ignore]
-    extra = [
-        name for name in reader.names() if name not in used and not any(each.search(name) for each in patterns)
-    ]
+    extra = [name for name in reader.names() if name not in used and not any(each.search(name) for each in patterns)]
     if missing or extra:
         raise CheckpointError(
             f"{reader.path}: expected the model's {len(parameters)} tensors; missing are {len(missing)} "

@@ -165,6 +165,8 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
         object.__setattr__(module, "forward", forward)
     guard_saving(model)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
+    if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
+        object.__setattr__(model, "no_sync", runtime.accumulating)
 
 
 def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint, arena: Tensor) -> None:
