@@ -42,6 +42,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         device=device,
         checkpoint=settings.run.checkpoint,
         micro_batch_size=settings.run.micro_batch,
+        offload=settings.run.offload,
         seed=settings.run.seed,
     )
     report(

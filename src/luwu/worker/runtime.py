@@ -20,6 +20,7 @@ from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
 from luwu.worker.interface import HyperParameters, Session
 from luwu.worker.micro_batches import MicroBatches
+from luwu.worker.offload import Offload
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
 from luwu.worker.rules import (
@@ -50,11 +51,13 @@ class Runtime(Uncopyable):
         micro_batches: MicroBatches,
         *,
         checkpoint: bool,
+        offload: Offload | None,
     ) -> None:
         self.units = units
         self.residence = residence
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
+        self.offload = offload
         self.attempt = 0
         self._session = session
         self._endpoint = session.endpoint
@@ -298,6 +301,8 @@ class Runtime(Uncopyable):
         self.residence.drop_pass()
         self.residence.release_all()
         self._gradients.clear()
+        if self.offload is not None:
+            self.offload.clear()
         self._end_attempt(skip=True)
 
     def _end_attempt(self, *, skip: bool) -> bool:
@@ -348,6 +353,8 @@ class Runtime(Uncopyable):
         for unit in self._in_order_of_backward():
             self.finish_unit(unit)
         self.residence.finish_pass()
+        if self.offload is not None:
+            self.offload.clear()
         self._phase = Phase.BETWEEN if self._to_keep else Phase.DONE
 
     def _push_kept(self) -> None:
