@@ -94,6 +94,19 @@ def _worker_memory(found: Mapping[str, Any]) -> Iterable[Row]:
             )
 
 
+def _micro_batches(found: Mapping[str, Any]) -> Iterable[Row]:
+    rates, memory, moved = found["tokens_per_second"], found["worker_bytes"], found["bytes_pulled_and_pushed"]
+    shown = {name: f"{rates[name]:.0f} tokens/s, a worker {memory[name] / 1e6:.0f} MB" for name in rates}
+    large, small, at_once = shown
+    same = "the same bytes" if found["same_bytes"] else "**other bytes**"
+    mb = ", ".join(f"{count / 1e6:.0f}" for count in moved[large][0])
+    yield (
+        f"a batch 8 times larger in micro-batches, out of core: {same} a step (pulled, pushed: {mb} MB)",
+        shown[large],
+        f"the small batch {shown[small]}; the large one at once {shown[at_once]}",
+    )
+
+
 def _network_parity(found: Mapping[str, Any]) -> Iterable[Row]:
     worst = found["worst"]
     same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
@@ -177,6 +190,7 @@ TABLES = {
     "train_vs_deepspeed": _train_vs_deepspeed,
     "train_vs_torch": _train_vs_torch,
     "worker_memory": _worker_memory,
+    "micro_batches": _micro_batches,
     "fabric_local": _fabric_local,
     "optimizer_memory": _optimizer_memory,
     "optimizer_disk": _optimizer_disk,

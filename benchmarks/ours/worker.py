@@ -25,7 +25,7 @@ def join_server(settings: dict[str, Any]) -> Session:
 
 
 def make_model(settings: dict[str, Any], session: Session) -> LossModel:
-    """The model of `settings` (shape, dtype, checkpoint, meta), its parameters in the store.
+    """The model of `settings` (shape, dtype, checkpoint, micro_batch_size, meta), its parameters in the store.
 
     "meta" builds it on the meta device, so that it never lies whole in a worker; without it its first values are the
     bits that every other side starts from.
@@ -37,7 +37,12 @@ def make_model(settings: dict[str, Any], session: Session) -> LossModel:
         model = build(settings["shape"])
     dtype = getattr(torch, settings.get("dtype", "float32"))
     return luwu.parallelize(
-        model, session, blocks=[gpt.Block], dtype=dtype, checkpoint=settings.get("checkpoint", True)
+        model,
+        session,
+        blocks=[gpt.Block],
+        dtype=dtype,
+        checkpoint=settings.get("checkpoint", True),
+        micro_batch_size=settings.get("micro_batch_size"),
     )
 
 
@@ -74,10 +79,19 @@ class Trainer:
         }
 
     def timed(self, steps: int) -> dict[str, Any]:
-        """Runs `steps` steps: this rank's tokens per second, seconds per step and of its parts, losses."""
+        """Runs `steps` steps: this rank's tokens per second, seconds and bytes per step and parts, losses."""
+        before = self._session.endpoint.stats()
         started = time.perf_counter()
         done = [self.step() for _ in range(steps)]
         seconds = (time.perf_counter() - started) / steps
         parts = {part: sum(step[part] for step in done) / steps for part in ("forward", "backward", "update")}
         rate = self._rows * self._seq / seconds
-        return {**parts, "seconds": seconds, "tokens_per_second": rate, "losses": [step["loss"] for step in done]}
+        after = self._session.endpoint.stats()
+        moved = {name: (after[name] - before[name]) / steps for name in ("bytes_pulled", "bytes_pushed")}
+        return {
+            **parts,
+            **moved,
+            "seconds": seconds,
+            "tokens_per_second": rate,
+            "losses": [step["loss"] for step in done],
+        }

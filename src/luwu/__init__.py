@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from luwu.fabric.remote import connect
     from luwu.fabric.session import Session
     from luwu.optim.adamw import AdamW
+    from luwu.worker.accumulation import no_sync
     from luwu.worker.parallelize import full_state_dict, parallelize
     from luwu.worker.tiled_loss import tiled_cross_entropy
 
-__all__ = ["AdamW", "Session", "connect", "full_state_dict", "open", "parallelize", "tiled_cross_entropy"]
+__all__ = ["AdamW", "Session", "connect", "full_state_dict", "no_sync", "open", "parallelize", "tiled_cross_entropy"]
 
 # Resolved at first use, so that a server or `luwu --help` does not wait for torch.
 _PLACES = {
@@ -22,6 +23,7 @@ _PLACES = {
     "Session": "luwu.fabric.session",
     "connect": "luwu.fabric.remote",
     "full_state_dict": "luwu.worker.parallelize",
+    "no_sync": "luwu.worker.accumulation",
     "open": "luwu.fabric.local",
     "parallelize": "luwu.worker.parallelize",
     "tiled_cross_entropy": "luwu.worker.tiled_loss",

@@ -57,6 +57,11 @@ def format_size(count: int) -> str:
     return str(count)
 
 
+def absolute_unless_host(value: str | Path) -> str:
+    """The absolute form of a path; ``host`` stays as it is."""
+    return "host" if value == "host" else absolute(value)
+
+
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
 AbsolutePath = Annotated[str, BeforeValidator(absolute)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -174,6 +179,8 @@ class RunSettings(Group):
     """where workers compute"""
     checkpoint: bool = True
     """recompute each block's activations in the backward pass instead of keeping them"""
+    offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
+    """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
     stores: Annotated[tuple[AbsolutePath, ...], FIXED] = ()

@@ -119,16 +119,18 @@ def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
 
 
 def test_micro_batches_change_rounding_alone(folder):
+    """Activations on the disk change nothing."""
     text = (folder / "settings.toml").read_text().replace("dropout = 0.1", "dropout = 0")
     (folder / "plain.toml").write_text(text + "warmup_steps = 0\n")
     found = []
-    for flags in ([], ["--micro-batch", "2"]):
+    for flags in ([], ["--micro-batch", "2", "--offload", "activations"]):
         run, settings = f"micro{len(flags)}", ("--config", "plain.toml", "--workers", "1", "--steps", "10")
         code, _, error = finish(start(folder, run, *settings, *flags))
         assert code == 0, error
         found.append([row[2] for row in losses(folder, run)])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
     assert found[1] != found[0]
+    assert list((folder / "activations").iterdir()) == []
 
 
 def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):

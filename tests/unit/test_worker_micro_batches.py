@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -16,13 +15,14 @@ from tests.unit.worker_models import (
     assert_same_state,
     assert_same_training,
     loss_of,
+    run_workers,
     tokens,
     train,
 )
 from torch import Tensor, nn
 
-import luwu
 from luwu.errors import ConfigError
+from luwu.fabric.session import Session
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
 from luwu.optim.adamw import AdamW
@@ -365,33 +365,23 @@ def test_workers_with_different_batches_and_micro_batches(tmp_path):
     """Two workers over a real server learn as one process does that sees all rows."""
     model = Tiny()
     peer = copy.deepcopy(model)
-    batches = [slice(0, 5), slice(5, 7)]
-    data = [tokens(step, batch=7) for step in range(3)]
-    failures: list[BaseException] = []
+    shares = [slice(0, 5), slice(5, 7)]
+    batches = [tokens(step, batch=7) for step in range(3)]
     states: dict[int, dict[str, Tensor]] = {}
 
-    def work(rank: int) -> None:
-        try:
-            with luwu.open(tmp_path, memory="64MiB", rank=rank, workers=2) as session:
-                mine = copy.deepcopy(model)
-                parallelize(mine, session, micro_batch_size=[2, 3][rank])
-                optimizer = AdamW(mine, lr=1e-2)
-                for batch in data:
-                    rows = batch[batches[rank]]
-                    (mine(rows).square().mean() * (2 * len(rows) / 7)).backward()
-                    optimizer.step()
-                states[rank] = full_state_dict(mine)
-        except BaseException as error:
-            failures.append(error)
+    def work(session: Session) -> None:
+        mine = copy.deepcopy(model)
+        parallelize(mine, session, micro_batch_size=[2, 3][session.rank])
+        optimizer = AdamW(mine, lr=1e-2)
+        for batch in batches:
+            rows = batch[shares[session.rank]]
+            (mine(rows).square().mean() * (2 * len(rows) / 7)).backward()
+            optimizer.step()
+        states[session.rank] = full_state_dict(mine)
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    run_workers(tmp_path, work)
     optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-2)
-    for batch in data:
+    for batch in batches:
         peer(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import torch
 from tests.unit.fake_session import FakeSession
 from torch import Tensor, nn
 
+import luwu
+from luwu.fabric.session import Session
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize
 
@@ -109,6 +113,26 @@ def assert_same_training(
     assert session.endpoint.held == set()
     assert session.step == steps
     return peer
+
+
+def run_workers(folder: Path, work: Callable[[Session], None], workers: int = 2) -> None:
+    """Run ``work`` in a thread for each of several workers of one real server."""
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            with luwu.open(folder, memory="64MiB", rank=rank, workers=workers) as session:
+                work(session)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 def assert_same_state(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float = 1e-6) -> None:

@@ -53,6 +53,7 @@ def train(
     device: Annotated[str | None, setting("run", "device")] = None,
     seed: Annotated[int | None, setting("run", "seed")] = None,
     checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
+    offload: Annotated[str | None, setting("run", "offload")] = None,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
     key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
@@ -83,6 +84,7 @@ def train(
             "device": device,
             "seed": seed,
             "checkpoint": checkpoint,
+            "offload": offload,
         },
     }
     given = {

@@ -57,6 +57,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         device=device,
         checkpoint=settings.run.checkpoint,
         micro_batch_size=settings.run.micro_batch,
+        offload=settings.run.offload,
         seed=settings.run.seed,
         weights=path if path is not None and has_weights(path) else None,
     )

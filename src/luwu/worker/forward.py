@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import update_wrapper
 from typing import Any, cast
 
@@ -154,7 +155,9 @@ class _UnitCall:
             with buffers.recompute():
                 return self._compute(leaves)
 
-        with buffers.forward():
+        offload = self._runtime.offload
+        hooks = nullcontext() if offload is None else offload.hooks()  # for what the checkpoint saves: its inputs
+        with buffers.forward(), hooks:
             return checkpoint(run, *leaves, use_reentrant=False)
 
     def _compute(self, leaves: Sequence[Any]) -> Any:

@@ -57,14 +57,16 @@ class Gradients:
         self._root_block = units[0].trainable
         self._root_buffer, self._buffers = self._lay_out(units)
 
-    def write(self, block: Block, slot: int, gradient: Tensor, *, part: bool = False) -> None:
-        """Put the gradient of one parameter in its place; a ``part`` is added to the parts before.
+    def write(self, block: Block, slot: int, gradient: Tensor, *, part: bool, to_keep: bool) -> None:
+        """Put the gradient of one parameter in its place.
+
+        A ``part`` is added to the parts before, and so is one ``to_keep``, which is not pushed after this backward.
 
         Raises:
             StepOrderError: more blocks are being collected at once than the arena has buffers.
         """
         dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
-        if block in self._sums or (part and not self._arena_is_exact):
+        if to_keep or block in self._sums or (part and not self._arena_is_exact):
             self._sums.add(block, slot, dense)
             return
         collected = self._open(block)
@@ -73,6 +75,15 @@ class Gradients:
             collected.missing.discard(slot)
         else:
             collected.views[slot].add_(dense)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether gradients of backward passes that have ended wait for more."""
+        return self._sums.keeps
+
+    def keep(self, block: Block) -> None:
+        """Keep the block's gradients, all of which came as parts, for the next backward."""
+        self._sums.keep(block)
 
     def push(self, block: Block) -> None:
         """Push the block, with zeros for missing gradients."""

@@ -16,6 +16,7 @@ from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, Session, Weights
 from luwu.worker.micro_batches import MicroBatches
+from luwu.worker.offload import Where, make_offload
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
 from luwu.worker.saving import guard_saving
@@ -38,6 +39,7 @@ def parallelize(
     device: torch.device | str = "cpu",
     checkpoint: bool = True,
     micro_batch_size: int | None = None,
+    offload: Where = None,
     init: Init = None,
     seed: int = 0,
     weights: str | Path | None = None,
@@ -62,6 +64,8 @@ def parallelize(
             each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
             there, and adds the gradients up: a step moves the same bytes whatever the batch, and inside a unit memory
             is that of these rows. Losses differ from those of the whole batch by rounding alone. None: all rows.
+        offload: where the inputs of units wait for backward, which is all that checkpointing keeps of them: ``host``,
+            pinned memory of a GPU's host; or a folder, for a file without a name on its disk. None: on the device.
         init: called on each module on meta that has parameters or buffers of its own, after what it does by itself.
         seed: of the random numbers for modules on meta: the same bits at any number of workers, and for any choice of
             blocks unless a module's initialisation writes to modules inside it that are units of their own.
@@ -86,6 +90,7 @@ def parallelize(
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     micro_batches = MicroBatches(units, micro_batch_size)
+    offloaded = make_offload(offload, where, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
     fresh = session.attach(manifest, shared_window=where.type == "cuda")
@@ -103,7 +108,7 @@ def parallelize(
         _move_buffers(model, staging.device)
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
     gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
-    runtime = Runtime(units, session, residence, gradients, micro_batches, checkpoint=checkpoint)
+    runtime = Runtime(units, session, residence, gradients, micro_batches, checkpoint=checkpoint, offload=offloaded)
     _wrap(model, units, runtime)
     return model
 
@@ -165,6 +170,8 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
         object.__setattr__(module, "forward", forward)
     guard_saving(model)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
+    if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
+        object.__setattr__(model, "no_sync", runtime.accumulating)
 
 
 def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint, arena: Tensor) -> None:

@@ -32,9 +32,13 @@ class Pass:
 
     def finish(self) -> None:
         """Take what was recorded as the order to expect from now on."""
-        self._before, self._order = self._order, self._seen
+        self._order = self._seen
         self.start()
 
+    def remember(self) -> None:
+        """Note what is expected now."""
+        self._before = self._order
+
     def revert(self) -> None:
-        """Expect what was expected before the last `finish`."""
+        """Expect what was expected at the last `remember`."""
         self._order = self._before

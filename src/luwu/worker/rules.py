@@ -9,6 +9,7 @@ from luwu.errors import ConfigError, StepOrderError
 from luwu.worker.flatten import Slot, Unit
 
 FINISH_FIRST = "call optim.step(), or optim.zero_grad() to drop the gradients, first"
+ANNOUNCE = "run all backward passes of a step but the last within `with luwu.no_sync(model):`"
 
 
 class Phase(Enum):
@@ -17,6 +18,7 @@ class Phase(Enum):
     IDLE = auto()
     FORWARD = auto()
     BACKWARD = auto()
+    BETWEEN = auto()  # backward is over, its gradients are kept here, and another forward may follow
     DONE = auto()  # backward is over, the step is not
 
 
@@ -58,14 +60,16 @@ def why_no_backward(phase: Phase) -> str:
     """Say why a backward is refused in this phase."""
     if phase is Phase.DONE:
         return (
-            "a second backward before optim.step(): expected one a step; add the losses up and call backward once, "
-            f"or {FINISH_FIRST}"
+            f"a second backward before optim.step(): expected one a step; add the losses up and call backward once, "
+            f"or {ANNOUNCE}, or {FINISH_FIRST}"
         )
     if phase is Phase.BACKWARD:
         return (
             "a second backward while the first has not ended: use no reentrant checkpointing inside the model, and "
             "after an exception in backward run the forward again"
         )
+    if phase is Phase.BETWEEN:
+        return "a second backward of one forward: expected one for each; run the forward again"
     if phase is Phase.IDLE:
         return "backward after optim.step(): the values of its forward are gone; run the forward again"
     return "backward inside the model's forward: expected it after"

@@ -1,7 +1,7 @@
 """One attempt at a step after the other: what may happen when, and what it makes happen.
 
-An attempt starts at the root's forward, goes on in backward, and ends with ``optim.step()``. One that is cut short, by
-an exception or by another forward, is rolled back.
+An attempt starts at the root's forward, goes on in backward, perhaps with more of both, and ends with ``optim.step()``.
+One that is cut short, by an exception or by another forward, is rolled back.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from luwu.errors import ConfigError, StepOrderError
 from luwu.worker.autograd import at_end_of_backward, backward_id
 from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
+from luwu.worker.host_memory import check_room_for_sums
 from luwu.worker.interface import HyperParameters, Session
 from luwu.worker.micro_batches import MicroBatches
+from luwu.worker.offload import Offload
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
 from luwu.worker.rules import (
+    ANNOUNCE,
     FINISH_FIRST,
     Phase,
     check_parameter,
@@ -37,7 +40,7 @@ RUNTIME_ATTRIBUTE = "_luwu_runtime"
 
 
 class Runtime(Uncopyable):
-    """Drives the units of one model through attempts; ``attempt`` numbers them."""
+    """Drives the units of one model through attempts; ``attempt`` numbers their forwards."""
 
     def __init__(
         self,
@@ -48,11 +51,13 @@ class Runtime(Uncopyable):
         micro_batches: MicroBatches,
         *,
         checkpoint: bool,
+        offload: Offload | None,
     ) -> None:
         self.units = units
         self.residence = residence
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
+        self.offload = offload
         self.attempt = 0
         self._session = session
         self._endpoint = session.endpoint
@@ -65,6 +70,8 @@ class Runtime(Uncopyable):
         self._cut: set[int] = set()  # units whose gradients come in parts
         self._active: Unit | None = None
         self._backward_id = -1
+        self._accumulating = False  # asked for
+        self._to_keep = False  # the backward that is running keeps its gradients here
         self._gradients_seen = False
         self._passes = Pass(), Pass()  # training, evaluation
         self._hyper_parameters: Callable[[], list[HyperParameters]] | None = None
@@ -102,7 +109,7 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around the root's forward with gradients: starts an attempt.
+        """Around the root's forward with gradients: starts an attempt, or goes on with one.
 
         Raises:
             StepOrderError: the last attempt's backward is done but its step is not, or there is no optimizer.
@@ -111,10 +118,22 @@ class Runtime(Uncopyable):
             where = "its own forward" if self._in_root else "backward"
             raise StepOrderError(f"forward of the model with gradients inside {where}: expected one forward a step")
         if self._phase is Phase.DONE:
-            raise StepOrderError(f"forward after backward: expected optim.step() in between; {FINISH_FIRST}")
-        if self._phase is not Phase.IDLE:
+            raise StepOrderError(
+                f"forward after backward: expected optim.step() in between; {FINISH_FIRST}; for several backward "
+                f"passes in one step, {ANNOUNCE}"
+            )
+        if self._phase in (Phase.FORWARD, Phase.BACKWARD):
+            if self._gradients.keeps:
+                raise StepOrderError(
+                    "forward after one that was given up, within a step of several backward passes: expected "
+                    "optim.zero_grad() in between, which drops the gradients so far; then begin the step again"
+                )
             self.roll_back()
-        self._begin()
+        if self._phase is Phase.BETWEEN:
+            self._check_parameters()
+        else:
+            self._begin()
+        self._begin_forward()
         self._in_root = True
         try:
             self.residence.acquire(self.units[0])
@@ -122,6 +141,21 @@ class Runtime(Uncopyable):
             _check_unwritten(self.units[0])
         finally:
             self._in_root = False
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """Around backward passes whose gradients are kept for a later one.
+
+        Raises:
+            MemoryBudgetError: there is no room for them.
+        """
+        if not self._gradients.keeps:
+            check_room_for_sums(self.units)
+        outer, self._accumulating = self._accumulating, True
+        try:
+            yield
+        finally:
+            self._accumulating = outer
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -203,6 +237,7 @@ class Runtime(Uncopyable):
             raise StepOrderError(why_no_backward(self._phase))
         self._phase = Phase.BACKWARD
         self._backward_id = task
+        self._to_keep = self._accumulating
         at_end_of_backward(self._finish_backward)
 
     def enter_unit(self, unit: Unit, attempt: int) -> None:
@@ -217,10 +252,12 @@ class Runtime(Uncopyable):
         self.residence.acquire(unit)
 
     def finish_unit(self, unit: Unit) -> None:
-        """A unit's work in this backward is over: push its gradients, release it."""
+        """A unit's work in this backward is over: push its gradients, or keep them, and release it."""
         if unit.index in self._finished:
             return
-        if unit.trainable is not None:
+        if unit.trainable is not None and self._to_keep:
+            self._gradients.keep(unit.trainable)
+        elif unit.trainable is not None:
             self._gradients.push(unit.trainable)
         self._finished.add(unit.index)
         if self._active is unit:
@@ -237,7 +274,7 @@ class Runtime(Uncopyable):
         Raises:
             StepOrderError: there was no forward or no backward, or hyper-parameters changed since the forward.
         """
-        if self._phase is not Phase.DONE:
+        if self._phase not in (Phase.BETWEEN, Phase.DONE):
             missing = "forward" if self._phase is Phase.IDLE else "backward that ran to its end"
             raise StepOrderError(f"optim.step(): expected a {missing} before it, found none since the last step")
         if not self._gradients_seen:
@@ -247,18 +284,25 @@ class Runtime(Uncopyable):
                 "optim.step(): hyper-parameters changed after the forward began; updates start during backward, so "
                 "change them (scheduler.step() too) between optim.step() and the next forward"
             )
+        if self._phase is Phase.BETWEEN:
+            self._push_kept()
         return self._end_attempt(skip=False)
 
     def drop_gradients(self) -> None:
-        """Roll back an attempt whose backward has run; one that is before its backward goes on."""
-        if self._phase is Phase.DONE or (self._phase is Phase.BACKWARD and backward_id() == -1):
+        """Roll back an attempt whose backward has run; one that is before a backward goes on, without earlier ones."""
+        if self._phase in (Phase.BETWEEN, Phase.DONE) or (self._phase is Phase.BACKWARD and backward_id() == -1):
             self.roll_back()
+        elif self._phase is Phase.FORWARD and self._gradients.keeps:
+            self._gradients.clear()
+            self._gradients_seen = False
 
     def roll_back(self) -> None:
         """Give the current attempt up; parameters stay as the last committed step left them."""
         self.residence.drop_pass()
         self.residence.release_all()
         self._gradients.clear()
+        if self.offload is not None:
+            self.offload.clear()
         self._end_attempt(skip=True)
 
     def _end_attempt(self, *, skip: bool) -> bool:
@@ -267,8 +311,8 @@ class Runtime(Uncopyable):
         committed = self._endpoint.wait(self._vote) == 1
         self._vote = None
         self._gradients.settle()
-        if not committed and self._phase is Phase.DONE:
-            # Others may have given it up half-way, and expect what they expected before: all must pull in one order.
+        if not committed:
+            # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._passes[0].revert()
         self._phase = Phase.IDLE
         self._session.count_step(committed)
@@ -283,13 +327,16 @@ class Runtime(Uncopyable):
         self._groups_fixed = True
         self._endpoint.begin(hyper_parameters)
         self._begun_with = hyper_parameters
+        self._gradients_seen = False
+        self._passes[0].remember()
+
+    def _begin_forward(self) -> None:
         self._phase = Phase.FORWARD
         self.attempt += 1
         self._called.clear()
         self._finished.clear()
         self._cut.clear()
         self._active = None
-        self._gradients_seen = False
         self.residence.start_pass(self._passes[0])
 
     def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
@@ -300,13 +347,29 @@ class Runtime(Uncopyable):
         if unit.index in self._finished:
             raise StepOrderError(why_late(unit, f"a gradient of {block.slots[index].name}"))
         self._gradients_seen = True
-        self._gradients.write(block, index, gradient, part=unit.index in self._cut)
+        self._gradients.write(block, index, gradient, part=unit.index in self._cut, to_keep=self._to_keep)
 
     def _finish_backward(self) -> None:
-        for unit in [*reversed(self.units[1:]), self.units[0]]:
+        for unit in self._in_order_of_backward():
             self.finish_unit(unit)
         self.residence.finish_pass()
+        if self.offload is not None:
+            self.offload.clear()
+        self._phase = Phase.BETWEEN if self._to_keep else Phase.DONE
+
+    def _push_kept(self) -> None:
+        """Push everything: no backward has done it."""
+        try:
+            for unit in self._in_order_of_backward():
+                if unit.trainable is not None:
+                    self._gradients.push(unit.trainable)
+        except BaseException:
+            self.roll_back()
+            raise
         self._phase = Phase.DONE
+
+    def _in_order_of_backward(self) -> list[Unit]:
+        return [*reversed(self.units[1:]), self.units[0]]
 
     def _current_hyper_parameters(self) -> list[HyperParameters]:
         if self._hyper_parameters is None:

@@ -1,0 +1,42 @@
+"""Whether what a worker is asked to keep fits its host's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from luwu.errors import MemoryBudgetError
+from luwu.worker.flatten import Unit
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+_SUM_BYTES = 4  # float32
+
+
+def check_room_for_sums(units: list[Unit]) -> None:
+    """See that float32 sums of all gradients fit the memory that is free.
+
+    Raises:
+        MemoryBudgetError: they do not; says how much they take.
+    """
+    needed = _SUM_BYTES * sum(unit.trainable.elements for unit in units if unit.trainable is not None)
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise MemoryBudgetError(
+            f"gradients of several backward passes: expected {needed} bytes of free memory, 4 for each trainable "
+            f"parameter, found {available}; call the model once with the whole batch and set "
+            "parallelize(micro_batch_size=...), which keeps no gradients"
+        )
+
+
+def available_bytes() -> int | None:
+    """Memory that this process may still take: what the machine has free, or its control group, if that is less."""
+    found = []
+    try:
+        line = next(line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+        found.append(int(line.split()[1]) * 1024)
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit != "max":
+            found.append(int(limit) - int((_CGROUP / "memory.current").read_text()))
+    except (OSError, StopIteration, ValueError):
+        pass  # no such limit here, or none that can be read
+    return min(found, default=None)

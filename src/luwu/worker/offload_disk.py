@@ -1,0 +1,125 @@
+"""Activations in a file without a name: its room is free again after every backward, and after any crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from luwu.errors import ConfigError, StoreError, StoreSpaceError
+
+_WRITES_AHEAD = 2
+"""So many tensors may wait to be written: a disk that is slower than the model holds it up, memory stays bounded."""
+
+Place = tuple[int, int]
+"""Offset and length in the file, bytes."""
+
+
+class DiskShelf:
+    """Writes and reads in a thread of its own; the page cache is asked to let go of what was written.
+
+    Raises:
+        ConfigError: the folder cannot be made or written to.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        self._folder = folder
+        self._device = device
+        try:
+            self._file = _nameless_file(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"offload: expected a folder to write activations to, found {folder}: {error.strerror}; name another"
+            ) from error
+        weakref.finalize(self, os.close, self._file)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="luwu-offload")
+        self._end_bytes = 0
+        self._writing: deque[Future[None]] = deque()
+
+    def put(self, data: Tensor) -> Place:
+        """Have the thread write the data, and wait while it is too far behind.
+
+        Raises:
+            StoreSpaceError: the disk is full. StoreError: it refuses to write.
+        """
+        while len(self._writing) >= _WRITES_AHEAD:
+            self._writing.popleft().result()
+        place = self._end_bytes, data.numel()
+        self._end_bytes += data.numel()
+        self._writing.append(self._thread.submit(self._write, data.cpu(), data._version, place[0]))
+        return place
+
+    def fetch(self, place: Place) -> Callable[[], Tensor]:
+        """Have the thread read, after what it writes.
+
+        Raises:
+            StoreSpaceError, StoreError: as `put`, for what was still being written.
+        """
+        while self._writing:
+            self._writing.popleft().result()
+        reading = self._thread.submit(self._read, place)
+        return lambda: reading.result().to(self._device)
+
+    def clear(self) -> None:
+        """Give the file's room back; what is still to be written is dropped."""
+        for waiting in self._writing:
+            waiting.cancel()
+        self._writing.clear()
+        self._end_bytes = 0
+        self._thread.submit(os.ftruncate, self._file, 0).result()
+
+    def _write(self, data: Tensor, version: int, offset: int) -> None:
+        left = data.numpy().data
+        start = offset
+        try:
+            while left:
+                written = os.pwrite(self._file, left, start)
+                start, left = start + written, left[written:]
+            os.posix_fadvise(self._file, 0, start, os.POSIX_FADV_DONTNEED)  # starts writing; what is written is let go
+        except OSError as error:
+            raise self._error(error, "write", data.numel()) from error
+        if data._version != version:
+            raise RuntimeError("a block's input was changed in place while it was put away for backward")
+
+    def _read(self, place: Place) -> Tensor:
+        offset, length = place
+        data = torch.empty(length, dtype=torch.uint8)
+        left = data.numpy().data
+        try:
+            while left:
+                count = os.preadv(self._file, [left], offset)
+                if not count:
+                    raise OSError(errno.EIO, "the file has ended")
+                offset, left = offset + count, left[count:]
+            os.posix_fadvise(self._file, *place, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            raise self._error(error, "read", length) from error
+        return data
+
+    def _error(self, error: OSError, what: str, nbytes: int) -> StoreError | StoreSpaceError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return StoreSpaceError(
+                f"offload: expected room for {nbytes} more bytes of activations in {self._folder}, found none after "
+                f"{self._end_bytes}: {error.strerror}; free some, name another folder, or use a smaller batch"
+            )
+        return StoreError(f"offload: cannot {what} {nbytes} bytes of activations in {self._folder}: {error.strerror}")
+
+
+def _nameless_file(folder: Path) -> int:
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+    number, name = tempfile.mkstemp(prefix=".luwu-activations-", dir=folder)  # this file system knows no better
+    Path(name).unlink()
+    return number
