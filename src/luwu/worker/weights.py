@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from luwu.errors import CheckpointError
 from luwu.models.pretrained import PretrainedReader
 from luwu.store.checkpoint import CheckpointReader, listed
+from luwu.store.sources import TensorReader
 from luwu.worker.recipes import adapter_parameters, is_pretrained, plain_name
 
 _REMEDY = "name a checkpoint of this model, or the configuration that belongs to it"
@@ -38,9 +40,8 @@ class CheckpointWeights:
         }
         inner: Any = next((module for module in model.modules() if is_pretrained(module)), None)
         plain = {plain_name(name) for name in self._tensors}
-        self._reader: CheckpointReader | PretrainedReader = CheckpointReader(path)
-        if inner is not None:
-            self._reader = PretrainedReader(self._reader, inner, plain)
+        reader = CheckpointReader(path)
+        self._reader: TensorReader = reader if inner is None else PretrainedReader(reader, inner, plain)
         self._there = set(self._reader.names())
         self._found = self._find()
         self._check_names(plain, getattr(inner, "_keys_to_ignore_on_load_unexpected", None) or ())
@@ -57,7 +58,9 @@ class CheckpointWeights:
         Raises:
             CheckpointError: the file cannot be read any more.
         """
-        return self._reader.read(self._found[name])
+        source = self._found[name]
+        shape = self._reader.shape(source)
+        return self._reader.read_range(source, 0, math.prod(shape)).view(shape)
 
     def _find(self) -> dict[str, str]:
         """By the model's name of a tensor, that in the checkpoint, perhaps of one that it is tied to."""
