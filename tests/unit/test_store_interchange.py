@@ -268,6 +268,22 @@ def test_tensors_that_are_not_the_models_are_named(tmp_path: Path) -> None:
         assert not (tmp_path / "store").exists()
 
 
+def test_experts_that_do_not_fit_together_are_named(tmp_path: Path) -> None:
+    name = "model.layers.1.block_sparse_moe.experts.2.w1.weight"
+    for change in (lambda found: found.pop(name), lambda found: found.update({name: torch.ones(5, 5)})):
+        save("mixtral", tmp_path / "in")
+        spoil(tmp_path / "in", change)
+        with pytest.raises(CheckpointError, match=r"layers\.1\..*mlp\.experts\.gate_up_proj"):
+            import_pretrained(tmp_path / "in", [tmp_path / "store"])
+
+
+def test_one_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    spoil(tmp_path / "in", lambda found: found.update({"ln_f.weight": torch.ones(32)}))
+    with pytest.raises(CheckpointError, match=r"and transformer\.ln_f\.weight are both transformer\.ln_f\.weight"):
+        import_pretrained(tmp_path / "in", [tmp_path / "store"])
+
+
 def test_a_tied_parameter_may_have_any_of_its_names_but_one_value(tmp_path: Path) -> None:
     model = save("gpt2", tmp_path / "in")
 
