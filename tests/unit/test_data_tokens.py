@@ -120,7 +120,7 @@ def cut_short(after):
     return count
 
 
-@pytest.mark.parametrize("after", [1, 5, 9])
+@pytest.mark.parametrize("after", [1, 5, 14])
 @pytest.mark.parametrize("bytewise", [False, True])
 def test_a_preparation_that_was_cut_short_goes_on(tmp_path, stories, tokenizer, monkeypatch, after, bytewise):
     chosen = ByteTokenizer() if bytewise else FileTokenizer(tokenizer)
