@@ -29,7 +29,7 @@ class Optimizer:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
         specs = [_native.BlockSpec(f"block{index}", self.elements) for index in range(self.blocks)]
         self._server = _native.Server(
-            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS, wanted["memory_bytes"], 1,
+            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS, "adamw", wanted["memory_bytes"], 1,
             len(os.sched_getaffinity(0)),
         )  # fmt: skip
         self._endpoint = _native.Endpoint(self._server.files_of(0), 0)

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/adamw.h"
 #include "kernels/fixed_point.h"
 #include "kernels/gradients.h"
 #include "kernels/instruction_set.h"
@@ -17,9 +16,6 @@ void float_to_bfloat16(InstructionSet set, const float* source, std::uint16_t* t
 void bfloat16_to_float(InstructionSet set, const std::uint16_t* source, float* target, std::size_t count);
 
 void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
-
-[[nodiscard]] bool adamw_update(InstructionSet set, float* master, float* m, float* v, std::uint16_t* low,
-                                const Gradients& gradients, std::size_t elements, const AdamWStep& step);
 
 void fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
                      std::uint8_t* exponents);

@@ -18,14 +18,14 @@ class Updater {
     explicit Updater(const ChunkUpdate& update)
         : update_(update), size_(kernels::size_of(update.dtype)), planes_(update.place->state_planes) {
         for (std::uint32_t plane = 0; plane < planes_; ++plane) {
-            state_[plane] = update.states + store::kPage + plane * update.place->state_plane_bytes;
+            state_[plane] = update.states + update.place->plane_offset(plane);
         }
         segment_ = std::upper_bound(update.segments.begin(), update.segments.end(), update.place->first_element,
                                     [](std::uint64_t element, const Segment& s) { return element < s.end; });
     }
 
     ChunkUpdateResult run() {
-        std::array<std::uint32_t, 3> before{};
+        Checksums before{};
         for (std::uint64_t first = 0; first < update_.place->elements; first += kTileElements) {
             const std::uint64_t elements = std::min(kTileElements, update_.place->elements - first);
             if (update_.verify) add_states(before, first, elements);
@@ -40,6 +40,8 @@ class Updater {
     }
 
   private:
+    using Checksums = std::array<std::uint32_t, store::kMaximumPlanes>;
+
     bool update_tile(std::uint64_t first, std::uint64_t elements) {
         const std::uint64_t tile_end = first + elements;
         bool finite = true;
@@ -53,7 +55,7 @@ class Updater {
         return finite;
     }
 
-    bool update_range(std::uint64_t first, std::uint64_t elements, const kernels::AdamWStep& step) {
+    bool update_range(std::uint64_t first, std::uint64_t elements, const kernels::Step& step) {
         std::array<const void*, 64> few{};
         std::vector<const void*> many;
         const void** buffers = few.data();
@@ -65,24 +67,29 @@ class Updater {
             buffers[worker] = update_.gradients[worker] + first * kernels::size_of(update_.gradient_dtype);
         }
         const kernels::Gradients gradients{buffers, update_.gradients.size(), update_.gradient_dtype, update_.scale};
+        return update_.optimizer->update(kernels::best_instruction_set(), where(first), gradients, elements, step);
+    }
+
+    [[nodiscard]] kernels::Elements where(std::uint64_t first) const {
+        kernels::Elements at;
         const bool low = update_.dtype == kernels::Dtype::bfloat16;
-        auto* master = low ? plane(0, first) : reinterpret_cast<float*>(update_.parameters) + first;
-        auto* copy = low ? reinterpret_cast<std::uint16_t*>(update_.parameters) + first : nullptr;
-        return kernels::adamw_update(master, plane(low ? 1 : 0, first), plane(low ? 2 : 1, first), copy, gradients,
-                                     elements, step);
+        at.master = low ? plane(0, first) : reinterpret_cast<float*>(update_.parameters) + first;
+        at.low = low ? reinterpret_cast<std::uint16_t*>(update_.parameters) + first : nullptr;
+        for (std::uint32_t own = low ? 1 : 0, i = 0; own < planes_; ++own, ++i) at.states[i] = plane(own, first);
+        return at;
     }
 
     float* plane(std::uint32_t index, std::uint64_t first) const {
         return reinterpret_cast<float*>(state_[index]) + first;
     }
 
-    void add_states(std::array<std::uint32_t, 3>& crcs, std::uint64_t first, std::uint64_t elements) const {
-        std::array<const void*, 3> data{};
+    void add_states(Checksums& crcs, std::uint64_t first, std::uint64_t elements) const {
+        std::array<const void*, store::kMaximumPlanes> data{};
         for (std::uint32_t i = 0; i < planes_; ++i) data[i] = plane(i, first);
         kernels::crc32c_parallel(crcs.data(), data.data(), planes_, elements * sizeof(float));
     }
 
-    void compare(const std::array<std::uint32_t, 3>& before) {
+    void compare(const Checksums& before) {
         store::ChunkHeader header;
         std::memcpy(&header, update_.states, sizeof header);
         for (std::uint32_t i = planes_; i-- > 0;) {
@@ -93,7 +100,7 @@ class Updater {
     const ChunkUpdate& update_;
     std::uint64_t size_;
     std::uint32_t planes_;
-    std::array<std::byte*, 3> state_{};
+    std::array<std::byte*, store::kMaximumPlanes> state_{};
     std::span<const Segment>::iterator segment_;
     ChunkUpdateResult result_;
 };

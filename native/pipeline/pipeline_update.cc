@@ -145,7 +145,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
     const auto begin = std::chrono::steady_clock::now();
     const store::ChunkPlace& place = layout_.chunks()[chunk];
     ChunkUpdate update;
-    std::vector<kernels::AdamWStep> groups;
+    const kernels::Optimizer& optimizer = *layout_.shape().optimizer;
+    std::vector<kernels::Step> groups;
     std::uint64_t count = 0;
     {
         const std::lock_guard lock(mutex_);
@@ -153,10 +154,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
         Block& block = blocks_[place.block];
         ++block.chunks_in_hand;
         count = block.count;
-        for (const GroupSettings& group : groups_) {
-            groups.push_back(kernels::make_adamw_step(group.learning_rate, group.beta1, group.beta2, group.epsilon,
-                                                      group.weight_decay, count + 1));
-        }
+        for (const GroupSettings& group : groups_) groups.push_back(optimizer.prepare(group, count + 1));
         const std::uint64_t offset = place.first_element * layout_.parameter_size();
         const std::uint64_t gradient_offset = place.first_element * kernels::size_of(gradient_dtype());
         for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + gradient_offset);
@@ -167,6 +165,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
     }
     update.place = &place;
     update.dtype = layout_.shape().parameter_dtype;
+    update.optimizer = &optimizer;
     update.gradient_dtype = gradient_dtype();
     update.scale = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
     update.groups = groups;

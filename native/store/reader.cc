@@ -18,8 +18,8 @@ std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& plac
                                  std::uint32_t plane, const std::byte* states) {
     ChunkHeader header;
     std::memcpy(&header, states, sizeof header);
-    const std::byte* data = states + kPage + plane * place.state_plane_bytes;
-    if (kernels::crc32c(0, data, place.elements * sizeof(float)) != header.state_crc[plane]) {
+    const std::byte* data = states + place.plane_offset(plane);
+    if (kernels::crc32c(0, data, place.plane_bytes[plane]) != header.state_crc[plane]) {
         throw store.damaged(place, count, plane + 1);
     }
     std::vector<float> values(place.elements);
@@ -56,7 +56,7 @@ BlockContents read_block(const ChunkStore& store, std::uint32_t block) {
     const BlockShape& shape = layout.shape().blocks[block];
     BlockContents contents;
     contents.parameters.reserve(shape.elements * layout.parameter_size());
-    if (shape.trainable) contents.states.resize(layout.state_planes());
+    if (shape.trainable) contents.states.resize(layout.plane_codes().size());
     for (const ChunkPlace& place : layout.chunks_of(block)) {
         const ChunkContents chunk = read_chunk(store, place, true);
         contents.parameters.insert(contents.parameters.end(), chunk.parameters.begin(), chunk.parameters.end());

@@ -26,7 +26,7 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     } else {
         std::memcpy(record.data(), values, place.elements * sizeof(float));
     }
-    const auto plane_at = [&](std::uint32_t plane) { return states + kPage + plane * place.state_plane_bytes; };
+    const auto plane_at = [&](std::uint32_t plane) { return states + place.plane_offset(plane); };
     if (masters > 0) std::memcpy(plane_at(0), values, place.elements * sizeof(float));
     for (std::uint32_t i = 0; i < moments.size(); ++i) {
         std::memcpy(plane_at(masters + i), moments[i], place.elements * sizeof(float));
@@ -35,7 +35,7 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     ChunkHeader header = store.make_header(place, count);
     header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * store.layout().parameter_size());
     for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-        header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.elements * sizeof(float));
+        header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.plane_bytes[plane]);
     }
     seal(header);
     std::memcpy(states, &header, sizeof header);

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/adamw.h"
 #include "kernels/convert.h"
+#include "kernels/optimizer.h"
 
 namespace luwu::test {
 
@@ -55,9 +55,9 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
                 buffers = {summed.data()};
                 gradients = {buffers.data(), 1, kernels::Dtype::float32, gradients.scale};
             }
-            const auto settings = kernels::make_adamw_step(0.01, 0.9, 0.999, 1e-8, 0.1, step);
-            if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients,
-                                       elements, settings)) {
+            const auto settings = kernels::adamw.prepare({0.01, 0.9, 0.999, 1e-8, 0.1}, step);
+            const kernels::Elements at{master.data(), {m.data(), v.data()}, low ? copy.data() : nullptr};
+            if (!kernels::adamw.update(kernels::best_instruction_set(), at, gradients, elements, settings)) {
                 throw std::runtime_error("the reference met a gradient that is not finite");
             }
         }
