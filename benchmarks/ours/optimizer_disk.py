@@ -1,6 +1,7 @@
 """luwu's optimizer out of core without a model: whole steps of pushes alone, states streaming through a small budget.
 
-Settings: blocks, block_elements, steps, memory_bytes, folder. bf16 gradients and parameters, fp32 states. A sample is
+Settings: blocks, block_elements, steps, memory_bytes, folder, and optimizer (adamw, with fp32 states, unless it is
+adamw8bit). bf16 gradients and parameters. A sample is
 the mean of `steps` steps, each ended by its commit, so what is counted as written is on the disk.
 """
 
@@ -29,8 +30,8 @@ class Optimizer:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
         specs = [_native.BlockSpec(f"block{index}", self.elements) for index in range(self.blocks)]
         self._server = _native.Server(
-            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS, "adamw", wanted["memory_bytes"], 1,
-            len(os.sched_getaffinity(0)),
+            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS,
+            wanted.get("optimizer", "adamw"), wanted["memory_bytes"], 1, len(os.sched_getaffinity(0)),
         )  # fmt: skip
         self._endpoint = _native.Endpoint(self._server.files_of(0), 0)
         self._buffer_bytes = self.elements * BF16_BYTES

@@ -114,11 +114,33 @@ bool optimizer_update(const std::string& name, const Vector<float>& master, cons
     return finite;
 }
 
+kernels::StateCode parse_code(const std::string& name) {
+    if (name == "signed") return kernels::StateCode::signed_8bit;
+    if (name == "root") return kernels::StateCode::root_8bit;
+    throw Error(ErrorKind::invalid, "code is '" + name + "'; expected signed or root");
+}
+
 template <class Element>
 nb::ndarray<nb::numpy, Element, nb::ndim<1>> own(std::unique_ptr<Element[]> elements, std::size_t count) {
     Element* const data = elements.release();
     const nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<Element*>(pointer); });
     return nb::ndarray<nb::numpy, Element, nb::ndim<1>>(data, {count}, owner);
+}
+
+auto encode_state(const std::string& code, const Vector<const float>& values, std::uint64_t t) {
+    const kernels::StateCode by = parse_code(code);
+    const std::uint64_t bytes = kernels::plane_bytes(by, values.size());
+    auto plane = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
+    kernels::encode(by, values.data(), reinterpret_cast<std::byte*>(plane.get()), values.size(), t);
+    return own(std::move(plane), bytes);
+}
+
+auto decode_state(const std::string& code, const Vector<const std::uint8_t>& plane, std::size_t elements) {
+    const kernels::StateCode by = parse_code(code);
+    require_length("plane", plane.size(), kernels::plane_bytes(by, elements));
+    auto values = std::make_unique_for_overwrite<float[]>(elements);
+    kernels::decode(by, reinterpret_cast<const std::byte*>(plane.data()), values.get(), elements);
+    return own(std::move(values), elements);
 }
 
 auto sum_gradients(std::vector<AnyVector> gradients, const std::string& dtype, float scale) {
@@ -168,6 +190,11 @@ void bind_kernels(nb::module_& module) {
                "match.");
     module.def("sum_gradients", &sum_gradients, "gradients"_a.noconvert(), "dtype"_a, "scale"_a = 1.0F,
                "The float32 sum, in order, of the gradients (as for optimizer_update), multiplied by `scale`.");
+    module.def("encode_state", &encode_state, "code"_a, "values"_a.noconvert(), "t"_a,
+               "The bytes of a plane of optimizer states of 8 bits, `signed` or the `root` of numbers that are not\n"
+               "negative, at update `t`: see docs/optimizers.md.");
+    module.def("decode_state", &decode_state, "code"_a, "plane"_a.noconvert(), "elements"_a,
+               "The float32 values that such a plane holds.");
     module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
                "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
     module.def("copy_past_cache", &copy_past_cache, "target"_a.noconvert(), "source"_a.noconvert(),

@@ -3,7 +3,7 @@
 namespace luwu::kernels {
 
 std::span<const Optimizer* const> optimizers() {
-    static constexpr std::array all{&adamw};
+    static constexpr std::array all{&adamw, &adam, &sgd, &lion, &adagrad, &adamw_8bit};
     return all;
 }
 

@@ -48,6 +48,7 @@ struct Optimizer {
     std::uint32_t number;              // as the store's files have it
     std::size_t hyper_parameters;      // how many it uses
     std::span<const StateCode> codes;  // one for each state; all are 0 before the first step
+    StateCode master;                  // how a master is kept beside its bfloat16 copy
     /// `t` counts steps from one.
     Step (*prepare)(const HyperParameters& settings, std::uint64_t t);
     /// Updates `elements` master values and states in place, with the same bits on every instruction set. False when a
@@ -56,7 +57,7 @@ struct Optimizer {
                    const Step& step);
 };
 
-extern const Optimizer adamw;
+extern const Optimizer adamw, adam, sgd, lion, adagrad, adamw_8bit;
 
 /// All of them.
 [[nodiscard]] std::span<const Optimizer* const> optimizers();

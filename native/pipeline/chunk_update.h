@@ -1,4 +1,5 @@
-// Step 5 for one chunk: checksums of what was read, the update, checksums of what will be written, in one pass over memory.
+// Step 5 for one chunk: checksums of what was read, the update, checksums of what will be written, in one pass over
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,7 @@ struct Segment {
 struct ChunkUpdate {
     const store::ChunkPlace* place = nullptr;
     const kernels::Optimizer* optimizer = nullptr;
+    std::uint64_t count = 0;                                  // of the chunk's updates, this one among them
     kernels::Dtype dtype = kernels::Dtype::float32;           // of the parameters
     kernels::Dtype gradient_dtype = kernels::Dtype::float32;  // of all gradients
     std::byte* parameters = nullptr;                          // of this chunk, in the window

@@ -21,8 +21,9 @@ void Pipeline::begin_update(std::uint32_t block) {
     entry.phase = Block::Phase::updating;
     ++updating_blocks_;
     // The update writes a bf16 copy anew from the master: it needs the copy's place, not its contents.
-    const bool low = layout_.shape().parameter_dtype == kernels::Dtype::bfloat16;
-    if (low && window_.state(block) == WindowCache::State::absent && window_.place(block)) window_.read_done(block);
+    if (layout_.states_have_master() && window_.state(block) == WindowCache::State::absent && window_.place(block)) {
+        window_.read_done(block);
+    }
     if (window_.state(block) == WindowCache::State::resident) return start_chunks(block);
     entry.update_needs_parameters = true;
     want_parameters(block);
@@ -166,6 +167,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
     update.place = &place;
     update.dtype = layout_.shape().parameter_dtype;
     update.optimizer = &optimizer;
+    update.count = count + 1;
     update.gradient_dtype = gradient_dtype();
     update.scale = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
     update.groups = groups;

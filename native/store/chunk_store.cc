@@ -168,7 +168,7 @@ void ChunkStore::check_file(const File& file, std::uint32_t stripe) const {
     if (header.chunk_elements != layout_.shape().chunk_elements || header.parameter_bytes != layout_.parameter_size() ||
         header.file_bytes != expected || header.optimizer != layout_.shape().optimizer->number) {
         throw Error(ErrorKind::corrupt,
-                    file.path() + " at offset 0 describes another layout than the store's manifest");
+                    file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
     }
     if (found < expected) {
         throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found) +

@@ -13,7 +13,7 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
         throw Error(ErrorKind::invalid, "chunk_elements is " + std::to_string(shape_.chunk_elements) +
                                             "; expected a positive multiple of " + std::to_string(kChunkStep));
     }
-    if (shape_.parameter_dtype != kernels::Dtype::float32) plane_codes_.push_back(kernels::StateCode::float32);
+    if (shape_.parameter_dtype != kernels::Dtype::float32) plane_codes_.push_back(shape_.optimizer->master);
     for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_.push_back(code);
     file_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
     std::uint32_t next_stripe = 0;

@@ -42,8 +42,8 @@ struct ChunkPlace {
     bool trainable = true;
     std::uint64_t first_element = 0;
     std::uint64_t elements = 0;
-    std::uint64_t parameter_bytes = 0;  // of the parameter plane, padded to pages
-    std::uint32_t state_planes = 0;     // 0 when frozen
+    std::uint64_t parameter_bytes = 0;                        // of the parameter plane, padded to pages
+    std::uint32_t state_planes = 0;                           // 0 when frozen
     std::array<std::uint64_t, kMaximumPlanes> plane_bytes{};  // of each state plane, without padding
     std::uint64_t offset = 0;                                 // of version 0 in the stripe's file
 
@@ -79,6 +79,10 @@ class Layout {
     // How the state planes of a trainable chunk are kept: the optimizer's, and before them the master where the
     // parameters are bf16.
     [[nodiscard]] std::span<const kernels::StateCode> plane_codes() const { return plane_codes_; }
+    // Whether an update needs nothing of the parameters on disk: the master is in the states, whole.
+    [[nodiscard]] bool states_have_master() const {
+        return shape_.parameter_dtype != kernels::Dtype::float32 && plane_codes_[0] == kernels::StateCode::float32;
+    }
 
   private:
     StoreShape shape_;

@@ -115,7 +115,7 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
         update(t=0)
     with pytest.raises(ConfigError, match="threads is 0"):
         update(threads=0)
-    with pytest.raises(ConfigError, match=r"optimizer is 'adamx'; expected one of adamw"):
+    with pytest.raises(ConfigError, match=r"optimizer is 'adamx'; expected one of adamw, adam, sgd"):
         _native.optimizer_update("adamx", master, [m, v], low, [gradient], "float32", 1.0, [1e-3], 1)
     with pytest.raises(ConfigError, match="there are 1 states; expected 2 for adamw"):
         _native.optimizer_update("adamw", master, [m], low, [gradient], "float32", 1.0, [1e-3], 1)

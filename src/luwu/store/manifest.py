@@ -72,7 +72,9 @@ class Manifest:
         try:
             raw = json.loads(text)
             blocks = tuple(_block_from(block) for block in raw["blocks"])
-            return cls(str(raw["dtype"]), int(raw["chunk_elements"]), blocks)
+            return cls(
+                str(raw["dtype"]), int(raw["chunk_elements"]), blocks, str(raw.get("optimizer", DEFAULT_OPTIMIZER))
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreFormatError(
                 f"manifest: expected JSON with dtype, chunk_elements and blocks, found {error!r}; "

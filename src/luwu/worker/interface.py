@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ HyperParameters = tuple[float, ...]
 class OptimizerKind(Protocol):
     """What `parallelize` must know of an optimizer: the states that the store keeps for it."""
 
-    kind: str
+    kind: ClassVar[str]
 
 
 class DataEndpoint(Protocol):
