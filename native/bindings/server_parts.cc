@@ -8,8 +8,8 @@ namespace luwu::bindings {
 
 fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                                  const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                 std::uint64_t chunk_elements, const std::string& optimizer,
-                                 std::uint64_t memory_bytes, std::uint32_t workers, std::uint32_t optimizer_threads) {
+                                 std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes,
+                                 std::uint32_t workers, std::uint32_t optimizer_threads) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);

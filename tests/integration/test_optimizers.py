@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 
 import luwu
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
-from luwu.server.folders import open_reader
+from luwu.store.folders import open_reader
 from luwu.store.manifest import Manifest
 
 MEMORY = 64 << 20

@@ -36,7 +36,9 @@ inline std::uint16_t reference_bfloat16(float value) {
     return static_cast<std::uint16_t>((bits >> 16) + (up ? 1U : 0U));
 }
 
-inline float as_float(std::uint16_t bfloat16) { return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16) << 16); }
+inline float as_float(std::uint16_t bfloat16) {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16) << 16);
+}
 
 template <class Element>
 bool same_bits(const std::vector<Element>& one, const std::vector<Element>& two) {
