@@ -41,14 +41,16 @@ class Sides:
             from luwu import _native
         except ImportError as error:
             raise BenchmarkError(f"luwu is not installed in this Python: {error}") from error
-        states = [self._master.numpy(), self._m.numpy(), self._v.numpy(), self._low.view(torch.uint16).numpy()]
+        master, low = self._master.numpy(), self._low.view(torch.uint16).numpy()
+        states = [self._m.numpy(), self._v.numpy()]
+        hyper_parameters = [ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"], ADAMW["weight_decay"]]
         gradients = [gradient.view(torch.uint16).numpy() for gradient in self._gradients]
         steps = itertools.count(1)
 
         def update(workers: int) -> None:
-            finite = _native.adamw_update(
-                *states, gradients[:workers], "bfloat16", 1.0, ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"],
-                ADAMW["weight_decay"], next(steps), threads,
+            finite = _native.optimizer_update(
+                "adamw", master, states, low, gradients[:workers], "bfloat16", 1.0, hyper_parameters, next(steps),
+                threads,
             )  # fmt: skip
             if not finite:
                 raise BenchmarkError("luwu took a finite gradient for one that is not")

@@ -1,7 +1,8 @@
 """luwu's optimizer out of core without a model: whole steps of pushes alone, states streaming through a small budget.
 
-Settings: blocks, block_elements, steps, memory_bytes, folder. bf16 gradients and parameters, fp32 states. A sample is
-the mean of `steps` steps, each ended by its commit, so what is counted as written is on the disk.
+Settings: blocks, block_elements, steps, memory_bytes, folder; optimizer (adamw, or adamw8bit with states of 8 bits)
+and pulls (no: whether every block is pulled before its push, as in a backward pass). bf16 gradients and parameters. A
+sample is the mean of `steps` steps, each ended by its commit, so what is counted as written is on the disk.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ class Optimizer:
 
     def __init__(self, wanted: dict[str, Any], folder: str) -> None:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
+        self._pulls = wanted.get("pulls", False)
         specs = [_native.BlockSpec(f"block{index}", self.elements) for index in range(self.blocks)]
         self._server = _native.Server(
-            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS, wanted["memory_bytes"], 1,
-            len(os.sched_getaffinity(0)),
+            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS,
+            wanted.get("optimizer", "adamw"), wanted["memory_bytes"], 1, len(os.sched_getaffinity(0)),
         )  # fmt: skip
         self._endpoint = _native.Endpoint(self._server.files_of(0), 0)
         self._buffer_bytes = self.elements * BF16_BYTES
@@ -48,10 +50,18 @@ class Optimizer:
         endpoint = self._endpoint
         endpoint.begin(ADAMW)
         pushed: list[int] = []
+        pulled = [endpoint.pull(self.blocks - 1)] if self._pulls else []
         for index in range(self.blocks):
+            block = self.blocks - 1 - index
+            if self._pulls and block > 0:
+                pulled.append(endpoint.pull(block - 1))
             if index >= 2:
                 endpoint.wait(pushed[index - 2])
-            pushed.append(endpoint.push(self.blocks - 1 - index, index % 2 * self._buffer_bytes))
+            if self._pulls:
+                endpoint.wait(pulled[index])
+            pushed.append(endpoint.push(block, index % 2 * self._buffer_bytes))
+            if self._pulls:
+                endpoint.release(block)
         if endpoint.wait(endpoint.commit()) != 1:
             raise RuntimeError("the step was rolled back")
 

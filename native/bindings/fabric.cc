@@ -34,9 +34,9 @@ Bytes as_bytes(const fabric::Endpoint& endpoint, std::byte* data, std::uint64_t 
 std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid,
                                             bool create, const std::vector<BlockSpec>& blocks,
                                             const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                            std::uint64_t memory_bytes, std::uint32_t workers,
-                                            std::uint32_t optimizer_threads) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+                                            const std::string& optimizer, std::uint64_t memory_bytes,
+                                            std::uint32_t workers, std::uint32_t optimizer_threads) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
                                               memory_bytes, workers, optimizer_threads);
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::Server>(std::move(config));
@@ -74,7 +74,7 @@ void bind_server(nb::module_& module) {
     nb::class_<fabric::Server>(module, "Server",
                                "The server of one host: an open store, its pipeline and its workers' shared memory.")
         .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
+             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
         .def_prop_ro("initialised", &fabric::Server::initialised)
         .def("files_of", &fabric::Server::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
@@ -125,7 +125,7 @@ void bind_endpoint(nb::module_& module) {
             },
             "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
         .def("begin", &begin, "groups"_a,
-             "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
+             "Starts a step: the optimizer's hyper-parameters, in its own order, for each parameter group.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),
              "Asks for a block; `alone` says that the step's other workers do not, which matters over a network.")
         .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())

@@ -12,10 +12,11 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "kernels/adamw.h"
+#include "bindings/server_parts.h"
 #include "kernels/convert.h"
 #include "kernels/copy.h"
 #include "kernels/crc32c.h"
+#include "kernels/optimizer.h"
 #include "kernels/split.h"
 #include "kernels/sum.h"
 #include "store/error.h"
@@ -82,32 +83,41 @@ class GradientList {
     float scale_;
 };
 
-bool adamw_update(const Vector<float>& master, const Vector<float>& m, const Vector<float>& v,
-                  const std::optional<Vector<std::uint16_t>>& low, std::vector<AnyVector> gradients,
-                  const std::string& dtype, float scale, double learning_rate, double beta1, double beta2,
-                  double epsilon, double weight_decay, std::uint64_t t, std::size_t threads) {
+bool optimizer_update(const std::string& name, const Vector<float>& master, const std::vector<Vector<float>>& states,
+                      const std::optional<Vector<std::uint16_t>>& low, std::vector<AnyVector> gradients,
+                      const std::string& dtype, float scale, const Group& settings, std::uint64_t t,
+                      std::size_t threads) {
+    const kernels::Optimizer& optimizer = get_optimizer(name);
     const GradientList list(std::move(gradients), dtype, scale);
+    kernels::Elements at{.master = master.data(), .low = low ? low->data() : nullptr};
     require_length("master", master.size(), list.elements());
-    require_length("m", m.size(), list.elements());
-    require_length("v", v.size(), list.elements());
+    if (states.size() != optimizer.codes.size()) {
+        throw Error(ErrorKind::invalid, "there are " + std::to_string(states.size()) + " states; expected " +
+                                            std::to_string(optimizer.codes.size()) + " for " + name);
+    }
+    for (std::size_t i = 0; i < states.size(); ++i) {
+        require_length("state " + std::to_string(i), states[i].size(), list.elements());
+        at.states[i] = states[i].data();
+    }
     if (low) require_length("low", low->size(), list.elements());
     if (t == 0) throw Error(ErrorKind::invalid, "t is 0; expected the number of the step, counted from 1");
     if (threads == 0) throw Error(ErrorKind::invalid, "threads is 0; expected at least 1");
-    const kernels::AdamWStep step = kernels::make_adamw_step(learning_rate, beta1, beta2, epsilon, weight_decay, t);
+    const kernels::Step step = optimizer.prepare(make_groups({settings})[0], t);
 
-    float* const planes[] = {master.data(), m.data(), v.data()};
-    std::uint16_t* const copy = low ? low->data() : nullptr;
     std::atomic<bool> finite = true;
     const nb::gil_scoped_release release;
     kernels::split(list.elements(), threads, [&](std::size_t first, std::size_t count) {
         list.with_gradients_from(first, [&](const kernels::Gradients& from) {
-            if (!kernels::adamw_update(planes[0] + first, planes[1] + first, planes[2] + first,
-                                       copy != nullptr ? copy + first : nullptr, from, count, step)) {
-                finite = false;
-            }
+            if (!optimizer.update(kernels::best_instruction_set(), at.from(first), from, count, step)) finite = false;
         });
     });
     return finite;
+}
+
+kernels::StateCode parse_code(const std::string& name) {
+    if (name == "signed") return kernels::StateCode::signed_8bit;
+    if (name == "root") return kernels::StateCode::root_8bit;
+    throw Error(ErrorKind::invalid, "code is '" + name + "'; expected signed or root");
 }
 
 template <class Element>
@@ -115,6 +125,22 @@ nb::ndarray<nb::numpy, Element, nb::ndim<1>> own(std::unique_ptr<Element[]> elem
     Element* const data = elements.release();
     const nb::capsule owner(data, [](void* pointer) noexcept { delete[] static_cast<Element*>(pointer); });
     return nb::ndarray<nb::numpy, Element, nb::ndim<1>>(data, {count}, owner);
+}
+
+auto encode_state(const std::string& code, const Vector<const float>& values, std::uint64_t t) {
+    const kernels::StateCode by = parse_code(code);
+    const std::uint64_t bytes = kernels::plane_bytes(by, values.size());
+    auto plane = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
+    kernels::encode(by, values.data(), reinterpret_cast<std::byte*>(plane.get()), values.size(), t);
+    return own(std::move(plane), bytes);
+}
+
+auto decode_state(const std::string& code, const Vector<const std::uint8_t>& plane, std::size_t elements) {
+    const kernels::StateCode by = parse_code(code);
+    require_length("plane", plane.size(), kernels::plane_bytes(by, elements));
+    auto values = std::make_unique_for_overwrite<float[]>(elements);
+    kernels::decode(by, reinterpret_cast<const std::byte*>(plane.data()), values.get(), elements);
+    return own(std::move(values), elements);
 }
 
 auto sum_gradients(std::vector<AnyVector> gradients, const std::string& dtype, float scale) {
@@ -154,15 +180,21 @@ std::uint32_t crc32c(const AnyBuffer& buffer, std::uint32_t crc) {
 }  // namespace
 
 void bind_kernels(nb::module_& module) {
-    module.def("adamw_update", &adamw_update, "master"_a.noconvert(), "m"_a.noconvert(), "v"_a.noconvert(),
-               "low"_a.noconvert().none(), "gradients"_a.noconvert(), "dtype"_a, "scale"_a, "learning_rate"_a,
-               "beta1"_a, "beta2"_a, "epsilon"_a, "weight_decay"_a, "t"_a, "threads"_a = 1,
-               "Does step `t` (counted from 1) of AdamW in place on float32 master, m and v, and writes master's\n"
-               "bfloat16 copy to `low` (uint16 elements) unless it is None. The gradients (float32, or bfloat16 as\n"
-               "uint16, as `dtype` says) are summed in order and multiplied by `scale`. False: a gradient is not\n"
-               "finite, and all contents are unspecified. luwu.errors.ConfigError: lengths or types do not match.");
+    module.def("optimizer_update", &optimizer_update, "optimizer"_a, "master"_a.noconvert(), "states"_a.noconvert(),
+               "low"_a.noconvert().none(), "gradients"_a.noconvert(), "dtype"_a, "scale"_a, "hyper_parameters"_a, "t"_a,
+               "threads"_a = 1,
+               "Does step `t` (counted from 1) of an optimizer in place on float32 master and states, and writes\n"
+               "master's bfloat16 copy to `low` (uint16 elements) unless it is None. The gradients (float32, or\n"
+               "bfloat16 as uint16, as `dtype` says) are summed in order and multiplied by `scale`. False: a gradient\n"
+               "is not finite, and all contents are unspecified. luwu.errors.ConfigError: lengths or types do not\n"
+               "match.");
     module.def("sum_gradients", &sum_gradients, "gradients"_a.noconvert(), "dtype"_a, "scale"_a = 1.0F,
-               "The float32 sum, in order, of the gradients (as for adamw_update), multiplied by `scale`.");
+               "The float32 sum, in order, of the gradients (as for optimizer_update), multiplied by `scale`.");
+    module.def("encode_state", &encode_state, "code"_a, "values"_a.noconvert(), "t"_a,
+               "The bytes of a plane of optimizer states of 8 bits, `signed` or the `root` of numbers that are not\n"
+               "negative, at update `t`: see docs/optimizers.md.");
+    module.def("decode_state", &decode_state, "code"_a, "plane"_a.noconvert(), "elements"_a,
+               "The float32 values that such a plane holds.");
     module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
                "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
     module.def("copy_past_cache", &copy_past_cache, "target"_a.noconvert(), "source"_a.noconvert(),

@@ -25,12 +25,12 @@ namespace {
 std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
                                                const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads, const std::string& address,
-                                               std::uint16_t port, std::uint64_t job, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls, bool one_of_several,
-                                               std::optional<std::uint64_t> at_step) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+                                               const std::string& optimizer, std::uint64_t memory_bytes,
+                                               std::uint32_t workers, std::uint32_t optimizer_threads,
+                                               const std::string& address, std::uint16_t port, std::uint64_t job,
+                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
+                                               bool one_of_several, std::optional<std::uint64_t> at_step) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
                                               memory_bytes, workers, optimizer_threads);
     config.one_of_several = one_of_several;
     config.at_step = at_step;
@@ -74,8 +74,8 @@ void bind_tcp_server(nb::module_& module) {
                           "The server of workers on other hosts: an open store behind TCP or TLS.");
     bind_core(type, [](auto& self) -> auto& { return self.core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
+             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a,
+             "port"_a, "job"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
              "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)
@@ -96,7 +96,7 @@ void bind_tcp_server(nb::module_& module) {
                 self.core().begin(worker, settings);
             },
             "worker"_a, "groups"_a,
-            "Starts a worker's step: (lr, beta1, beta2, eps, weight_decay) for each parameter group.")
+            "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group.")
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {

@@ -1,18 +1,20 @@
 #include "bindings/server_parts.h"
 
+#include <algorithm>
+
 namespace nb = nanobind;
 
 namespace luwu::bindings {
 
 fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                                  const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                 std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
-                                 std::uint32_t optimizer_threads) {
+                                 std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes,
+                                 std::uint32_t workers, std::uint32_t optimizer_threads) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);
     config.mode = create ? store::OpenMode::create : store::OpenMode::open;
-    config.shape = make_shape(blocks, parameter_dtype, chunk_elements);
+    config.shape = make_shape(blocks, parameter_dtype, chunk_elements, optimizer);
     for (const BlockSpec& block : blocks) config.held.push_back(block.held);
     config.memory_bytes = memory_bytes;
     config.workers = workers;
@@ -22,8 +24,13 @@ fabric::ServerConfig make_config(const std::vector<std::string>& folders, const 
 
 std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups) {
     std::vector<pipeline::GroupSettings> settings;
-    for (const auto& [learning_rate, beta1, beta2, epsilon, weight_decay] : groups) {
-        settings.push_back({learning_rate, beta1, beta2, epsilon, weight_decay});
+    for (const Group& group : groups) {
+        if (group.size() > kernels::kHyperParameters) {
+            throw Error(ErrorKind::invalid, "a parameter group has " + std::to_string(group.size()) +
+                                                " hyper-parameters; expected at most " +
+                                                std::to_string(kernels::kHyperParameters));
+        }
+        std::copy(group.begin(), group.end(), settings.emplace_back().begin());
     }
     return settings;
 }

@@ -13,14 +13,14 @@
 
 namespace luwu::bindings {
 
-using Group = std::tuple<double, double, double, double, double>;  // lr, beta1, beta2, eps, weight_decay
+using Group = std::vector<double>;  // an optimizer's settings of one parameter group, in its own order
 using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
 [[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
                                                const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads);
+                                               const std::string& optimizer, std::uint64_t memory_bytes,
+                                               std::uint32_t workers, std::uint32_t optimizer_threads);
 [[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
 [[nodiscard]] std::optional<std::string> failure_of(const fabric::ParameterServer& server);

@@ -22,15 +22,25 @@ using namespace nb::literals;
 namespace luwu::bindings {
 
 store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                             std::uint64_t chunk_elements) {
+                             std::uint64_t chunk_elements, const std::string& optimizer) {
     store::StoreShape shape;
     if (parameter_dtype != "float32" && parameter_dtype != "bfloat16") {
         throw Error(ErrorKind::invalid, "parameter dtype is '" + parameter_dtype + "'; expected float32 or bfloat16");
     }
     shape.parameter_dtype = parameter_dtype == "float32" ? kernels::Dtype::float32 : kernels::Dtype::bfloat16;
     shape.chunk_elements = chunk_elements;
+    shape.optimizer = &get_optimizer(optimizer);
     for (const BlockSpec& block : blocks) shape.blocks.push_back({block.name, block.elements, block.trainable});
     return shape;
+}
+
+const kernels::Optimizer& get_optimizer(const std::string& name) {
+    if (const kernels::Optimizer* const found = kernels::find_optimizer(name)) return *found;
+    std::string known;
+    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+        known += (known.empty() ? "" : ", ") + std::string(optimizer->name);
+    }
+    throw Error(ErrorKind::invalid, "optimizer is '" + name + "'; expected one of " + known);
 }
 
 store::Uuid make_uuid(const std::string& bytes) {
@@ -54,8 +64,9 @@ nb::object as_array(std::vector<Value> values) {
 }
 
 store::Layout make_layout(const std::vector<std::string>& folders, const std::vector<BlockSpec>& blocks,
-                          const std::string& parameter_dtype, std::uint64_t chunk_elements) {
-    return {make_shape(blocks, parameter_dtype, chunk_elements), static_cast<std::uint32_t>(folders.size())};
+                          const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                          const std::string& optimizer) {
+    return {make_shape(blocks, parameter_dtype, chunk_elements, optimizer), static_cast<std::uint32_t>(folders.size())};
 }
 
 std::span<const store::ChunkPlace> chunks_of(const store::Layout& layout, std::uint32_t block) {
@@ -85,8 +96,8 @@ nb::tuple as_tuple(store::Contents contents) {
 class StoreReader {
   public:
     StoreReader(const std::vector<std::string>& folders, const std::string& uuid, const std::vector<BlockSpec>& blocks,
-                const std::string& parameter_dtype, std::uint64_t chunk_elements)
-        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
+                const std::string& parameter_dtype, std::uint64_t chunk_elements, const std::string& optimizer)
+        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements, optimizer), make_uuid(uuid),
                  store::OpenMode::read_only) {}
 
     [[nodiscard]] const store::CommitRecord& committed() const { return store_.committed(); }
@@ -136,8 +147,10 @@ using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 class StoreWriter {
   public:
     StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements)
-        : store_(std::in_place, folders, make_layout(folders, blocks, parameter_dtype, chunk_elements), make_uuid(uuid),
+                const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                const std::string& optimizer)
+        : store_(std::in_place, folders, make_layout(folders, blocks, parameter_dtype, chunk_elements, optimizer),
+                 make_uuid(uuid),
                  create ? store::OpenMode::create : store::OpenMode::open) {}
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
@@ -210,8 +223,8 @@ void bind_store(nb::module_& module) {
 
     nb::class_<StoreReader>(module, "StoreReader", "Reads a committed store that may be open elsewhere.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, const std::vector<BlockSpec>&,
-                      const std::string&, std::uint64_t>(),
-             "folders"_a, "uuid"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a)
+                      const std::string&, std::uint64_t, const std::string&>(),
+             "folders"_a, "uuid"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a)
         .def_prop_ro("step", [](const StoreReader& self) { return self.committed().step; })
         .def_prop_ro("attempts", [](const StoreReader& self) { return self.committed().attempts; })
         .def_prop_ro("rolled_back", [](const StoreReader& self) { return self.committed().rolled_back; })
@@ -221,15 +234,16 @@ void bind_store(nb::module_& module) {
             "Committed steps that a server can open the store at, the newest first; none before there are values.")
         .def_prop_ro("counts", [](const StoreReader& self) { return self.committed().counts; })
         .def("read_block", &StoreReader::read_block, "block"_a,
-             "Parameters as bytes, and the list of fp32 states [master,] m, v of one block; all checksums compared.")
+             "Parameters as bytes, and the list of fp32 states of one block: [master,] and the optimizer's, such as m "
+             "and v; all checksums compared.")
         .def("chunks", &StoreReader::chunks, "block"_a, "(first element, elements) of each chunk of a block.")
         .def("read_chunk", &StoreReader::read_chunk, "block"_a, "chunk"_a, "states"_a,
              "As read_block, of one chunk; without states only its parameters are read.");
 
     nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
-                      const std::string&, std::uint64_t>(),
-             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a)
+                      const std::string&, std::uint64_t, const std::string&>(),
+             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a)
         .def_prop_ro("initialised", &StoreWriter::initialised, "Whether anything was committed.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
              "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")

@@ -16,8 +16,11 @@ struct BlockSpec {
     bool held = false;
 };
 
+// What a worker knows of a shape needs neither the store's chunks nor its states.
 [[nodiscard]] store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                           std::uint64_t chunk_elements);
+                                           std::uint64_t chunk_elements = store::kChunkStep,
+                                           const std::string& optimizer = kernels::adamw.name);
+[[nodiscard]] const kernels::Optimizer& get_optimizer(const std::string& name);  // throws Error(invalid)
 [[nodiscard]] store::Uuid make_uuid(const std::string& bytes);
 
 }  // namespace luwu::bindings

@@ -27,13 +27,16 @@ struct UdpPlace {
     std::uint16_t port;
 };
 
-std::unique_ptr<fabric::UdpServer> make_server(
-    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
-    const std::string& parameter_dtype, std::uint64_t chunk_elements, std::uint64_t memory_bytes, std::uint32_t workers,
-    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
-    const std::string& udp_address, std::uint16_t udp_port, const fabric::Timing& timing,
-    const std::optional<TlsFiles>& tls, bool one_of_several, std::optional<std::uint64_t> at_step) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements,
+std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
+                                               bool create, const std::vector<BlockSpec>& blocks,
+                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
+                                               const std::string& optimizer, std::uint64_t memory_bytes,
+                                               std::uint32_t workers, std::uint32_t optimizer_threads,
+                                               const std::string& address, std::uint16_t port, std::uint64_t job,
+                                               const std::string& udp_address, std::uint16_t udp_port,
+                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
+                                               bool one_of_several, std::optional<std::uint64_t> at_step) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
                                               memory_bytes, workers, optimizer_threads);
     config.one_of_several = one_of_several;
     config.at_step = at_step;
@@ -55,9 +58,10 @@ void bind_server(nb::module_& module) {
                           "The server of workers whose steps come over UDP, through switches; the rest over TCP.");
     bind_core(type, [](auto& self) -> auto& { return self.side().core(); });
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a,
-             "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false,
-             "at_step"_a = nb::none(), "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
+             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a,
+             "port"_a, "job"_a, "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(),
+             "one_of_several"_a = false, "at_step"_a = nb::none(),
+             "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
         .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
         .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
         .def(

@@ -1,34 +1,25 @@
-// AdamW in one pass over memory.
+// AdamW's rule, for its two optimizers: with states as they are, and with states of 8 bits.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
-#include "kernels/gradients.h"
-#include "kernels/instruction_set.h"
+#include "kernels/elementwise.h"
+#include "kernels/moments.h"
 
 namespace luwu::kernels {
 
-/// The constants of one optimizer step, in double precision; bias_correctionK is 1 - betaK^t.
-struct AdamWStep {
-    double learning_rate;
-    double beta1;
-    double beta2;
-    double epsilon;
-    double weight_decay;
-    double bias_correction1;
-    double bias_correction2;
+/// The mathematics of torch.optim.AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019).
+/// Settings: lr, beta1, beta2, eps, weight_decay. States: m, v.
+struct AdamW {
+    static constexpr std::size_t kStates = 2;
+    float decay;
+    Moments moments;
+
+    static AdamW at(const HyperParameters& by, std::uint64_t t) {
+        return {static_cast<float>(1.0 - by[0] * by[4]), Moments::at(by[0], by[1], by[2], by[3], t)};
+    }
+
+    LUWU_INLINE float apply(float master, float gradient, float& m, float& v) const {
+        return decay * master - moments.apply(gradient, m, v);
+    }
 };
-
-/// `t` counts steps from one. Powers are taken by repeated multiplication, so no mathematics library changes the bits.
-[[nodiscard]] AdamWStep make_adamw_step(double learning_rate, double beta1, double beta2, double epsilon,
-                                        double weight_decay, std::uint64_t t);
-
-/// Updates `elements` float32 values of master, m and v in place and writes their bfloat16 copy to `low` unless it is
-/// null. The mathematics are those of torch.optim.AdamW (Loshchilov and Hutter, Decoupled Weight Decay Regularization,
-/// 2019), the bits are the same on every instruction set. Pointers need their element's alignment only; buffers must
-/// not overlap. Returns false when a scaled, summed gradient is not finite: all contents are then unspecified.
-[[nodiscard]] bool adamw_update(float* master, float* m, float* v, std::uint16_t* low, const Gradients& gradients,
-                                std::size_t elements, const AdamWStep& step);
 
 }  // namespace luwu::kernels

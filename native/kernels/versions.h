@@ -5,10 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/adamw.h"
 #include "kernels/fixed_point.h"
 #include "kernels/gradients.h"
 #include "kernels/instruction_set.h"
+#include "kernels/state_code.h"
 
 namespace luwu::kernels::versions {
 
@@ -17,9 +17,6 @@ void float_to_bfloat16(InstructionSet set, const float* source, std::uint16_t* t
 void bfloat16_to_float(InstructionSet set, const std::uint16_t* source, float* target, std::size_t count);
 
 void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
-
-[[nodiscard]] bool adamw_update(InstructionSet set, float* master, float* m, float* v, std::uint16_t* low,
-                                const Gradients& gradients, std::size_t elements, const AdamWStep& step);
 
 void fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
                      std::uint8_t* exponents);
@@ -38,6 +35,17 @@ void add_floats(InstructionSet set, void* sum, const void* addend, std::size_t e
 
 [[nodiscard]] std::uint64_t weighted_sum(InstructionSet set, const std::uint32_t* weights, const void* values,
                                          std::size_t bytes, FixedForm form);
+
+void encode(InstructionSet set, StateCode code, const float* values, std::byte* plane, std::size_t elements,
+            std::uint64_t t);
+
+void decode(InstructionSet set, StateCode code, const std::byte* plane, float* values, std::size_t elements);
+
+void split_master(InstructionSet set, const float* master, std::uint16_t* copy, std::uint16_t* remainder,
+                  std::size_t count);
+
+void join_master(InstructionSet set, const std::uint16_t* copy, const std::uint16_t* remainder, float* master,
+                 std::size_t count);
 
 /// The checksum CRC32C by table, by the processor's instruction (where has_crc32c_instruction()), and by folding (where
 /// has_crc32c_folding()).

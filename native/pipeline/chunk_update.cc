@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/crc32c.h"
+#include "kernels/remainder.h"
 
 namespace luwu::pipeline {
 
@@ -12,24 +13,31 @@ namespace {
 
 // One tile of every plane stays in the second-level cache between the checksum, the update and the checksum again.
 constexpr std::uint64_t kTileElements = 8192;
+static_assert(kTileElements % kernels::kCellElements == 0);
 
 class Updater {
   public:
     explicit Updater(const ChunkUpdate& update)
-        : update_(update), size_(kernels::size_of(update.dtype)), planes_(update.place->state_planes) {
+        : update_(update),
+          size_(kernels::size_of(update.dtype)),
+          low_(update.dtype != kernels::Dtype::float32),
+          planes_(update.place->state_planes) {
+        if (low_) codes_[0] = update.optimizer->master;
+        std::ranges::copy(update.optimizer->codes, codes_.begin() + (low_ ? 1 : 0));
         for (std::uint32_t plane = 0; plane < planes_; ++plane) {
-            state_[plane] = update.states + store::kPage + plane * update.place->state_plane_bytes;
+            state_[plane] = update.states + update.place->plane_offset(plane);
+            coded_ = coded_ || codes_[plane] != StateCode::float32;
         }
         segment_ = std::upper_bound(update.segments.begin(), update.segments.end(), update.place->first_element,
                                     [](std::uint64_t element, const Segment& s) { return element < s.end; });
     }
 
     ChunkUpdateResult run() {
-        std::array<std::uint32_t, 3> before{};
+        Checksums before{};
         for (std::uint64_t first = 0; first < update_.place->elements; first += kTileElements) {
             const std::uint64_t elements = std::min(kTileElements, update_.place->elements - first);
             if (update_.verify) add_states(before, first, elements);
-            result_.finite &= update_tile(first, elements);
+            result_.finite &= coded_ ? update_cells(first, elements) : update_run(first, elements, where(first));
             if (!result_.finite) return result_;
             add_states(result_.state_crc, first, elements);
             result_.parameter_crc =
@@ -40,20 +48,26 @@ class Updater {
     }
 
   private:
-    bool update_tile(std::uint64_t first, std::uint64_t elements) {
-        const std::uint64_t tile_end = first + elements;
+    using Checksums = std::array<std::uint32_t, store::kMaximumPlanes>;
+    using StateCode = kernels::StateCode;
+
+    // Elements `first` on, which lie at `at`, each with its parameter group's settings.
+    bool update_run(std::uint64_t first, std::uint64_t elements, const kernels::Elements& at) {
+        const std::uint64_t start = first;
+        const std::uint64_t run_end = first + elements;
         bool finite = true;
-        while (first < tile_end) {
+        while (first < run_end) {
             const std::uint64_t segment_end = segment_->end - update_.place->first_element;
-            const std::uint64_t end = std::min(tile_end, segment_end);
-            finite &= update_range(first, end - first, update_.groups[segment_->group]);
+            const std::uint64_t end = std::min(run_end, segment_end);
+            finite &= update_range(first, end - first, at.from(first - start), update_.groups[segment_->group]);
             if (end == segment_end) ++segment_;
             first = end;
         }
         return finite;
     }
 
-    bool update_range(std::uint64_t first, std::uint64_t elements, const kernels::AdamWStep& step) {
+    bool update_range(std::uint64_t first, std::uint64_t elements, const kernels::Elements& at,
+                      const kernels::Step& step) {
         std::array<const void*, 64> few{};
         std::vector<const void*> many;
         const void** buffers = few.data();
@@ -65,24 +79,77 @@ class Updater {
             buffers[worker] = update_.gradients[worker] + first * kernels::size_of(update_.gradient_dtype);
         }
         const kernels::Gradients gradients{buffers, update_.gradients.size(), update_.gradient_dtype, update_.scale};
-        const bool low = update_.dtype == kernels::Dtype::bfloat16;
-        auto* master = low ? plane(0, first) : reinterpret_cast<float*>(update_.parameters) + first;
-        auto* copy = low ? reinterpret_cast<std::uint16_t*>(update_.parameters) + first : nullptr;
-        return kernels::adamw_update(master, plane(low ? 1 : 0, first), plane(low ? 2 : 1, first), copy, gradients,
-                                     elements, step);
+        return update_.optimizer->update(kernels::best_instruction_set(), at, gradients, elements, step);
     }
 
-    float* plane(std::uint32_t index, std::uint64_t first) const {
-        return reinterpret_cast<float*>(state_[index]) + first;
+    // A cell at a time is decoded, updated and encoded in the first-level cache.
+    bool update_cells(std::uint64_t first, std::uint64_t elements) {
+        bool finite = true;
+        for (const std::uint64_t end = first + elements; first < end; first += kernels::kCellElements) {
+            const std::uint64_t count = std::min<std::uint64_t>(kernels::kCellElements, end - first);
+            const kernels::Elements at = decode(first, count);
+            finite &= update_run(first, count, at);
+            if (finite) encode(first, count, at);
+        }
+        return finite;
     }
 
-    void add_states(std::array<std::uint32_t, 3>& crcs, std::uint64_t first, std::uint64_t elements) const {
-        std::array<const void*, 3> data{};
+    [[nodiscard]] kernels::Elements where(std::uint64_t first) {
+        kernels::Elements at;
+        at.master = reinterpret_cast<float*>(low_ ? plane(0, first) : update_.parameters + first * size_);
+        at.low = low_ ? copy(first) : nullptr;
+        for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
+            at.states[i] = reinterpret_cast<float*>(plane(own, first));
+        }
+        return at;
+    }
+
+    [[nodiscard]] kernels::Elements decode(std::uint64_t first, std::uint64_t count) {
+        kernels::Elements at = where(first);
+        if (low_ && codes_[0] == StateCode::remainder) {
+            kernels::join_master(copy(first), remainder(first), cell_[0].data(), count);
+            at.master = cell_[0].data();
+            at.low = nullptr;
+        }
+        for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
+            if (codes_[own] == StateCode::float32) continue;
+            at.states[i] = cell_[1 + i].data();
+            kernels::decode(codes_[own], plane(own, first), at.states[i], count);
+        }
+        return at;
+    }
+
+    void encode(std::uint64_t first, std::uint64_t count, const kernels::Elements& at) {
+        if (low_ && codes_[0] == StateCode::remainder) {
+            kernels::split_master(at.master, copy(first), remainder(first), count);
+        }
+        for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
+            if (codes_[own] == StateCode::float32) continue;
+            kernels::encode(codes_[own], at.states[i], plane(own, first), count, update_.count);
+        }
+    }
+
+    // Where a state plane has element `first`, which begins a tile or a cell.
+    [[nodiscard]] std::byte* plane(std::uint32_t index, std::uint64_t first) const {
+        return state_[index] + kernels::plane_bytes(codes_[index], first);
+    }
+    [[nodiscard]] std::uint16_t* copy(std::uint64_t first) const {
+        return reinterpret_cast<std::uint16_t*>(update_.parameters) + first;
+    }
+    [[nodiscard]] std::uint16_t* remainder(std::uint64_t first) const {
+        return reinterpret_cast<std::uint16_t*>(plane(0, first));
+    }
+
+    void add_states(Checksums& crcs, std::uint64_t first, std::uint64_t elements) const {
+        std::array<const void*, store::kMaximumPlanes> data{};
         for (std::uint32_t i = 0; i < planes_; ++i) data[i] = plane(i, first);
-        kernels::crc32c_parallel(crcs.data(), data.data(), planes_, elements * sizeof(float));
+        if (!coded_) return kernels::crc32c_parallel(crcs.data(), data.data(), planes_, elements * sizeof(float));
+        for (std::uint32_t i = 0; i < planes_; ++i) {
+            crcs[i] = kernels::crc32c(crcs[i], data[i], kernels::plane_bytes(codes_[i], elements));
+        }
     }
 
-    void compare(const std::array<std::uint32_t, 3>& before) {
+    void compare(const Checksums& before) {
         store::ChunkHeader header;
         std::memcpy(&header, update_.states, sizeof header);
         for (std::uint32_t i = planes_; i-- > 0;) {
@@ -92,10 +159,14 @@ class Updater {
 
     const ChunkUpdate& update_;
     std::uint64_t size_;
+    bool low_;
+    bool coded_ = false;
     std::uint32_t planes_;
-    std::array<std::byte*, 3> state_{};
+    std::array<StateCode, store::kMaximumPlanes> codes_{};
+    std::array<std::byte*, store::kMaximumPlanes> state_{};
     std::span<const Segment>::iterator segment_;
     ChunkUpdateResult result_;
+    alignas(64) std::array<std::array<float, kernels::kCellElements>, store::kMaximumPlanes> cell_;  // of a coded chunk
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Step 5 for one chunk: checksums of what was read, AdamW, checksums of what will be written, in one pass over memory.
+// Step 5 for one chunk: checksums of what was read, the update, checksums of what will be written, in one pass over
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/adamw.h"
+#include "kernels/optimizer.h"
 #include "store/chunk_store.h"
 
 namespace luwu::pipeline {
@@ -19,6 +20,8 @@ struct Segment {
 
 struct ChunkUpdate {
     const store::ChunkPlace* place = nullptr;
+    const kernels::Optimizer* optimizer = nullptr;
+    std::uint64_t count = 0;                                  // of the chunk's updates, this one among them
     kernels::Dtype dtype = kernels::Dtype::float32;           // of the parameters
     kernels::Dtype gradient_dtype = kernels::Dtype::float32;  // of all gradients
     std::byte* parameters = nullptr;                          // of this chunk, in the window
@@ -26,7 +29,7 @@ struct ChunkUpdate {
     std::vector<const std::byte*> gradients;                  // one per worker, at this chunk
     float scale = 1.0F;                                       // of their sum: 1 / workers, so that they are averaged
     std::span<const Segment> segments;                        // of the block
-    std::span<const kernels::AdamWStep> groups;
+    std::span<const kernels::Step> groups;
     bool verify = false;  // the states came from the disk
 };
 
@@ -34,7 +37,7 @@ struct ChunkUpdateResult {
     bool finite = true;
     std::uint32_t damaged_plane = 0;  // 0: none; else the first state plane (from 1) whose checksum is wrong
     std::uint32_t parameter_crc = 0;  // of the updated contents
-    std::array<std::uint32_t, 3> state_crc{};
+    std::array<std::uint32_t, store::kMaximumPlanes> state_crc{};
 };
 
 [[nodiscard]] ChunkUpdateResult update_chunk(const ChunkUpdate& update);

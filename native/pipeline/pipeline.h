@@ -26,15 +26,7 @@
 
 namespace luwu::pipeline {
 
-// Hyper-parameters of one parameter group for one step.
-struct GroupSettings {
-    double learning_rate = 0;
-    double beta1 = 0;
-    double beta2 = 0;
-    double epsilon = 0;
-    double weight_decay = 0;
-    bool operator==(const GroupSettings&) const = default;
-};
+using GroupSettings = kernels::HyperParameters;  // of one parameter group for one step
 
 struct PipelineSettings {
     ResidencyPlan plan;

@@ -21,8 +21,9 @@ void Pipeline::begin_update(std::uint32_t block) {
     entry.phase = Block::Phase::updating;
     ++updating_blocks_;
     // The update writes a bf16 copy anew from the master: it needs the copy's place, not its contents.
-    const bool low = layout_.shape().parameter_dtype == kernels::Dtype::bfloat16;
-    if (low && window_.state(block) == WindowCache::State::absent && window_.place(block)) window_.read_done(block);
+    if (layout_.states_have_master() && window_.state(block) == WindowCache::State::absent && window_.place(block)) {
+        window_.read_done(block);
+    }
     if (window_.state(block) == WindowCache::State::resident) return start_chunks(block);
     entry.update_needs_parameters = true;
     want_parameters(block);
@@ -145,7 +146,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
     const auto begin = std::chrono::steady_clock::now();
     const store::ChunkPlace& place = layout_.chunks()[chunk];
     ChunkUpdate update;
-    std::vector<kernels::AdamWStep> groups;
+    const kernels::Optimizer& optimizer = *layout_.shape().optimizer;
+    std::vector<kernels::Step> groups;
     std::uint64_t count = 0;
     {
         const std::lock_guard lock(mutex_);
@@ -153,10 +155,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
         Block& block = blocks_[place.block];
         ++block.chunks_in_hand;
         count = block.count;
-        for (const GroupSettings& group : groups_) {
-            groups.push_back(kernels::make_adamw_step(group.learning_rate, group.beta1, group.beta2, group.epsilon,
-                                                      group.weight_decay, count + 1));
-        }
+        for (const GroupSettings& group : groups_) groups.push_back(optimizer.prepare(group, count + 1));
         const std::uint64_t offset = place.first_element * layout_.parameter_size();
         const std::uint64_t gradient_offset = place.first_element * kernels::size_of(gradient_dtype());
         for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + gradient_offset);
@@ -167,6 +166,8 @@ void Pipeline::update_one(std::uint32_t chunk) {
     }
     update.place = &place;
     update.dtype = layout_.shape().parameter_dtype;
+    update.optimizer = &optimizer;
+    update.count = count + 1;
     update.gradient_dtype = gradient_dtype();
     update.scale = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
     update.groups = groups;

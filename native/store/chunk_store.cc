@@ -114,6 +114,7 @@ void ChunkStore::create_data_file(const std::string& folder, std::uint32_t strip
     header.chunk_elements = layout_.shape().chunk_elements;
     header.file_bytes = layout_.file_bytes(stripe);
     header.uuid = uuid_;
+    header.optimizer = layout_.shape().optimizer->number;
     seal(header);
     const AlignedBuffer page(kPage);
     std::memcpy(page.data(), &header, sizeof header);
@@ -165,9 +166,9 @@ void ChunkStore::check_file(const File& file, std::uint32_t stripe) const {
                                             " here: name the folders in the order in which the store was made");
     }
     if (header.chunk_elements != layout_.shape().chunk_elements || header.parameter_bytes != layout_.parameter_size() ||
-        header.file_bytes != expected) {
+        header.file_bytes != expected || header.optimizer != layout_.shape().optimizer->number) {
         throw Error(ErrorKind::corrupt,
-                    file.path() + " at offset 0 describes another layout than the store's manifest");
+                    file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
     }
     if (found < expected) {
         throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found) +
@@ -265,7 +266,7 @@ void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place
 
 Error ChunkStore::damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const {
     std::uint64_t offset = place.record_offset(count);
-    if (plane > 0) offset += place.parameter_bytes + kPage + (plane - 1) * place.state_plane_bytes;
+    if (plane > 0) offset += place.parameter_bytes + place.plane_offset(plane - 1);
     return {ErrorKind::corrupt, files_[place.stripe].path() + " at offset " + std::to_string(offset) + " (block '" +
                                     layout_.shape().blocks[place.block].name + "', chunk " +
                                     std::to_string(place.chunk) + ", plane " + std::to_string(plane) +

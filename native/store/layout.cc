@@ -13,6 +13,8 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
         throw Error(ErrorKind::invalid, "chunk_elements is " + std::to_string(shape_.chunk_elements) +
                                             "; expected a positive multiple of " + std::to_string(kChunkStep));
     }
+    if (shape_.parameter_dtype != kernels::Dtype::float32) plane_codes_.push_back(shape_.optimizer->master);
+    for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_.push_back(code);
     file_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
     std::uint32_t next_stripe = 0;
     for (std::uint32_t block = 0; block < shape_.blocks.size(); ++block) {
@@ -30,8 +32,10 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
             place.first_element = first;
             place.elements = std::min(step, spec.elements - first);
             place.parameter_bytes = round_up(place.elements * parameter_size(), kPage);
-            place.state_planes = spec.trainable ? state_planes() : 0;
-            place.state_plane_bytes = spec.trainable ? round_up(place.elements * sizeof(float), kPage) : 0;
+            place.state_planes = spec.trainable ? static_cast<std::uint32_t>(plane_codes_.size()) : 0;
+            for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
+                place.plane_bytes[plane] = kernels::plane_bytes(plane_codes_[plane], place.elements);
+            }
             place.offset = file_bytes_[next_stripe];
             file_bytes_[next_stripe] += place.record_bytes() * (spec.trainable ? 2 : 1);
             next_stripe = (next_stripe + 1) % stripes;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/optimizer.h"
 
 namespace luwu::store {
 
@@ -23,8 +24,12 @@ struct BlockShape {
     bool trainable = true;
 };
 
+// State planes of a chunk at most, as many as its header has checksums for: a master, and an optimizer's own.
+inline constexpr std::size_t kMaximumPlanes = 1 + kernels::kMaximumStates;
+
 struct StoreShape {
     kernels::Dtype parameter_dtype = kernels::Dtype::float32;
+    const kernels::Optimizer* optimizer = &kernels::adamw;  // decides on the state planes
     std::uint64_t chunk_elements = 1U << 20;  // upper bound; a block is divided into equal chunks of at most this
     std::vector<BlockShape> blocks;
 };
@@ -37,13 +42,18 @@ struct ChunkPlace {
     bool trainable = true;
     std::uint64_t first_element = 0;
     std::uint64_t elements = 0;
-    std::uint64_t parameter_bytes = 0;    // of the parameter plane, padded to pages
-    std::uint64_t state_plane_bytes = 0;  // of one fp32 state plane, padded to pages; 0 when frozen
-    std::uint32_t state_planes = 0;
-    std::uint64_t offset = 0;  // of version 0 in the stripe's file
+    std::uint64_t parameter_bytes = 0;                        // of the parameter plane, padded to pages
+    std::uint32_t state_planes = 0;                           // 0 when frozen
+    std::array<std::uint64_t, kMaximumPlanes> plane_bytes{};  // of each state plane, without padding
+    std::uint64_t offset = 0;                                 // of version 0 in the stripe's file
 
-    // Header page and state planes: one contiguous run on disk and in memory.
-    [[nodiscard]] std::uint64_t state_bytes() const { return kPage + state_plane_bytes * state_planes; }
+    // Header page and state planes, each padded to pages: one contiguous run on disk and in memory.
+    [[nodiscard]] std::uint64_t plane_offset(std::uint32_t plane) const {
+        std::uint64_t offset_in_states = kPage;
+        for (std::uint32_t i = 0; i < plane; ++i) offset_in_states += round_up(plane_bytes[i], kPage);
+        return offset_in_states;
+    }
+    [[nodiscard]] std::uint64_t state_bytes() const { return plane_offset(state_planes); }
     [[nodiscard]] std::uint64_t record_bytes() const { return parameter_bytes + state_bytes(); }
     [[nodiscard]] std::uint64_t record_offset(std::uint64_t count) const {
         return offset + (trainable ? (count & 1U) * record_bytes() : 0);
@@ -66,13 +76,17 @@ class Layout {
     [[nodiscard]] std::uint64_t parameter_size() const { return kernels::size_of(shape_.parameter_dtype); }
     // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
     [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;
-    // fp32 state planes of a trainable chunk: m, v, and before them the master where the parameters are bf16.
-    [[nodiscard]] std::uint32_t state_planes() const {
-        return shape_.parameter_dtype == kernels::Dtype::float32 ? 2 : 3;
+    // How the state planes of a trainable chunk are kept: the optimizer's, and before them the master where the
+    // parameters are bf16.
+    [[nodiscard]] std::span<const kernels::StateCode> plane_codes() const { return plane_codes_; }
+    // Whether an update needs nothing of the parameters on disk: the master is in the states, whole.
+    [[nodiscard]] bool states_have_master() const {
+        return shape_.parameter_dtype != kernels::Dtype::float32 && plane_codes_[0] == kernels::StateCode::float32;
     }
 
   private:
     StoreShape shape_;
+    std::vector<kernels::StateCode> plane_codes_;
     std::vector<ChunkPlace> chunks_;
     std::vector<std::uint32_t> first_chunk_;  // block_count + 1 entries
     std::vector<std::uint64_t> file_bytes_;

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "kernels/crc32c.h"
+#include "kernels/remainder.h"
 #include "store/aligned_buffer.h"
 
 namespace luwu::store {
@@ -15,15 +16,24 @@ void read(const ChunkStore& store, const ChunkPlace& place, IoRequest request) {
 }
 
 std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
-                                 std::uint32_t plane, const std::byte* states) {
+                                 std::uint32_t plane, const std::byte* record) {
+    const std::byte* states = record + place.parameter_bytes;
     ChunkHeader header;
     std::memcpy(&header, states, sizeof header);
-    const std::byte* data = states + kPage + plane * place.state_plane_bytes;
-    if (kernels::crc32c(0, data, place.elements * sizeof(float)) != header.state_crc[plane]) {
+    const std::byte* data = states + place.plane_offset(plane);
+    if (kernels::crc32c(0, data, place.plane_bytes[plane]) != header.state_crc[plane]) {
         throw store.damaged(place, count, plane + 1);
     }
     std::vector<float> values(place.elements);
-    std::memcpy(values.data(), data, place.elements * sizeof(float));
+    const kernels::StateCode code = store.layout().plane_codes()[plane];
+    if (code == kernels::StateCode::float32) {
+        std::memcpy(values.data(), data, place.elements * sizeof(float));
+    } else if (code == kernels::StateCode::remainder) {
+        kernels::join_master(reinterpret_cast<const std::uint16_t*>(record),
+                             reinterpret_cast<const std::uint16_t*>(data), values.data(), place.elements);
+    } else {
+        kernels::decode(code, data, values.data(), place.elements);
+    }
     return values;
 }
 
@@ -45,7 +55,7 @@ ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool 
     contents.parameters.assign(record.data(), record.data() + bytes);
     if (with_states) {
         for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-            contents.states.push_back(checked_state(store, place, count, plane, states));
+            contents.states.push_back(checked_state(store, place, count, plane, record.data()));
         }
     }
     return contents;
@@ -56,7 +66,7 @@ BlockContents read_block(const ChunkStore& store, std::uint32_t block) {
     const BlockShape& shape = layout.shape().blocks[block];
     BlockContents contents;
     contents.parameters.reserve(shape.elements * layout.parameter_size());
-    if (shape.trainable) contents.states.resize(layout.state_planes());
+    if (shape.trainable) contents.states.resize(layout.plane_codes().size());
     for (const ChunkPlace& place : layout.chunks_of(block)) {
         const ChunkContents chunk = read_chunk(store, place, true);
         contents.parameters.insert(contents.parameters.end(), chunk.parameters.begin(), chunk.parameters.end());

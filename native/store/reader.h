@@ -10,7 +10,7 @@ namespace luwu::store {
 
 struct Contents {
     std::vector<std::byte> parameters;       // in the store's parameter dtype
-    std::vector<std::vector<float>> states;  // [master,] m, v; empty for a frozen block
+    std::vector<std::vector<float>> states;  // [master,] and the optimizer's; none for a frozen block
 };
 
 using BlockContents = Contents;

@@ -25,8 +25,8 @@ struct FileHeader {
     std::uint64_t chunk_elements = 0;
     std::uint64_t file_bytes = 0;
     Uuid uuid{};
-    std::uint32_t reserved = 0;
-    std::uint32_t crc = 0;  // CRC32C of everything before
+    std::uint32_t optimizer = 0;  // its number: 0 is AdamW
+    std::uint32_t crc = 0;        // CRC32C of everything before
 };
 static_assert(sizeof(FileHeader) == 64);
 
@@ -41,7 +41,7 @@ struct ChunkHeader {
     std::uint64_t count = 0;  // updates this chunk has seen
     Uuid uuid{};
     std::uint32_t parameter_crc = 0;  // of the elements, without padding
-    std::array<std::uint32_t, 3> state_crc{};
+    std::array<std::uint32_t, kMaximumPlanes> state_crc{};
     std::uint32_t reserved = 0;
     std::uint32_t crc = 0;
 };

@@ -4,6 +4,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/crc32c.h"
+#include "kernels/remainder.h"
 #include "store/aligned_buffer.h"
 #include "store/error.h"
 
@@ -21,21 +22,29 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     }
     const AlignedBuffer record(place.record_bytes());  // zeros
     std::byte* states = record.data() + place.parameter_bytes;
-    if (low) {
-        kernels::float_to_bfloat16(values, reinterpret_cast<std::uint16_t*>(record.data()), place.elements);
-    } else {
+    auto* const copy = reinterpret_cast<std::uint16_t*>(record.data());
+    const auto plane_at = [&](std::uint32_t plane) { return states + place.plane_offset(plane); };
+    if (!low) {
         std::memcpy(record.data(), values, place.elements * sizeof(float));
+    } else if (masters > 0 && !store.layout().states_have_master()) {
+        kernels::split_master(values, copy, reinterpret_cast<std::uint16_t*>(plane_at(0)), place.elements);
+    } else {
+        kernels::float_to_bfloat16(values, copy, place.elements);
+        if (masters > 0) std::memcpy(plane_at(0), values, place.elements * sizeof(float));
     }
-    const auto plane_at = [&](std::uint32_t plane) { return states + kPage + plane * place.state_plane_bytes; };
-    if (masters > 0) std::memcpy(plane_at(0), values, place.elements * sizeof(float));
     for (std::uint32_t i = 0; i < moments.size(); ++i) {
-        std::memcpy(plane_at(masters + i), moments[i], place.elements * sizeof(float));
+        const kernels::StateCode code = store.layout().plane_codes()[masters + i];
+        if (code == kernels::StateCode::float32) {
+            std::memcpy(plane_at(masters + i), moments[i], place.elements * sizeof(float));
+        } else {
+            kernels::encode(code, moments[i], plane_at(masters + i), place.elements, count);
+        }
     }
 
     ChunkHeader header = store.make_header(place, count);
     header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * store.layout().parameter_size());
     for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-        header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.elements * sizeof(float));
+        header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.plane_bytes[plane]);
     }
     seal(header);
     std::memcpy(states, &header, sizeof header);

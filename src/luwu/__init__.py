@@ -10,18 +10,45 @@ if TYPE_CHECKING:
     from luwu.fabric.local import open
     from luwu.fabric.remote import connect
     from luwu.fabric.session import Session
+    from luwu.optim.adagrad import Adagrad
+    from luwu.optim.adam import Adam
     from luwu.optim.adamw import AdamW
+    from luwu.optim.adamw_8bit import AdamW8bit
+    from luwu.optim.decay import decay_groups
+    from luwu.optim.lion import Lion
+    from luwu.optim.sgd import SGD
     from luwu.worker.accumulation import no_sync
     from luwu.worker.parallelize import full_state_dict, parallelize
     from luwu.worker.tiled_loss import tiled_cross_entropy
 
-__all__ = ["AdamW", "Session", "connect", "full_state_dict", "no_sync", "open", "parallelize", "tiled_cross_entropy"]
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "AdamW8bit",
+    "Lion",
+    "Session",
+    "connect",
+    "decay_groups",
+    "full_state_dict",
+    "no_sync",
+    "open",
+    "parallelize",
+    "tiled_cross_entropy",
+]
 
 # Resolved at first use, so that a server or `luwu --help` does not wait for torch.
 _PLACES = {
+    "Adagrad": "luwu.optim.adagrad",
+    "Adam": "luwu.optim.adam",
     "AdamW": "luwu.optim.adamw",
+    "AdamW8bit": "luwu.optim.adamw_8bit",
+    "Lion": "luwu.optim.lion",
+    "SGD": "luwu.optim.sgd",
     "Session": "luwu.fabric.session",
     "connect": "luwu.fabric.remote",
+    "decay_groups": "luwu.optim.decay",
     "full_state_dict": "luwu.worker.parallelize",
     "no_sync": "luwu.worker.accumulation",
     "open": "luwu.fabric.local",

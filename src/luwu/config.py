@@ -134,8 +134,10 @@ class DataSettings(Group):
 
 
 class OptimizerSettings(Group):
-    """AdamW, its warmup and its cosine decay."""
+    """The optimizer, its warmup and its cosine decay."""
 
+    name: Annotated[Literal["adamw", "adamw8bit", "adam", "sgd", "lion", "adagrad"], FIXED] = "adamw"
+    """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
     lr: Annotated[float, Field(gt=0.0)] = 3e-3
     """highest learning rate, reached after warmup"""
     final_lr_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
@@ -143,13 +145,17 @@ class OptimizerSettings(Group):
     warmup_steps: Annotated[int, Field(ge=0)] = 50
     """steps over which the learning rate grows from zero"""
     beta1: Fraction = 0.9
-    """decay of the running mean of gradients"""
+    """decay of the running mean of gradients; for lion, share of it in the direction"""
     beta2: Fraction = 0.95
-    """decay of the running mean of squared gradients"""
+    """decay of the running mean of squared gradients; for lion, of that of gradients"""
     eps: Annotated[float, Field(gt=0.0)] = 1e-8
-    """added to the root of the second moment"""
+    """added to the root that adamw, adam and adagrad divide by"""
+    momentum: Fraction = 0.9
+    """share of its last direction that sgd keeps"""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
-    """decoupled weight decay"""
+    """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
+    decays: Literal["all", "matrices"] = "all"
+    """what decays: all parameters, or matrices alone and no biases, norms and other vectors"""
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""

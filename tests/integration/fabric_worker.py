@@ -13,7 +13,11 @@ GROUP = (1e-2, 0.9, 0.999, 1e-8, 0.1)
 
 
 def small_manifest(
-    blocks: int = 4, elements: int = 5000, dtype: str = "float32", chunk_elements: int = 2048
+    blocks: int = 4,
+    elements: int = 5000,
+    dtype: str = "float32",
+    chunk_elements: int = 2048,
+    optimizer: str = "adamw",
 ) -> Manifest:
     """A root of 64 elements and some blocks of one parameter each."""
     shapes = [(ROOT_NAME, 64)] + [(f"h.{index}", elements) for index in range(blocks)]
@@ -24,6 +28,7 @@ def small_manifest(
             BlockManifest(name, True, (ParameterManifest(f"{name}.weight", (size,), 0, size),), size)
             for name, size in shapes
         ),
+        optimizer,
     )
 
 

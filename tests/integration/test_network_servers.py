@@ -65,9 +65,9 @@ def same_as_one(folder: Path, count: int, one: Path) -> bool:
     )
 
 
-def train_on_one(run: Path, work: Callable[[NumpyWorker], Any]) -> Path:
+def train_on_one(run: Path, work: Callable[[NumpyWorker], Any], optimizer: str = "adamw") -> Path:
     with local_server(run, WORKERS) as joined:
-        train(joined, WORKERS, work, coarse=True)
+        train(joined, WORKERS, work, coarse=True, optimizer=optimizer)
     return run / "store"
 
 
@@ -94,6 +94,15 @@ def test_the_same_bits_as_one_server(tmp_path: Path, transport: str, switches: i
     for number in range(count):
         reader, _ = open_reader([tmp_path / f"store-{number}"])
         assert (reader.step, reader.attempts, reader.rolled_back) == (4, 6, 2)
+
+
+@pytest.mark.parametrize("optimizer", ["lion", "adamw8bit"])
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_every_optimizer_has_the_same_bits_over_servers(tmp_path: Path, transport: str, optimizer: str) -> None:
+    one = train_on_one(tmp_path / "one", some_steps, optimizer)
+    with servers(tmp_path, 2, transport) as named:
+        train(remote(url_of(*named), WORKERS), WORKERS, some_steps, coarse=True, optimizer=optimizer)
+    assert same_as_one(tmp_path, 2, one)
 
 
 def test_one_set_of_workers_after_another(tmp_path: Path) -> None:

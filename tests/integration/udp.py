@@ -102,13 +102,19 @@ def local_server(run: Path, workers: int) -> Iterator[Join]:
 
 
 def train(
-    joined: Join, workers: int, work: Callable[[NumpyWorker], Found], *, coarse: bool = False, dtype: str = "float32"
+    joined: Join,
+    workers: int,
+    work: Callable[[NumpyWorker], Found],
+    *,
+    coarse: bool = False,
+    dtype: str = "float32",
+    optimizer: str = "adamw",
 ) -> list[Found]:
     """Has each worker of a set do `work`, and leave."""
 
     def one(rank: int) -> Found:
         with joined(rank) as session:
-            return work(NumpyWorker(session, small_manifest(dtype=dtype), coarse=coarse))
+            return work(NumpyWorker(session, small_manifest(dtype=dtype, optimizer=optimizer), coarse=coarse))
 
     return in_threads(workers, one)
 

@@ -3,8 +3,9 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/adamw.h"
 #include "kernels/convert.h"
+#include "kernels/optimizer.h"
+#include "kernels/remainder.h"
 
 namespace luwu::test {
 
@@ -23,20 +24,34 @@ std::vector<std::byte> Rig::make_gradient(std::uint32_t worker, std::uint64_t st
     return bytes;
 }
 
+namespace {
+
+// What comes back of states that the store keeps in this code.
+void keep_as(kernels::StateCode code, std::vector<float>& values, std::uint64_t t) {
+    if (code == kernels::StateCode::float32) return;
+    std::vector<std::byte> plane(kernels::plane_bytes(code, values.size()));
+    kernels::encode(code, values.data(), plane.data(), values.size(), t);
+    kernels::decode(code, plane.data(), values.data(), values.size());
+}
+
+}  // namespace
+
 std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
-                                                    const SumGradients& sum) {
-    const store::StoreShape shape = small_shape(dtype);
+                                                    const SumGradients& sum, const kernels::Optimizer& optimizer) {
+    const store::StoreShape shape = small_shape(dtype, optimizer);
     const store::Layout layout(shape, 1);
     const bool low = dtype == kernels::Dtype::bfloat16;
     std::vector<store::BlockContents> all;
     for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
         const std::uint64_t elements = shape.blocks[block].elements;
         std::vector<float> master(elements);
-        std::vector<float> m(elements, 0.0F);
-        std::vector<float> v(elements, 0.0F);
+        std::vector<std::vector<float>> states(optimizer.codes.size(), std::vector<float>(elements));
         std::vector<std::uint16_t> copy(elements);
+        std::vector<std::uint16_t> remainder(elements);
+        const bool splits = optimizer.master == kernels::StateCode::remainder && shape.blocks[block].trainable;
         for (std::uint64_t i = 0; i < elements; ++i) master[i] = first_value(block, i);
         kernels::float_to_bfloat16(master.data(), copy.data(), elements);
+        if (splits) kernels::split_master(master.data(), copy.data(), remainder.data(), elements);
         for (std::uint64_t step = 1; shape.blocks[block].trainable && step <= steps; ++step) {
             std::vector<std::vector<std::uint16_t>> rounded(workers, std::vector<std::uint16_t>(elements));
             std::vector<std::vector<float>> values(workers, std::vector<float>(elements));
@@ -55,25 +70,31 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
                 buffers = {summed.data()};
                 gradients = {buffers.data(), 1, kernels::Dtype::float32, gradients.scale};
             }
-            const auto settings = kernels::make_adamw_step(0.01, 0.9, 0.999, 1e-8, 0.1, step);
-            if (!kernels::adamw_update(master.data(), m.data(), v.data(), low ? copy.data() : nullptr, gradients,
-                                       elements, settings)) {
+            const auto settings = optimizer.prepare(kSettings, step);
+            kernels::Elements at{.master = master.data(), .low = low ? copy.data() : nullptr};
+            for (std::size_t i = 0; i < states.size(); ++i) at.states[i] = states[i].data();
+            if (!optimizer.update(kernels::best_instruction_set(), at, gradients, elements, settings)) {
                 throw std::runtime_error("the reference met a gradient that is not finite");
             }
+            if (splits) kernels::split_master(master.data(), copy.data(), remainder.data(), elements);
+            for (std::size_t i = 0; i < states.size(); ++i) keep_as(optimizer.codes[i], states[i], step);
         }
         store::BlockContents contents;
         contents.parameters.resize(elements * layout.parameter_size());
         std::memcpy(contents.parameters.data(), low ? static_cast<const void*>(copy.data()) : master.data(),
                     contents.parameters.size());
         if (shape.blocks[block].trainable && low) contents.states.push_back(master);
-        if (shape.blocks[block].trainable) contents.states.insert(contents.states.end(), {m, v});
+        if (shape.blocks[block].trainable) {
+            contents.states.insert(contents.states.end(), states.begin(), states.end());
+        }
         all.push_back(std::move(contents));
     }
     return all;
 }
 
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype) {
-    const store::Layout layout(small_shape(dtype), static_cast<std::uint32_t>(folders.size()));
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,
+                                                  const kernels::Optimizer& optimizer) {
+    const store::Layout layout(small_shape(dtype, optimizer), static_cast<std::uint32_t>(folders.size()));
     const store::ChunkStore store(folders, layout, kUuid, store::OpenMode::read_only);
     std::vector<store::BlockContents> all;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) all.push_back(store::read_block(store, block));

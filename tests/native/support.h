@@ -40,8 +40,9 @@ class Scratch {
     std::filesystem::path path_;
 };
 
-inline store::StoreShape small_shape(kernels::Dtype dtype) {
+inline store::StoreShape small_shape(kernels::Dtype dtype, const kernels::Optimizer& optimizer = kernels::adamw) {
     store::StoreShape shape;
+    shape.optimizer = &optimizer;
     shape.parameter_dtype = dtype;
     shape.chunk_elements = store::kChunkStep;
     shape.blocks = {{"root", 1000, true}};
@@ -60,14 +61,17 @@ inline float gradient_value(std::uint32_t worker, std::uint64_t step, std::uint3
     return std::cos(static_cast<float>(element % 1013) * 0.11F + static_cast<float>(step * 3 + block * 7 + worker));
 }
 
+// Of the only parameter group; AdamW's names fit them, and every optimizer can do something with them.
+inline constexpr pipeline::GroupSettings kSettings{0.01, 0.9, 0.999, 1e-8, 0.1};
+
 // One server of small_shape in a folder, with as many workers as asked for.
 class Rig {
   public:
     Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
-        bool prepares = false)
-        : layout_(small_shape(dtype), static_cast<std::uint32_t>(folders.size())),
+        bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw)
+        : layout_(small_shape(dtype, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
         pipeline::PipelineSettings settings;
@@ -82,8 +86,9 @@ class Rig {
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
 
-    static std::uint64_t minimum_bytes(kernels::Dtype dtype, std::uint32_t workers) {
-        const store::Layout layout(small_shape(dtype), 1);
+    static std::uint64_t minimum_bytes(kernels::Dtype dtype, std::uint32_t workers,
+                                       const kernels::Optimizer& optimizer = kernels::adamw) {
+        const store::Layout layout(small_shape(dtype, optimizer), 1);
         return pipeline::plan_residency(layout, 1U << 30, workers, held()).minimum_bytes;
     }
 
@@ -107,8 +112,7 @@ class Rig {
     // One worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
     // Returns what the commit said, or -1 where the pipeline failed.
     std::int64_t run_step(std::uint32_t worker, std::uint64_t step, bool spoil = false, bool roll_back = false) {
-        const pipeline::GroupSettings group{0.01, 0.9, 0.999, 1e-8, 0.1};
-        pipeline_->begin(worker, {group});
+        pipeline_->begin(worker, {kSettings});
         const std::uint32_t blocks = layout_.block_count();
         for (std::uint32_t block = 0; block < blocks; ++block) {
             if (pull(worker, block) < 0) return -1;
@@ -186,9 +190,11 @@ class Rig {
 using SumGradients =
     std::function<std::vector<float>(const std::vector<const void*>& gradients, std::uint64_t elements)>;
 std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
-                                                    const SumGradients& sum = {});
+                                                    const SumGradients& sum = {},
+                                                    const kernels::Optimizer& optimizer = kernels::adamw);
 // What the store holds, every checksum compared.
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype);
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,
+                                                  const kernels::Optimizer& optimizer = kernels::adamw);
 bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);
 
 }  // namespace luwu::test

@@ -324,7 +324,7 @@ TEST_CASE("workers that do not do the same are told who and what, all of them") 
          [](TestJob& job, Transport) {
              job.begin(0, kGroups);
              auto other = kGroups;
-             other[0].learning_rate *= 2;
+             other[0][0] *= 2;
              job.begin(1, other);
          }},
         {"another block",

@@ -59,6 +59,30 @@ class FailingEngine final : public store::IoEngine {
 
 }  // namespace
 
+TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, also after a roll-back and a restart") {
+    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+        for (const auto dtype : {kFloat, kLow}) {
+            CAPTURE(std::string(optimizer->name));
+            CAPTURE(static_cast<int>(dtype));
+            const Scratch scratch;
+            const std::vector<std::string> folders{scratch.folder()};
+            const std::uint64_t minimum = Rig::minimum_bytes(dtype, 2, *optimizer);
+            {
+                Rig rig(folders, dtype, 2, minimum, store::OpenMode::create, store::make_io_engine, false, *optimizer);
+                rig.initialise();
+                CHECK(rig.run_all(1) == 1);
+                CHECK(rig.run_all(2, true) == 0);
+                CHECK(rig.run_all(2) == 1);
+            }
+            Rig rig(folders, dtype, 2, kPlenty, store::OpenMode::open, store::make_io_engine, false, *optimizer);
+            CHECK(rig.run_all(3) == 1);
+            CHECK(rig.run_all(4) == 1);
+            CHECK(test::equal(test::stored_contents(folders, dtype, *optimizer),
+                              test::expected_contents(dtype, 2, 4, {}, *optimizer)));
+        }
+    }
+}
+
 TEST_CASE("training out of core equals training in memory, bit for bit") {
     for (const auto dtype : {kFloat, kLow}) {
         for (const std::uint32_t workers : {1U, 2U, 3U}) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "store/writer.h"
 #include "support.h"
 
 using namespace luwu;
@@ -182,6 +183,42 @@ TEST_CASE("a store that does not fit is refused before anything is kept") {
           ErrorKind::no_space);
     CHECK_FALSE(std::filesystem::exists(folders[0] + "/chunks.luwu"));
     CHECK_FALSE(std::filesystem::exists(folders[0] + "/commit.luwu"));
+}
+
+TEST_CASE("values and states that are written chunk by chunk come back, as every optimizer keeps them") {
+    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+        for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
+            CAPTURE(std::string(optimizer->name));
+            const Scratch scratch;
+            const store::Layout layout(test::small_shape(dtype, *optimizer), 1);
+            store::ChunkStore store({scratch.folder()}, layout, test::kUuid, store::OpenMode::create);
+            const std::uint64_t elements = layout.shape().blocks[1].elements;
+            std::vector<float> values(elements);
+            std::vector<float> moments(elements);
+            for (std::uint64_t i = 0; i < elements; ++i) {
+                values[i] = test::first_value(1, i);
+                moments[i] = 0.01F + std::abs(test::first_value(2, i));
+            }
+            for (const store::ChunkPlace& place : layout.chunks_of(1)) {
+                const std::vector<const float*> planes(optimizer->codes.size(), moments.data() + place.first_element);
+                store::write_chunk(store, place, 1, values.data() + place.first_element, planes);
+            }
+            store::CommitRecord record;
+            record.counts.assign(layout.block_count(), 0);
+            record.counts[1] = 1;
+            store.commit(std::move(record));
+            const store::BlockContents found = store::read_block(store, 1);
+            const std::size_t masters = dtype == kernels::Dtype::float32 ? 0 : 1;
+            REQUIRE(found.states.size() == masters + optimizer->codes.size());
+            if (masters > 0) CHECK(found.states[0] == values);
+            for (std::size_t i = 0; i < optimizer->codes.size(); ++i) {
+                const bool exact = optimizer->codes[i] == kernels::StateCode::float32;
+                for (std::uint64_t k = 0; k < elements; ++k) {
+                    REQUIRE(std::abs(found.states[masters + i][k] - moments[k]) <= (exact ? 0 : 0.13F * moments[k]));
+                }
+            }
+        }
+    }
 }
 
 TEST_CASE("requests of both engines move two parts, and say what failed") {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from luwu import _native
 from luwu.errors import ConfigError
 
-HYPER = {"learning_rate": 3e-3, "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-8, "weight_decay": 0.1}
+ADAMW = {"lr": 3e-3, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.1}
 
 
 def as_uint16(values: torch.Tensor) -> np.ndarray:
@@ -24,6 +24,11 @@ def make_states(elements: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     return master, np.zeros(elements, np.float32), np.zeros(elements, np.float32), np.zeros(elements, np.uint16)
 
 
+def adamw_update(master, m, v, low, gradients, dtype, scale, t=1, threads=1) -> bool:
+    settings = [ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"], ADAMW["weight_decay"]]
+    return _native.optimizer_update("adamw", master, [m, v], low, gradients, dtype, scale, settings, t, threads)
+
+
 def make_gradients(elements: int, workers: int, dtype: torch.dtype, step: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(1000 * step + workers)
     return [torch.randn(elements, generator=generator).to(dtype) for _ in range(workers)]
@@ -34,10 +39,7 @@ def as_arrays(gradients: list[torch.Tensor]) -> list[np.ndarray]:
 
 
 def torch_optimizer(parameter: torch.nn.Parameter) -> torch.optim.AdamW:
-    return torch.optim.AdamW(
-        [parameter], lr=HYPER["learning_rate"], betas=(HYPER["beta1"], HYPER["beta2"]), eps=HYPER["epsilon"],
-        weight_decay=HYPER["weight_decay"],
-    )  # fmt: skip
+    return torch.optim.AdamW([parameter], **ADAMW)
 
 
 @settings(max_examples=40, deadline=None)
@@ -53,9 +55,9 @@ def test_adamw_follows_torch(elements: int, workers: int, dtype: torch.dtype, th
     optimizer = torch_optimizer(parameter)
     for step in range(1, 5):
         gradients = make_gradients(elements, workers, dtype, step)
-        finite = _native.adamw_update(
+        finite = adamw_update(
             master, m, v, low, as_arrays(gradients), str(dtype).removeprefix("torch."), 1 / workers,
-            **HYPER, t=step, threads=threads,
+            t=step, threads=threads,
         )  # fmt: skip
         parameter.grad = sum(gradient.float() for gradient in gradients) / workers
         optimizer.step()
@@ -72,7 +74,7 @@ def test_threads_do_not_change_a_bit() -> None:
     results = []
     for threads in (1, 2, 7, 60):
         states = make_states(100_003)
-        assert _native.adamw_update(*states, gradients, "bfloat16", 1 / 3, **HYPER, t=1, threads=threads)
+        assert adamw_update(*states, gradients, "bfloat16", 1 / 3, threads=threads)
         results.append(states)
     for states in results[1:]:
         for found, expected in zip(states, results[0], strict=True):
@@ -86,7 +88,7 @@ def test_a_gradient_that_is_not_finite_is_reported(value: float, threads: int) -
         gradient = torch.ones(10_000)
         gradient[place] = value
         states = make_states(10_000)
-        assert not _native.adamw_update(*states, [gradient.numpy()], "float32", 1.0, **HYPER, t=1, threads=threads)
+        assert not adamw_update(*states, [gradient.numpy()], "float32", 1.0, threads=threads)
 
 
 def test_buffers_that_do_not_fit_are_refused() -> None:
@@ -94,7 +96,7 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     gradient = np.zeros(10, np.float32)
 
     def update(*, states=(master, m, v, low), gradients=(gradient,), dtype="float32", t=1, threads=1):
-        return _native.adamw_update(*states, list(gradients), dtype, 1.0, **HYPER, t=t, threads=threads)
+        return adamw_update(*states, list(gradients), dtype, 1.0, t=t, threads=threads)
 
     assert update()
     with pytest.raises(ConfigError, match="master has 9 elements; expected 10"):
@@ -113,6 +115,12 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
         update(t=0)
     with pytest.raises(ConfigError, match="threads is 0"):
         update(threads=0)
+    with pytest.raises(ConfigError, match=r"optimizer is 'adamx'; expected one of adamw, adam, sgd"):
+        _native.optimizer_update("adamx", master, [m, v], low, [gradient], "float32", 1.0, [1e-3], 1)
+    with pytest.raises(ConfigError, match="there are 1 states; expected 2 for adamw"):
+        _native.optimizer_update("adamw", master, [m], low, [gradient], "float32", 1.0, [1e-3], 1)
+    with pytest.raises(ConfigError, match="has 7 hyper-parameters; expected at most 6"):
+        _native.optimizer_update("adamw", master, [m, v], low, [gradient], "float32", 1.0, [0.1] * 7, 1)
     with pytest.raises(TypeError):  # never a silent copy: the update is in place
         update(states=(master.astype(np.float64), m, v, low))
     with pytest.raises(TypeError):

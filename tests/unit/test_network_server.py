@@ -27,6 +27,7 @@ from luwu.fabric import control
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.remote import RemoteSession
+from luwu.fabric.rpc import PROTOCOL_VERSION
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
@@ -170,7 +171,7 @@ def test_a_proof_is_good_for_one_join_of_one_rank(serve):
     server = serve(workers=2)
     stub = control.control_pb2_grpc.ControlStub(grpc.insecure_channel(server.url.removeprefix("luwu://")))
     own = b"n" * 32
-    hello = stub.Hello(pb.HelloRequest(protocol_version=1, nonce=own))
+    hello = stub.Hello(pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=own))
     proof = KEY.prove_participant(own, hello.nonce, "worker 0 of 2")
     with pytest.raises(grpc.RpcError, match="not the server's"):
         stub.JoinWorker(pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=1, workers=2))
@@ -191,7 +192,7 @@ def test_no_call_goes_through_without_a_token(serve, method):
 def test_another_protocol_version_is_refused_by_name(serve, monkeypatch):
     server = serve()
     monkeypatch.setattr(control, "PROTOCOL_VERSION", 7)
-    with pytest.raises(ConfigError, match="protocol version: expected 1, found 7"):
+    with pytest.raises(ConfigError, match="protocol version: expected 2, found 7"):
         join(server)
 
 

@@ -42,7 +42,10 @@ def train(
     hidden: Annotated[int | None, setting("model", "hidden")] = None,
     heads: Annotated[int | None, setting("model", "heads")] = None,
     seq: Annotated[int | None, setting("model", "seq")] = None,
+    optimizer: Annotated[str | None, setting("optimizer", "name", "--optimizer")] = None,
     lr: Annotated[float | None, setting("optimizer", "lr")] = None,
+    weight_decay: Annotated[float | None, setting("optimizer", "weight_decay", "--weight-decay")] = None,
+    decays: Annotated[str | None, setting("optimizer", "decays")] = None,
     steps: Annotated[int | None, setting("run", "steps")] = None,
     batch: Annotated[int | None, setting("run", "batch")] = None,
     micro_batch: Annotated[int | None, setting("run", "micro_batch", "--micro-batch")] = None,
@@ -72,7 +75,7 @@ def train(
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
         "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
-        "optimizer": {"lr": lr},
+        "optimizer": {"name": optimizer, "lr": lr, "weight_decay": weight_decay, "decays": decays},
         "run": {
             "steps": steps,
             "batch": batch,

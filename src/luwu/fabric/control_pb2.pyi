@@ -261,18 +261,10 @@ class BeginReply(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., given_up: bool = ...) -> None: ...
 
 class HyperParameters(_message.Message):
-    __slots__ = ("lr", "beta1", "beta2", "eps", "weight_decay")
-    LR_FIELD_NUMBER: _ClassVar[int]
-    BETA1_FIELD_NUMBER: _ClassVar[int]
-    BETA2_FIELD_NUMBER: _ClassVar[int]
-    EPS_FIELD_NUMBER: _ClassVar[int]
-    WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
-    lr: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    def __init__(self, lr: _Optional[float] = ..., beta1: _Optional[float] = ..., beta2: _Optional[float] = ..., eps: _Optional[float] = ..., weight_decay: _Optional[float] = ...) -> None: ...
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("roll_back", "pushes")

@@ -62,8 +62,8 @@ class RemoteEndpoint:
     def begin(self, groups: Sequence[HyperParameters]) -> None:
         """Start an attempt at a step with these hyper-parameters, before its first pull."""
         request = pb.BeginRequest()
-        for lr, beta1, beta2, eps, weight_decay in groups:
-            request.groups.add(lr=lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+        for values in groups:
+            request.groups.add(values=values)
         for server, reply in enumerate(self._finish([control.start("Begin", request) for control in self._controls])):
             self._link.begin_step(server, reply.epoch, reply.given_up)
 

@@ -13,6 +13,7 @@ from torch import nn
 import luwu
 from luwu.config import Settings
 from luwu.fabric.session import Session
+from luwu.launch.optimizers import optimizer_class
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.language import CausalForward, build_causal_on_meta
 
@@ -53,6 +54,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         module,
         session,
         blocks=[Block] if path is None else None,
+        optimizer=optimizer_class(settings.optimizer),
         dtype=getattr(torch, settings.run.dtype),
         device=device,
         checkpoint=settings.run.checkpoint,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-import luwu
 from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
@@ -18,6 +17,7 @@ from luwu.fabric.session import Session
 from luwu.launch.evaluation import evaluate
 from luwu.launch.job import Job
 from luwu.launch.model import RunModel, make_model
+from luwu.launch.optimizers import make_optimizer
 from luwu.launch.reports import ReportFunction, reporter
 from luwu.launch.worker import StopRequest
 
@@ -91,14 +91,7 @@ class Trainer:
         self._session = session
         self._sampler = sampler
         self._device = device
-        adamw = settings.optimizer
-        self._optimizer = luwu.AdamW(
-            model.module,
-            lr=adamw.lr,
-            betas=(adamw.beta1, adamw.beta2),
-            eps=adamw.eps,
-            weight_decay=adamw.weight_decay,
-        )
+        self._optimizer = make_optimizer(settings.optimizer, model.module)
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
         """Try a step and report it; whether it was the last because a stop was asked for.

@@ -12,6 +12,7 @@ from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_source import DcpSource
 from luwu.store.importing import ImportReport, import_values
+from luwu.store.manifest import DEFAULT_OPTIMIZER
 from luwu.store.model_files import keep_model_files
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import Progress, no_progress
@@ -25,6 +26,7 @@ def import_pretrained(
     model_folder: Path | None = None,
     dtype: str = "float32",
     blocks: Sequence[str] | None = None,
+    optimizer: str = DEFAULT_OPTIMIZER,
     progress: Progress = no_progress,
 ) -> ImportReport:
     """Stream a checkpoint of a model of transformers into a store, with the model's configuration and tokenizer.
@@ -38,6 +40,7 @@ def import_pretrained(
         model_folder: with config.json; None: the checkpoint's.
         dtype: ``float32`` or ``bfloat16``: what workers will pull; a float32 master is kept either way.
         blocks: patterns of module names as in `luwu.parallelize`; None: the repeated layer.
+        optimizer: kind of the one to train with, whose states the store makes room for, such as ``lion``.
         progress: of bytes written.
 
     Raises:
@@ -46,7 +49,7 @@ def import_pretrained(
     """
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
-    manifest = describe(model, blocks, getattr(torch, dtype))
+    manifest = describe(model, blocks, getattr(torch, dtype), optimizer)
     folders = list(stores)
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))

@@ -182,10 +182,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def Begin(self, request: pb.BeginRequest, context: Any) -> pb.BeginReply:  # noqa: N802
         """Start an attempt at a step."""
         worker = self._worker(context)
-        epoch, given_up = worker.run.begin(
-            worker.rank,
-            [(group.lr, group.beta1, group.beta2, group.eps, group.weight_decay) for group in request.groups],
-        )
+        epoch, given_up = worker.run.begin(worker.rank, [tuple(group.values) for group in request.groups])
         return pb.BeginReply(epoch=epoch, given_up=given_up)
 
     @answering

@@ -16,7 +16,7 @@ from luwu.fabric.timeouts import Timeouts
 from luwu.server.membership import Core
 from luwu.store.folders import Store
 
-HyperParameters = tuple[float, float, float, float, float]
+HyperParameters = Sequence[float]
 
 
 class NetworkCore(Core, Protocol):
@@ -104,6 +104,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "blocks": block_specs(store.manifest),
         "parameter_dtype": store.manifest.dtype,
         "chunk_elements": store.manifest.chunk_elements,
+        "optimizer": store.manifest.optimizer,
         "memory_bytes": settings.memory_bytes,
         "workers": settings.workers,
         "optimizer_threads": settings.optimizer_threads,

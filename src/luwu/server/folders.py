@@ -24,6 +24,7 @@ def open_server(
             block_specs(store.manifest),
             store.manifest.dtype,
             store.manifest.chunk_elements,
+            store.manifest.optimizer,
             memory_bytes,
             workers,
             optimizer_threads,

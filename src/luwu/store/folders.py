@@ -25,10 +25,12 @@ from luwu.errors import (
     StoreSpaceError,
 )
 from luwu.fabric.blocks import block_specs
-from luwu.store.manifest import Manifest, first_difference
+from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
+"""The newest that is read. AdamW's stores are written as 1, which every LuWu reads; 2 names another optimizer."""
+
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
@@ -108,7 +110,7 @@ def write_identity(folder: Path, identity: StoreIdentity) -> None:
         StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
     """
     document = {
-        "format": MANIFEST_FORMAT,
+        "format": 1 if identity.manifest.optimizer == DEFAULT_OPTIMIZER else MANIFEST_FORMAT,
         "uuid": identity.uuid,
         "stripes": identity.stripes,
         "manifest": json.loads(identity.manifest.to_json()),
@@ -192,6 +194,12 @@ def open_store(
         )
     identity = read_identity(folders[0])
     if identity is not None:
+        if manifest.optimizer != identity.manifest.optimizer:
+            raise ManifestMismatchError(
+                f"the store at {folders[0]} keeps the states of {identity.manifest.optimizer}, and the model was "
+                f"parallelized for {manifest.optimizer}; name the optimizer it was made with in "
+                "luwu.parallelize(optimizer=...), or another folder (nothing was changed)"
+            )
         difference = first_difference(manifest, identity.manifest, with_chunks=with_chunks)
         if difference is not None:
             raise ManifestMismatchError(
@@ -289,4 +297,5 @@ def reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreRead
         block_specs(identity.manifest),
         identity.manifest.dtype,
         identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
     )

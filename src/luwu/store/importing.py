@@ -186,6 +186,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         block_specs(manifest),
         manifest.dtype,
         manifest.chunk_elements,
+        manifest.optimizer,
     )
     if not goes_on:
         write_identity(folders[0], identity)

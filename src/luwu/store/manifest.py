@@ -11,6 +11,8 @@ from luwu.errors import StoreFormatError
 DEFAULT_CHUNK_ELEMENTS = 262_144
 """Elements of a chunk: 1 MiB of float32, large enough for a disk and small enough to start work early."""
 
+DEFAULT_OPTIMIZER = "adamw"
+"""Whose states a store keeps where nothing else is said, as in manifests from before there was a choice."""
 
 ROOT_NAME = "<root>"
 """Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
@@ -46,11 +48,15 @@ class BlockManifest:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A job's parameters: ``dtype`` is ``float32`` or ``bfloat16``, blocks are numbered as listed."""
+    """A job's parameters: ``dtype`` is ``float32`` or ``bfloat16``, blocks are numbered as listed.
+
+    ``optimizer`` is the kind whose states the store keeps beside them, such as ``adamw``.
+    """
 
     dtype: str
     chunk_elements: int
     blocks: tuple[BlockManifest, ...]
+    optimizer: str = DEFAULT_OPTIMIZER
 
     def to_json(self) -> str:
         """Write as JSON text, the same bytes for equal manifests."""
@@ -66,7 +72,9 @@ class Manifest:
         try:
             raw = json.loads(text)
             blocks = tuple(_block_from(block) for block in raw["blocks"])
-            return cls(str(raw["dtype"]), int(raw["chunk_elements"]), blocks)
+            return cls(
+                str(raw["dtype"]), int(raw["chunk_elements"]), blocks, str(raw.get("optimizer", DEFAULT_OPTIMIZER))
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise StoreFormatError(
                 f"manifest: expected JSON with dtype, chunk_elements and blocks, found {error!r}; "
@@ -80,6 +88,8 @@ def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool =
     ``chunk_elements`` is the store's own business, not the model's, so on one host it is not compared. Over a network
     (``with_chunks``) it is what packets are counted by, and both sides must agree.
     """
+    if expected.optimizer != found.optimizer:
+        return f"optimizer: expected {expected.optimizer}, found {found.optimizer}"
     if expected.dtype != found.dtype:
         return f"dtype: expected {expected.dtype}, found {found.dtype}"
     if with_chunks and expected.chunk_elements != found.chunk_elements:

@@ -23,9 +23,20 @@ def no_progress(done: int, total: int) -> None:
     """For who does not look."""
 
 
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_STATES = {
+    "adamw": _MOMENTS,
+    "adamw8bit": _MOMENTS,
+    "adam": _MOMENTS,
+    "sgd": ("momentum_buffer",),
+    "lion": ("exp_avg",),
+    "adagrad": ("sum",),
+}
+
+
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
     """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes."""
-    return ("exp_avg", "exp_avg_sq")
+    return _STATES[manifest.optimizer]
 
 
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:

@@ -6,13 +6,18 @@ import torch
 from torch import nn
 
 from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, Manifest
+from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER, Manifest
 from luwu.worker.flatten import flatten, manifest_of
 from luwu.worker.select import Blocks, select_modules
 
 
-def describe(model: nn.Module, blocks: Blocks = None, dtype: torch.dtype = torch.float32) -> Manifest:
-    """The manifest with which `luwu.parallelize` of the same model, blocks and dtype opens a store.
+def describe(
+    model: nn.Module,
+    blocks: Blocks = None,
+    dtype: torch.dtype = torch.float32,
+    optimizer: str = DEFAULT_OPTIMIZER,
+) -> Manifest:
+    """The manifest with which `luwu.parallelize` of the same model, blocks, dtype and optimizer's kind opens a store.
 
     Raises:
         ConfigError: a class or pattern matches nothing, or the model has no parameters.
@@ -20,4 +25,4 @@ def describe(model: nn.Module, blocks: Blocks = None, dtype: torch.dtype = torch
     units = flatten(model, select_modules(model, blocks))
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
-    return manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
+    return manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, optimizer)

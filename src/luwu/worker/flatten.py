@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from luwu.errors import ConfigError
-from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.store.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
 
 ALIGNMENT_ELEMENTS = 32
 """Each parameter starts at a multiple of this: 128 bytes of float32, 64 of bfloat16."""
@@ -122,10 +122,12 @@ def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit
     return units
 
 
-def manifest_of(units: list[Unit], dtype: torch.dtype, chunk_elements: int) -> Manifest:
+def manifest_of(
+    units: list[Unit], dtype: torch.dtype, chunk_elements: int, optimizer: str = DEFAULT_OPTIMIZER
+) -> Manifest:
     """Describe the layout for the store."""
     blocks = tuple(block.manifest() for unit in units for block in unit.blocks)
-    return Manifest(str(dtype).removeprefix("torch."), chunk_elements, blocks)
+    return Manifest(str(dtype).removeprefix("torch."), chunk_elements, blocks, optimizer)
 
 
 def _walk(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,14 @@ if TYPE_CHECKING:  # the launcher does without torch
 Memory = memoryview | NDArray[np.uint8]
 """Bytes that lie elsewhere; torch.frombuffer makes tensors of them."""
 
-HyperParameters = tuple[float, float, float, float, float]
-"""lr, beta1, beta2, eps, weight_decay of one optimizer group."""
+HyperParameters = tuple[float, ...]
+"""The settings of one parameter group, in the order in which the server's part of the optimizer takes them."""
+
+
+class OptimizerKind(Protocol):
+    """What `parallelize` must know of an optimizer: the states that the store keeps for it."""
+
+    kind: ClassVar[str]
 
 
 class DataEndpoint(Protocol):

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
+from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
 from luwu.worker.flatten import Unit, flatten, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
-from luwu.worker.interface import Endpoint, Session, Weights
+from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.residence import Residence
@@ -35,6 +35,7 @@ def parallelize(
     session: Session,
     blocks: Blocks = None,
     *,
+    optimizer: type[OptimizerKind] | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     checkpoint: bool = True,
@@ -57,6 +58,8 @@ def parallelize(
         blocks: the modules pulled as one: classes, or patterns of module names such as ``h.*``; of nested matches the
             outermost. None: the classes that repeat in a ModuleList or Sequential. The rest forms the root block, which
             a worker holds for the whole step.
+        optimizer: class of the optimizer to come, such as ``luwu.Lion``, whose states a fresh store makes room for;
+            None: luwu.AdamW.
         dtype: of parameters and gradients, float32 or bfloat16; the store keeps a float32 master either way.
         device: cpu or cuda: where forward and backward run.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
@@ -78,7 +81,7 @@ def parallelize(
     Raises:
         CheckpointError: ``weights`` cannot be read, or are not the model's.
         ConfigError: an argument cannot work, or a parameter cannot be stored or initialised.
-        ManifestMismatchError: the store was made for another model.
+        ManifestMismatchError: the store was made for another model or another optimizer.
         MemoryBudgetError: the session's memory is too small for the model.
     """
     where = torch.device(device)
@@ -92,7 +95,7 @@ def parallelize(
     micro_batches = MicroBatches(units, micro_batch_size)
     offloaded = make_offload(offload, where, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
-    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS)
+    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
     fresh = session.attach(manifest, shared_window=where.type == "cuda")
     endpoint = session.endpoint
     arena = torch.frombuffer(endpoint.register(endpoint.arena_bytes), dtype=torch.uint8)
@@ -108,7 +111,16 @@ def parallelize(
         _move_buffers(model, staging.device)
     residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
     gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
-    runtime = Runtime(units, session, residence, gradients, micro_batches, checkpoint=checkpoint, offload=offloaded)
+    runtime = Runtime(
+        units,
+        session,
+        residence,
+        gradients,
+        micro_batches,
+        optimizer=manifest.optimizer,
+        checkpoint=checkpoint,
+        offload=offloaded,
+    )
     _wrap(model, units, runtime)
     return model
 
@@ -172,6 +184,15 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)
+
+
+def _kind_of(optimizer: type[OptimizerKind] | None) -> str:
+    if optimizer is None:
+        return DEFAULT_OPTIMIZER
+    kind = getattr(optimizer, "kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"optimizer: expected an optimizer class of luwu such as luwu.Lion, found {optimizer!r}")
+    return kind
 
 
 def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint, arena: Tensor) -> None:

@@ -40,7 +40,10 @@ RUNTIME_ATTRIBUTE = "_luwu_runtime"
 
 
 class Runtime(Uncopyable):
-    """Drives the units of one model through attempts; ``attempt`` numbers their forwards."""
+    """Drives the units of one model through attempts; ``attempt`` numbers their forwards.
+
+    ``optimizer`` is the kind whose states the store keeps.
+    """
 
     def __init__(
         self,
@@ -50,10 +53,12 @@ class Runtime(Uncopyable):
         gradients: Gradients,
         micro_batches: MicroBatches,
         *,
+        optimizer: str,
         checkpoint: bool,
         offload: Offload | None,
     ) -> None:
         self.units = units
+        self.optimizer = optimizer
         self.residence = residence
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
@@ -374,8 +379,8 @@ class Runtime(Uncopyable):
     def _current_hyper_parameters(self) -> list[HyperParameters]:
         if self._hyper_parameters is None:
             raise StepOrderError(
-                "forward with gradients before there is an optimizer: make luwu.AdamW(model, ...) first, or run the "
-                "forward under torch.no_grad()"
+                "forward with gradients before there is an optimizer: make one first, such as luwu.AdamW(model, ...), "
+                "or run the forward under torch.no_grad()"
             )
         return self._hyper_parameters()
 

@@ -1,0 +1,105 @@
+"""AdamW's states in 8 bits against float32 ones: how much faster out of core, and what is learned with them.
+
+The rate is that of backward passes without computing: every block of bf16 parameters is pulled, one ahead, and its
+gradient pushed, through a small budget; both stores are up at once and sampled in turn. What is learned is the
+validation loss of a small GPT on Python's standard library, trained as `luwu train` does, bf16 with fp32 masters on
+both sides, in runs that differ in the states alone.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from common import arguments, median_alternating, result, run, table
+from processes import Side
+from rich.console import Console
+
+from luwu.config import build_settings
+from luwu.launch.folder import RunFolder
+from luwu.launch.local import LocalRun
+from luwu.observe.display import choose_display
+
+NAME = "state_8bit"
+BAR = "at least 2x the optimizer rate of fp32 states out of core; validation loss within 1 % after 500 steps"
+LEAST_RATIO = 2.0
+MOST_DIFFERENCE = 0.01
+BLOCK_ELEMENTS = 12 * 512 * 512
+FLOATS, BYTES = "adamw", "adamw8bit"
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+
+    def measure() -> dict[str, Any]:
+        rates, per_parameter = measure_rates(options.folder, options.quick, options.repeats)
+        losses = measure_losses(options.folder, options.quick)
+        ratio = rates[BYTES] / rates[FLOATS]
+        difference = abs(losses[BYTES] - losses[FLOATS]) / losses[FLOATS]
+        rows = [[name, rates[name] / 1e6, per_parameter[name], losses[name]] for name in (FLOATS, BYTES)]
+        table(["states", "Mparam/s", "bytes moved per parameter", "validation loss"], rows)
+        table(["ratio of rates", "difference of losses"], [[ratio, f"{difference:.2%}"]])
+        details = {"bytes_per_parameter": per_parameter, "validation_loss": losses, "difference": difference}
+        return result(
+            NAME, ours=rates[BYTES], peer=rates[FLOATS], bar=BAR,
+            ok=ratio >= LEAST_RATIO and difference <= MOST_DIFFERENCE, unit="parameters/s", details=details,
+        )  # fmt: skip
+
+    return run(NAME, BAR, "parameters/s", measure)
+
+
+def measure_rates(folder: Path, quick: bool, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Parameters a second of both kinds of states, and bytes read and written for each of them."""
+    blocks, memory, steps = (12, 64 << 20, 2) if quick else (48, 128 << 20, 3)
+    moved: dict[str, list[float]] = {FLOATS: [], BYTES: []}
+    with ExitStack() as stack:
+        sides = {}
+        for name in moved:
+            wanted = {
+                "blocks": blocks, "block_elements": BLOCK_ELEMENTS, "memory_bytes": memory, "steps": steps,
+                "folder": str(folder), "optimizer": name, "pulls": True,
+            }  # fmt: skip
+            sides[name] = stack.enter_context(Side(name, "ours/optimizer_disk.py", wanted))
+        for side in sides.values():
+            side.wait_ready()
+
+        def sample(name: str) -> float:
+            found = sides[name].sample()[0]
+            moved[name].append(found["bytes_per_parameter"])
+            return float(found["parameters_per_second"])
+
+        rates = median_alternating({name: lambda name=name: sample(name) for name in sides}, repeats)
+    return rates, {name: statistics.median(found) for name, found in moved.items()}
+
+
+def measure_losses(folder: Path, quick: bool) -> dict[str, float]:
+    """Validation loss, nats per byte, after the same steps with both kinds of states."""
+    steps, shape = (60, {"layers": 2, "hidden": 64}) if quick else (500, {"layers": 4, "hidden": 128})
+    losses = {}
+    for name in (FLOATS, BYTES):
+        settings = build_settings(
+            {
+                "model": {**shape, "heads": 4, "seq": 128},
+                "optimizer": {"name": name, "warmup_steps": steps // 10, "decays": "matrices"},
+                "run": {"steps": steps, "batch": 8, "workers": 1, "dtype": "bfloat16", "memory": "1GiB"},
+                "sample": {"length": 1},
+            }
+        )
+        with ExitStack() as stack:
+            run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix="luwu-")))
+            console = Console(file=stack.enter_context(open(os.devnull, "w")))
+            display = stack.enter_context(choose_display(console, steps))
+            outcome = LocalRun(settings, RunFolder(run_folder), display).run()
+        assert outcome.validation_loss is not None
+        losses[name] = outcome.validation_loss
+    return losses
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+// Makes an optimizer of a rule for one element: one pass over memory, with the gradients summed on the way. Internal to
+// the kernels.
+//
+// A rule is a struct of constants:
+//   kStates                                      how many numbers it keeps of an element, 1 or 2
+//   static Rule at(const HyperParameters&, t)    its constants for step t, counted from one
+//   float apply(master, gradient, state...)      the new master; changes the states in place; LUWU_INLINE
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/gather.h"
+#include "kernels/optimizer.h"
+
+namespace luwu::kernels {
+
+/// Collected not_finite() words, one for each place of a group: no reduction is wanted before the end of a run.
+struct NotFinite {
+    std::array<std::uint32_t, kGroupElements> words{};
+
+    LUWU_INLINE bool any() const {
+        std::uint32_t all = 0;
+        for (const std::uint32_t word : words) all |= word;
+        return (all >> 31) != 0;
+    }
+};
+
+/// The update of at most a group. `second` is null for a rule with one state.
+template <bool writes_low, class Rule, class Element>
+LUWU_INLINE void update_elements(const Rule rule, float scale, float* __restrict master, float* __restrict first,
+                                 float* __restrict second, std::uint16_t* __restrict low,
+                                 const Element* __restrict gradients, std::size_t elements,
+                                 std::uint32_t* __restrict found) {
+    for (std::size_t i = 0; i < elements; ++i) {
+        const float gradient = widen(gradients[i]) * scale;
+        found[i] |= not_finite(gradient);
+        float updated = 0.0F;
+        if constexpr (Rule::kStates == 2) {
+            updated = rule.apply(master[i], gradient, first[i], second[i]);
+        } else {
+            updated = rule.apply(master[i], gradient, first[i]);
+        }
+        master[i] = updated;
+        if constexpr (writes_low) low[i] = narrow(updated);
+    }
+}
+
+template <class Rule, bool writes_low, class Element>
+struct Elementwise {
+    const Elements& at;
+    const Gradients& gradients;
+    std::size_t elements;
+    Rule rule;
+
+    LUWU_INLINE bool operator()() const { return gradients.count == 1 ? update_all<false>() : update_all<true>(); }
+
+    template <bool gathers>
+    LUWU_INLINE bool update_all() const {
+        NotFinite found;
+        const Rule by = rule;
+        std::size_t start = 0;
+        for (; start + kGroupElements <= elements; start += kGroupElements) {
+            update_group<gathers>(start, kGroupElements, by, found);
+        }
+        update_group<gathers>(start, elements - start, by, found);
+        return !found.any();
+    }
+
+    template <bool gathers>
+    LUWU_INLINE void update_group(std::size_t start, std::size_t count, const Rule& by, NotFinite& found) const {
+        float* const master = at.master + start;
+        float* const first = at.states[0] + start;
+        float* const second = Rule::kStates == 2 ? at.states[1] + start : nullptr;
+        std::uint16_t* const low = writes_low ? at.low + start : nullptr;
+        prefetch_group<true>(master);
+        prefetch_group<true>(first);
+        if constexpr (Rule::kStates == 2) prefetch_group<true>(second);
+        // Not stored past the cache: that gained nothing here, and cost 10 % where a checksum is taken next.
+        if constexpr (writes_low) prefetch_group<true>(low);
+        if constexpr (gathers) {
+            alignas(64) float sum[kGroupElements];
+            gather<Element>(sum, gradients, start, count);
+            update_elements<writes_low>(by, gradients.scale, master, first, second, low, sum, count,
+                                        found.words.data());
+        } else {
+            const Element* const gradient = gradient_at<Element>(gradients, 0, start);
+            prefetch_group(gradient);
+            update_elements<writes_low>(by, gradients.scale, master, first, second, low, gradient, count,
+                                        found.words.data());
+        }
+    }
+};
+
+template <class Rule>
+Step prepare_rule(const HyperParameters& settings, std::uint64_t t) {
+    const Rule rule = Rule::at(settings, t);
+    Step step;
+    std::memcpy(step.constants.data(), &rule, sizeof rule);
+    return step;
+}
+
+template <class Rule>
+bool update_by_rule(InstructionSet set, const Elements& at, const Gradients& gradients, std::size_t elements,
+                    const Step& step) {
+    Rule rule;
+    std::memcpy(&rule, step.constants.data(), sizeof rule);
+    const auto run = [&]<bool writes_low, class Element>() {
+        return run_on(set, Elementwise<Rule, writes_low, Element>{at, gradients, elements, rule});
+    };
+    if (gradients.dtype == Dtype::float32) {
+        return at.low != nullptr ? run.template operator()<true, float>() : run.template operator()<false, float>();
+    }
+    return at.low != nullptr ? run.template operator()<true, std::uint16_t>()
+                             : run.template operator()<false, std::uint16_t>();
+}
+
+/// The optimizer that a rule makes; `codes` outlive it.
+template <class Rule>
+constexpr Optimizer make_optimizer(const char* name, std::uint32_t number, std::size_t hyper_parameters,
+                                   std::span<const StateCode> codes, StateCode master = StateCode::float32) {
+    static_assert(std::is_trivially_copyable_v<Rule> && sizeof(Rule) <= sizeof(Step));
+    static_assert(Rule::kStates >= 1 && Rule::kStates <= kMaximumStates);
+    return {name, number, hyper_parameters, codes, master, prepare_rule<Rule>, update_by_rule<Rule>};
+}
+
+/// For rules whose states are plain floats.
+inline constexpr std::array kOneFloat{StateCode::float32};
+inline constexpr std::array kTwoFloats{StateCode::float32, StateCode::float32};
+
+}  // namespace luwu::kernels

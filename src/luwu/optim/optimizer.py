@@ -1,0 +1,152 @@
+"""What every optimizer of a parallelized model has in common: torch's face over states that live in the store.
+
+An optimizer is one small file beside this one, see docs/optimizers.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor, nn
+
+from luwu.errors import ConfigError, NonFiniteError
+from luwu.optim.groups import runtime_of_groups, segments_of
+from luwu.worker.interface import HyperParameters
+from luwu.worker.parallelize import runtime_of
+from luwu.worker.runtime import Runtime
+
+ParameterGroups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
+
+
+class StoreOptimizer(torch.optim.Optimizer):
+    """An optimizer whose states are in the store and whose work the server does.
+
+    Updates begin during backward, so hyper-parameters are read when the forward begins, and `step` waits for the server
+    to commit. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
+    gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. State is in
+    the store and so not in ``state_dict()``.
+
+    A subclass names its ``kind``, as the server and the store's manifest know it, and the ``order`` in which the
+    server's part takes a group's settings.
+
+    Args:
+        params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
+        defaults: of the groups' settings.
+        max_grad_norm: must be None for now.
+        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+
+    Raises:
+        ConfigError: a value out of range; a trainable parameter in no group; a parameter of another model; a model
+            that was parallelized for another optimizer.
+    """
+
+    kind: ClassVar[str]
+    order: ClassVar[tuple[str, ...]]
+    last_step_committed: bool
+
+    def __init__(
+        self,
+        params: nn.Module | ParameterGroups,
+        defaults: dict[str, Any],
+        *,
+        max_grad_norm: float | None = None,
+        max_skipped: int = 10,
+    ) -> None:
+        if max_grad_norm is not None:
+            raise ConfigError(
+                f"max_grad_norm: expected None, found {max_grad_norm}; clipping by the global norm is not there yet"
+            )
+        if max_skipped < 1:
+            raise ConfigError(f"max_skipped: expected at least 1, found {max_skipped}")
+        groups: ParameterGroups
+        if isinstance(params, nn.Module):
+            runtime_of(params)
+            groups = [parameter for parameter in params.parameters() if parameter.requires_grad]
+            if not groups:
+                raise ConfigError(f"params: expected trainable parameters, found none in {type(params).__name__}")
+        else:
+            groups = params
+        self._runtime: Runtime | None = None
+        super().__init__(groups, defaults)
+        for index, group in enumerate(self.param_groups):
+            self.check_group(group, f"of parameter group {index}")
+        self._runtime = runtime_of_groups(self.param_groups)
+        if self._runtime.optimizer != self.kind:
+            raise ConfigError(
+                f"optimizer: expected {self._runtime.optimizer}, whose states the model's store keeps, found "
+                f"{self.kind}; call luwu.parallelize(..., optimizer=luwu.{type(self).__name__}) with a new store, or "
+                f"make the optimizer that this one is for"
+            )
+        self._runtime.bind_optimizer(self._hyper_parameters, segments_of(self._runtime, self.param_groups))
+        self.last_step_committed = True
+        self._max_skipped = max_skipped
+        self._skipped = 0
+
+    def check_group(self, group: dict[str, Any], where: str) -> None:
+        """Refuse a group's settings that cannot work with a ConfigError that says ``where``."""
+        for name in self.order:
+            if name == "betas":
+                _check_betas(group["betas"], where)
+            elif not (math.isfinite(float(group[name])) and float(group[name]) >= 0.0):
+                raise ConfigError(f"{name} {where}: expected a finite number from 0, found {group[name]}")
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Wait until the server has committed the step, or rolled it back.
+
+        Raises:
+            StepOrderError: no forward and backward since the last step, or hyper-parameters changed in between.
+            NonFiniteError: ``max_skipped`` steps in a row were rolled back.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        assert self._runtime is not None
+        self.last_step_committed = self._runtime.commit()
+        self._skipped = 0 if self.last_step_committed else self._skipped + 1
+        if self._skipped >= self._max_skipped:
+            raise NonFiniteError(
+                f"gradients: expected finite values, found others in {self._skipped} steps in a row, all rolled back; "
+                "the store is at the last good step: lower the learning rate, or look at the data of these steps"
+            )
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients whose step has not been taken, by rolling the attempt back; there is nothing else to clear."""
+        if self._runtime is not None:
+            self._runtime.drop_gradients()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as the constructor does; afterwards groups stay as they are.
+
+        Raises:
+            ConfigError: called by anyone else.
+        """
+        if self._runtime is not None:
+            raise ConfigError("add_param_group: expected all groups when the optimizer is made, found another later")
+        super().add_param_group(param_group)
+
+    def _hyper_parameters(self) -> list[HyperParameters]:
+        return [_flattened(group[name] for name in self.order) for group in self.param_groups]
+
+
+def _check_betas(betas: Iterable[float], where: str) -> None:
+    for position, beta in enumerate(betas):
+        if not 0.0 <= float(beta) < 1.0:
+            raise ConfigError(f"betas[{position}] {where}: expected 0 <= beta < 1, found {beta}")
+
+
+def _flattened(values: Iterable[Any]) -> HyperParameters:
+    flat: list[float] = []
+    for value in values:
+        flat += map(float, value) if isinstance(value, (tuple, list)) else [float(value)]
+    return tuple(flat)
