@@ -110,6 +110,11 @@ class StoreReader {
     }
 
     // (first element, elements) of each chunk of a block.
+    [[nodiscard]] std::vector<std::uint64_t> record_bytes(std::uint32_t block) const {
+        std::vector<std::uint64_t> result;
+        for (const store::ChunkPlace& place : store_.layout().chunks_of(block)) result.push_back(place.record_bytes());
+        return result;
+    }
     [[nodiscard]] std::vector<std::pair<std::uint64_t, std::uint64_t>> chunks(std::uint32_t block) const {
         std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;
         for (const store::ChunkPlace& place : chunks_of(store_.layout(), block)) {
@@ -150,8 +155,7 @@ class StoreWriter {
                 const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements,
                 const std::string& optimizer)
         : store_(std::in_place, folders, make_layout(folders, blocks, parameter_dtype, chunk_elements, optimizer),
-                 make_uuid(uuid),
-                 create ? store::OpenMode::create : store::OpenMode::open) {}
+                 make_uuid(uuid), create ? store::OpenMode::create : store::OpenMode::open) {}
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
 
@@ -237,6 +241,7 @@ void bind_store(nb::module_& module) {
              "Parameters as bytes, and the list of fp32 states of one block: [master,] and the optimizer's, such as m "
              "and v; all checksums compared.")
         .def("chunks", &StoreReader::chunks, "block"_a, "(first element, elements) of each chunk of a block.")
+        .def("record_bytes", &StoreReader::record_bytes, "block"_a, "Bytes on disk of one version of each chunk.")
         .def("read_chunk", &StoreReader::read_chunk, "block"_a, "chunk"_a, "states"_a,
              "As read_block, of one chunk; without states only its parameters are read.");
 

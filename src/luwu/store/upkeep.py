@@ -178,6 +178,7 @@ def compact(folders: list[Path]) -> int:
         block_specs(identity.manifest),
         identity.manifest.dtype,
         identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
     )
     try:
         if not writer.initialised:
@@ -192,12 +193,10 @@ def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
 
 
 def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
-    """(block, chunk, bytes of its values and states) of every chunk."""
-    low = manifest.dtype != "float32"
-    for number, block in enumerate(manifest.blocks):
-        states = (len(moment_names(manifest)) + low) * 4 if block.trainable else 0
-        for chunk, (_, elements) in enumerate(reader.chunks(number)):
-            yield number, chunk, elements * ((2 if low else 4) + states)
+    """(block, chunk, bytes of its record) of every chunk."""
+    for number in range(len(manifest.blocks)):
+        for chunk, nbytes in enumerate(reader.record_bytes(number)):
+            yield number, chunk, nbytes
 
 
 def _use_of(folder: Path) -> FolderUse:
