@@ -19,7 +19,7 @@ from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, reader_of
 from luwu.store.importing import ORIGIN_NAME
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
-from luwu.store.values import Progress, moment_names, no_progress, require_identity
+from luwu.store.values import Progress, moment_names, no_progress, require_identity, state_bytes
 
 READS_AHEAD = 4
 """Chunks that `verify` has in memory at once."""
@@ -178,6 +178,7 @@ def compact(folders: list[Path]) -> int:
         block_specs(identity.manifest),
         identity.manifest.dtype,
         identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
     )
     try:
         if not writer.initialised:
@@ -193,11 +194,11 @@ def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
 
 def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
     """(block, chunk, bytes of its values and states) of every chunk."""
-    low = manifest.dtype != "float32"
+    parameter = 4 if manifest.dtype == "float32" else 2
     for number, block in enumerate(manifest.blocks):
-        states = (len(moment_names(manifest)) + low) * 4 if block.trainable else 0
+        states = state_bytes(manifest) if block.trainable else 0
         for chunk, (_, elements) in enumerate(reader.chunks(number)):
-            yield number, chunk, elements * ((2 if low else 4) + states)
+            yield number, chunk, elements * (parameter + states)
 
 
 def _use_of(folder: Path) -> FolderUse:

@@ -39,6 +39,16 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
     return _STATES[manifest.optimizer]
 
 
+def state_bytes(manifest: Manifest) -> int:
+    """Bytes that the store keeps of each trainable parameter beside itself: a master and the optimizer's states.
+
+    The scales of states of 8 bits, a sixty-fourth of them, do not count.
+    """
+    eight_bits = manifest.optimizer == "adamw8bit"
+    master = 0 if manifest.dtype == "float32" else 2 if eight_bits else 4
+    return master + len(moment_names(manifest)) * (1 if eight_bits else 4)
+
+
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:
     """Whether the first state plane is a float32 master of the parameters."""
     return block.trainable and manifest.dtype != "float32"
