@@ -1,0 +1,89 @@
+"""Fine-tuning with adapters: what frozen parameters cost in the store and on the way, and whether losses are peft's.
+
+Bytes are those of a bfloat16 job, the whole run folder with the adapters' states divided by the frozen parameters
+alone. Losses are compared on a smaller model in float32, where 1e-5 means something; in bfloat16, where one parameter
+that is rounded the other way moves a loss by more, they are shown.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from common import BenchmarkError, arguments, result, run, table
+from processes import Side
+
+NAME = "lora"
+BAR = "at most 2.1 bytes in the store per frozen parameter; pushed: the adapters' gradients alone; losses within 1e-5"
+MOST_BYTES = 2.1
+TOLERANCE = 1e-5
+STEPS = 20
+
+
+def measured(side: Side) -> dict[str, Any]:
+    """The one sample of a side."""
+    with side:
+        side.wait_ready()
+        return side.sample()[0]
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+    small = {"hidden": 256, "layers": 4, "steps": STEPS}
+    large = {"dtype": "bfloat16", "steps": 2} | (
+        {"hidden": 768, "layers": 4} if options.quick else {"hidden": 1024, "layers": 8}
+    )
+
+    def ours(wanted: dict[str, Any]) -> dict[str, Any]:
+        return measured(Side("luwu", "ours/lora.py", {**wanted, "folder": str(options.folder)}, threads=1))
+
+    def peers(wanted: dict[str, Any]) -> list[float]:
+        # With this Python: the peers' environment has torch, but no peft.
+        return measured(Side("peft", "peers/lora.py", wanted, python=Path(sys.executable), threads=1))["losses"]
+
+    def measure() -> dict[str, Any]:
+        reference = {dtype: peers({**small, "dtype": dtype}) for dtype in ("float32", "bfloat16")}
+        if options.only_peer:
+            table(["dtype", "first", "last"], [[dtype, found[0], found[-1]] for dtype, found in reference.items()])
+            raise BenchmarkError("only the peer was asked for")
+        losses = {dtype: ours({**small, "dtype": dtype})["losses"] for dtype in reference}
+        differences = {
+            dtype: max(abs(a - b) / abs(b) for a, b in zip(found, reference[dtype], strict=True))
+            for dtype, found in losses.items()
+        }
+        table(
+            ["dtype", "peft, first", "peft, last", "luwu, last", "largest relative difference"],
+            [[name, found[0], found[-1], losses[name][-1], differences[name]] for name, found in reference.items()],
+        )
+        bytes_of = ours(large)
+        per_frozen = bytes_of["store_bytes"] / bytes_of["frozen"]
+        table(
+            ["frozen", "adapters", "store bytes per frozen", "pushed a step", "of them adapters'"],
+            [
+                [
+                    bytes_of["frozen"],
+                    bytes_of["adapters"],
+                    per_frozen,
+                    bytes_of["pushed_bytes"],
+                    2 * bytes_of["adapters"],
+                ]
+            ],
+        )
+        alone = bytes_of["pushed_bytes"] == 2 * bytes_of["adapters"]  # their sizes need no padding
+        return result(
+            NAME, ours=per_frozen, peer=MOST_BYTES, bar=BAR,
+            ok=per_frozen <= MOST_BYTES and alone and differences["float32"] <= TOLERANCE,
+            unit="bytes in the store per frozen parameter",
+            details={
+                **{name: bytes_of[name] for name in ("frozen", "adapters", "store_bytes", "pushed_bytes")},
+                "pushes_only_adapters": alone, "differences": differences,
+            },
+        )  # fmt: skip
+
+    return run(NAME, BAR, "bytes in the store per frozen parameter", measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
