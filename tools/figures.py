@@ -50,6 +50,16 @@ def _optimizer_disk(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _clipping(found: Mapping[str, Any]) -> Iterable[Row]:
+    for case, sides in found.items():
+        never, always = sides["never clips"], sides["always clips"]
+        yield (
+            f"clipping out of core, {case} a step",
+            f"{never['ratio']:.2f} times the step without where it never clips, {always['ratio']:.2f} where it always does",
+            f"1; the same losses: {'yes' if never['same_losses'] else '**no**'}",
+        )
+
+
 def _out_of_core(found: Mapping[str, Any]) -> Iterable[Row]:
     shares = sorted(sample["share"] for sample in found["samples"])
     yield (
@@ -194,6 +204,7 @@ TABLES = {
     "fabric_local": _fabric_local,
     "optimizer_memory": _optimizer_memory,
     "optimizer_disk": _optimizer_disk,
+    "clipping": _clipping,
     "out_of_core": _out_of_core,
     "network_goodput": _network_goodput,
     "network_aggregate": _network_aggregate,

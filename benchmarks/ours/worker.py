@@ -49,13 +49,14 @@ def make_model(settings: dict[str, Any], session: Session) -> LossModel:
 class Trainer:
     """Trains on this rank's rows of every batch; steps continue at the session's step.
 
-    With "one_batch" of `settings` all steps are on the same batch, so that a few are enough to see the loss fall.
+    With "one_batch" of `settings` all steps are on the same batch, so that a few are enough to see the loss fall; with
+    "max_grad_norm" gradients are clipped.
     """
 
     def __init__(self, settings: dict[str, Any], session: Session) -> None:
         self._session = session
         self.model = make_model(settings, session)
-        self._optimizer = luwu.AdamW(self.model, **ADAMW)
+        self._optimizer = luwu.AdamW(self.model, **ADAMW, max_grad_norm=settings.get("max_grad_norm"))
         self._rows, self._seq = settings["rows"], settings["shape"]["seq"]
         found = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
         self._batches = itertools.repeat(next(found)) if settings.get("one_batch") else found

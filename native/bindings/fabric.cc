@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <memory>
 #include <tuple>
 
@@ -42,10 +43,15 @@ std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& fold
     return std::make_unique<fabric::Server>(std::move(config));
 }
 
-void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups) {
+void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm) {
     const auto settings = make_groups(groups);
     const nb::gil_scoped_release release;
-    endpoint.begin(settings);
+    endpoint.begin(settings, max_norm);
+}
+
+std::optional<double> grad_norm(const fabric::Endpoint& endpoint) {
+    const auto squares = known(endpoint.squares());
+    return squares ? std::optional<double>(std::sqrt(*squares)) : std::nullopt;
 }
 
 std::int64_t wait(fabric::Endpoint& endpoint, fabric::Handle handle) {
@@ -90,6 +96,8 @@ void bind_server(nb::module_& module) {
             "worker_lost",
             [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
+        .def("close", &fabric::Server::close, nb::call_guard<nb::gil_scoped_release>(),
+             "Fails the run, and returns when every step that was answered is on the disk.")
         .def("failure", [](const fabric::Server& self) { return failure_of(self.core()); })
         .def("stats", [](const fabric::Server& self) { return stats_of(self.core()); });
 }
@@ -124,8 +132,12 @@ void bind_endpoint(nb::module_& module) {
                 return as_bytes(self, self.arena() + self.register_buffer(bytes), bytes);
             },
             "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
-        .def("begin", &begin, "groups"_a,
-             "Starts a step: the optimizer's hyper-parameters, in its own order, for each parameter group.")
+        .def(
+            "begin", &begin, "groups"_a, "max_grad_norm"_a = nb::none(),
+            "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group; the gradient's global norm "
+            "is clipped to max_grad_norm, where there is one.")
+        .def_prop_ro("grad_norm", &grad_norm,
+                     "The global norm of the last step's gradient, before clipping; None without clipping.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),
              "Asks for a block; `alone` says that the step's other workers do not, which matters over a network.")
         .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())

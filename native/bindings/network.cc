@@ -90,13 +90,15 @@ void bind_tcp_server(nb::module_& module) {
             "Lets one RemoteWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
         .def(
             "begin",
-            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups) {
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm) {
                 const auto settings = make_groups(groups);
                 const nb::gil_scoped_release release;
-                self.core().begin(worker, settings);
+                self.core().begin(worker, settings, max_norm);
             },
-            "worker"_a, "groups"_a,
-            "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group.")
+            "worker"_a, "groups"_a, "max_norm"_a = nb::none(),
+            "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group; "
+            "with "
+            "max_norm the gradient's global norm is clipped to it.")
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
@@ -107,7 +109,7 @@ void bind_tcp_server(nb::module_& module) {
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
+                return make_ending(self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
             "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), None when that "

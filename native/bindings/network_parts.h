@@ -2,6 +2,8 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 
 #include <chrono>
 #include <optional>
@@ -64,11 +66,16 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
         .def(
             "decide",
-            [core](Self& self, bool commits, double at_most_seconds) {
-                return core(self).decide(commits, milliseconds("at_most_seconds", at_most_seconds));
+            [core](Self& self, bool commits, double at_most_seconds, std::optional<double> squares) {
+                return make_ending(core(self).decide(commits, milliseconds("at_most_seconds", at_most_seconds),
+                                                     squares.value_or(pipeline::kNoSquares)));
             },
-            "commits"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "Commits or rolls back the step that waits for it; 1 or 0, None when that takes longer: ask again.")
+            "commits"_a, "at_most_seconds"_a, "squares"_a = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+            "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. "
+            "Answers as wait_commit does, None when that takes longer: ask again.")
+        .def(
+            "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(),
+            "Fails the run, and returns when every step that was answered is on the disk.")
         .def("failure", [core](const Self& self) { return failure_of(core(self)); });
 }
 

@@ -35,6 +35,15 @@ std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& group
     return settings;
 }
 
+std::optional<double> known(double squares) {
+    return squares == pipeline::kNoSquares ? std::nullopt : std::optional<double>(squares);
+}
+
+std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome) {
+    if (!outcome) return std::nullopt;
+    return StepEnding{outcome->value, known(outcome->squares)};
+}
+
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments) {
     std::vector<pipeline::Segment> converted;
     for (const auto& [end, group] : segments) converted.push_back({end, group});
@@ -52,6 +61,9 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["step"] = stats.step;
     result["attempts"] = stats.attempts;
     result["rolled_back"] = stats.rolled_back;
+    result["unwritten"] = stats.unwritten;
+    result["clipped"] = stats.clipped;
+    result["redone"] = stats.redone;
     result["bytes_pulled"] = stats.bytes_pulled;
     result["bytes_pushed"] = stats.bytes_pushed;
     result["bytes_read"] = stats.bytes_read;

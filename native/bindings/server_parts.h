@@ -21,6 +21,10 @@ using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
                                                const std::string& parameter_dtype, std::uint64_t chunk_elements,
                                                const std::string& optimizer, std::uint64_t memory_bytes,
                                                std::uint32_t workers, std::uint32_t optimizer_threads);
+// How a step ended: pipeline::StepEnd, and the sum of squares, where it is known.
+using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
+[[nodiscard]] std::optional<double> known(double squares);
+[[nodiscard]] std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome);
 [[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
 [[nodiscard]] std::optional<std::string> failure_of(const fabric::ParameterServer& server);

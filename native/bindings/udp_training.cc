@@ -82,17 +82,18 @@ void bind_server(nb::module_& module) {
             "rank"_a, "token"_a, "Lets one UdpWorker in, which brings this token of 32 bytes.")
         .def(
             "begin",
-            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups) {
-                const auto begun = self.begin(worker, make_groups(groups));
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm) {
+                const auto begun = self.begin(worker, make_groups(groups), max_norm);
                 return std::tuple(begun.epoch, begun.given_up);
             },
-            "worker"_a, "groups"_a, "Starts a worker's step; returns what the worker's begin_step wants to know.")
+            "worker"_a, "groups"_a, "max_norm"_a = nb::none(),
+            "Starts a worker's step; returns what the worker's begin_step wants to know.")
         .def("commit", &Self::commit, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds));
+                return make_ending(self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")

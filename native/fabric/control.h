@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-inline constexpr std::uint64_t kControlMagic = 0x314C544355575554;  // "TUWUCTL1" in memory
+inline constexpr std::uint64_t kControlMagic = 0x324C544355575554;  // "TUWUCTL2" in memory
 inline constexpr std::uint32_t kRingRequests = 256;
 inline constexpr std::uint32_t kMaximumGroups = 64;
 
@@ -31,6 +31,7 @@ struct alignas(64) Request {
     std::int64_t result = 0;
     std::uint64_t posted_ns = 0;  // CLOCK_MONOTONIC
     std::uint64_t done_ns = 0;
+    double squares = pipeline::kNoSquares;  // commit: as pipeline::Outcome has it
 };
 static_assert(sizeof(Request) == 64);
 
@@ -42,6 +43,7 @@ struct WorkerArea {
     std::array<Ring, 2> rings;  // by Stream
     std::uint32_t group_count = 0;
     std::array<pipeline::GroupSettings, kMaximumGroups> groups;  // of the step that begins
+    double max_norm = 0;                                         // and its limit; 0: none
 };
 
 struct ControlArea {

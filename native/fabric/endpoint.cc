@@ -87,13 +87,14 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
     return make_handle(stream, sequence);
 }
 
-void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups) {
+void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm) {
     if (groups.size() > kMaximumGroups) {
         throw Error(ErrorKind::invalid, "the optimizer has " + std::to_string(groups.size()) +
                                             " parameter groups; at most " + std::to_string(kMaximumGroups) +
                                             " are supported: merge groups with equal settings");
     }
     std::copy(groups.begin(), groups.end(), area_.groups.begin());
+    area_.max_norm = max_norm.value_or(0);
     area_.group_count = static_cast<std::uint32_t>(groups.size());
     // Waited for, because pushes travel on the other stream and must not overtake it.
     const Handle handle = post(Stream::parameters, Operation::begin, 0, 0);
@@ -187,6 +188,9 @@ void Endpoint::finished(Request& request) {
         case Operation::push:
             stats_.bytes_pushed += bytes;
             break;
+        case Operation::commit:
+            squares_ = request.squares;
+            break;
         default:
             break;
     }
@@ -201,6 +205,11 @@ void Endpoint::check_server() const {
     if (poll(&socket, 1, 0) > 0 && (socket.revents & (POLLHUP | POLLRDHUP | POLLERR)) != 0) {
         throw Error(ErrorKind::server, "the server ended; run again to resume at the last committed step");
     }
+}
+
+double Endpoint::squares() const {
+    const std::lock_guard lock(mutex_);
+    return squares_;
 }
 
 EndpointStats Endpoint::stats() const {

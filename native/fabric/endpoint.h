@@ -45,9 +45,10 @@ class Endpoint {
     // Takes the next buffer of the arena, on a cache line, and returns its offset. Throws Error(invalid) when it is
     // full.
     std::uint64_t register_buffer(std::uint64_t bytes);
-    void begin(const std::vector<pipeline::GroupSettings>& groups);  // returns when the server knows them
-    Handle pull(std::uint32_t block, bool alone = false);            // alone: no pull of the step that all workers make
-    void release(std::uint32_t block);                               // after the pull was waited for
+    // Returns when the server knows them.
+    void begin(const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm = std::nullopt);
+    Handle pull(std::uint32_t block, bool alone = false);  // alone: no pull of the step that all workers make
+    void release(std::uint32_t block);                     // after the pull was waited for
     Handle push(std::uint32_t block, std::uint64_t arena_offset);
     Handle commit(bool roll_back);
     Handle initialise(std::uint32_t block, std::uint64_t arena_offset);
@@ -56,6 +57,8 @@ class Endpoint {
     [[nodiscard]] bool done(Handle handle);
     // The result, or nothing if it takes longer. Throws Error with the server's kind and text when it failed or ended.
     [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most);
+    // Of the last step that was waited for, as pipeline::Outcome has it.
+    [[nodiscard]] double squares() const;
     [[nodiscard]] EndpointStats stats() const;
 
   private:
@@ -85,6 +88,7 @@ class Endpoint {
     std::uint64_t mapped_bytes_ = 0;
     std::uint64_t most_mapped_bytes_;
     EndpointStats stats_;
+    double squares_ = pipeline::kNoSquares;
 };
 
 }  // namespace luwu::fabric

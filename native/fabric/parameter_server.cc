@@ -95,9 +95,10 @@ void ParameterServer::check_worker(std::uint32_t worker) const {
                 "worker " + std::to_string(worker) + " is not one of this server's " + std::to_string(config_.workers));
 }
 
-void ParameterServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups) {
+void ParameterServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                            std::optional<double> max_norm) {
     check_worker(worker);
-    pipeline_->begin(worker, groups);
+    pipeline_->begin(worker, groups, max_norm);
 }
 
 void ParameterServer::pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply) {
@@ -156,7 +157,7 @@ void ParameterServer::forward_vote(std::uint32_t worker) {
     });
 }
 
-std::optional<std::int64_t> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
+std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
     check_worker(worker);
     {
         std::unique_lock lock(votes_mutex_);
@@ -166,21 +167,27 @@ std::optional<std::int64_t> ParameterServer::wait_commit(std::uint32_t worker, s
                         "worker " + std::to_string(worker) + " waits for the end of a step that it has not voted on");
         }
         voted_.wait_for(lock, at_most, [this, &vote] { return vote.answered || failed_; });
-        if (vote.answered && vote.outcome.ok) return vote.outcome.value;
+        if (vote.answered && vote.outcome.ok) return vote.outcome;
     }
     if (const auto error = failure()) throw *error;  // also where the vote was never forwarded
     return std::nullopt;
 }
 
-std::optional<std::int64_t> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most) {
+std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most,
+                                                         double squares) {
     const auto answer = std::make_shared<std::promise<pipeline::Outcome>>();
     auto answered = answer->get_future();
-    pipeline_->decide(commits, [answer](pipeline::Outcome outcome) { answer->set_value(outcome); });
+    pipeline_->decide(commits, [answer](pipeline::Outcome outcome) { answer->set_value(outcome); }, squares);
     if (answered.wait_for(at_most) != std::future_status::ready) return std::nullopt;
     const pipeline::Outcome outcome = answered.get();
-    if (outcome.ok) return outcome.value;
+    if (outcome.ok) return outcome;
     if (const auto error = failure()) throw *error;
     return std::nullopt;
+}
+
+void ParameterServer::close() {
+    fail(Error(ErrorKind::server, "the server was closed"));
+    pipeline_->wait_until_written();
 }
 
 void ParameterServer::joined(std::uint32_t worker) {

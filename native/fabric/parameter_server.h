@@ -57,7 +57,8 @@ class ParameterServer {
     void finish_initialise();                                   // throws Error
 
     void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);  // throws Error(invalid)
-    void begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups);
+    void begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+               std::optional<double> max_norm = std::nullopt);
     void pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply);
     void read(std::uint32_t block, pipeline::Reply reply);  // belongs to no worker's pass; release it soon
     void release(std::uint32_t block) { pipeline_->release(block); }
@@ -65,17 +66,19 @@ class ParameterServer {
     // The worker's vote, where it and the worker's pushes travel in order.
     void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
     // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
-    // since it joined. wait_commit gives a pipeline::StepEnd, nothing when that takes longer; a second time the
-    // same, until the next vote. Both throw Error(order) or what failed the server.
+    // since it joined. wait_commit gives how the step ended, nothing when that takes longer; a second time the same,
+    // until the next vote. Both throw Error(order) or what failed the server.
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<std::int64_t> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
     // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
     // nothing when that takes longer, to be asked again. Throws what failed the server.
-    [[nodiscard]] std::optional<std::int64_t> decide(bool commits, std::chrono::milliseconds at_most);
+    [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,
+                                                          double squares = pipeline::kNoSquares);
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps
 
     void fail(const Error& error) { pipeline_->fail(error); }
+    void close();  // fails, and returns when every step that was answered is on the disk
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
     [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
     [[nodiscard]] const char* io_name() const { return pipeline_->io_name(); }

@@ -8,7 +8,8 @@ namespace luwu::fabric {
 namespace {
 
 pipeline::Reply reply_to(Request& request) {
-    return [&request](pipeline::Outcome outcome) { Streams::reply(request, outcome.ok, outcome.value); };
+    return
+        [&request](pipeline::Outcome outcome) { Streams::reply(request, outcome.ok, outcome.value, outcome.squares); };
 }
 
 }  // namespace
@@ -45,7 +46,8 @@ void Server::handle(std::uint32_t rank, Request& request) {
         case Operation::begin: {
             const WorkerArea& area = worker_area(streams_.control(), rank);
             const auto count = std::min(area.group_count, kMaximumGroups);
-            core_->begin(rank, {area.groups.begin(), area.groups.begin() + count});
+            const auto max_norm = area.max_norm > 0 ? std::optional<double>(area.max_norm) : std::nullopt;
+            core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, max_norm);
             return reply({});
         }
         case Operation::pull:

@@ -27,6 +27,7 @@ class Server {
     [[nodiscard]] const pipeline::ResidencyPlan& plan() const { return core_->plan(); }
     void leave(std::uint32_t rank) { core_->leave(rank); }  // the worker will make no more steps
     void fail(const Error& error) { core_->fail(error); }
+    void close() { core_->close(); }
 
   private:
     void handle(std::uint32_t rank, Request& request);

@@ -63,8 +63,9 @@ void Streams::serve(Stream stream) {
     }
 }
 
-void Streams::reply(Request& request, bool ok, std::int64_t result) {
+void Streams::reply(Request& request, bool ok, std::int64_t result, double squares) {
     request.result = result;
+    request.squares = squares;
     request.done_ns = monotonic_ns();
     request.state.store(static_cast<std::uint32_t>(ok ? RequestState::done : RequestState::failed),
                         std::memory_order_release);

@@ -30,7 +30,7 @@ class Streams {
     [[nodiscard]] int descriptor() const { return file_.descriptor(); }
     void announce_failure(const Error& error) const;
 
-    static void reply(Request& request, bool ok, std::int64_t result = 0);
+    static void reply(Request& request, bool ok, std::int64_t result = 0, double squares = pipeline::kNoSquares);
 
   private:
     void serve(Stream stream);

@@ -135,8 +135,8 @@ void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t pla
 
 VoteEvents UdpServer::vote_events() {
     VoteEvents events;
-    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups) {
-        tasks_.post([this, groups] { core().begin(0, groups); });
+    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm) {
+        tasks_.post([this, groups, max_norm] { core().begin(0, groups, max_norm); });
     };
     events.given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
     events.ended = [this](bool roll_back, std::uint64_t pushes) {
@@ -173,22 +173,23 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
     votes_.joined(rank);
 }
 
-StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups) {
+StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                                  std::optional<double> max_norm) {
     if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
-    return or_fail(core(), [&] { return votes_.begin(worker, groups, [this] { return epoch_.load(); }); });
+    return or_fail(core(), [&] { return votes_.begin(worker, groups, max_norm, [this] { return epoch_.load(); }); });
 }
 
 void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
     or_fail(core(), [&] { votes_.vote(worker, roll_back, pushes); });
 }
 
-std::optional<std::int64_t> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
+std::optional<pipeline::Outcome> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
     const auto outcome = votes_.wait(worker, at_most);
     if (!outcome || !outcome->ok) {
         if (const auto failure = core().failure()) throw *failure;
         return std::nullopt;
     }
-    return outcome->value;
+    return outcome;
 }
 
 void UdpServer::leave(std::uint32_t worker) {

@@ -32,9 +32,10 @@ class UdpServer {
 
     void allow_worker(std::uint32_t rank, const Token& token);
     // What the worker is to be told with the answer: UdpWorker::begin_step().
-    StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups);
+    StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                           std::optional<double> max_norm = std::nullopt);
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<std::int64_t> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
     [[nodiscard]] std::optional<ServerCounts> counts();
     [[nodiscard]] std::optional<UdpCounters> socket_counts();

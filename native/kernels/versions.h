@@ -18,6 +18,8 @@ void bfloat16_to_float(InstructionSet set, const std::uint16_t* source, float* t
 
 void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
 
+[[nodiscard]] double keep_gradients(InstructionSet set, void* kept, const Gradients& gradients, std::size_t elements);
+
 void fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
                      std::uint8_t* exponents);
 

@@ -21,6 +21,7 @@ struct IoTask {
     std::uint32_t chunk = 0;
     std::uint64_t count = 0;  // the version that is read or written
     std::uint64_t bytes = 0;
+    bool kept = false;          // it is the chunk's kept gradient, no record
     store::AlignedBuffer page;  // for the chunk header, where it is read apart from the states
 };
 

@@ -39,6 +39,11 @@ std::optional<std::uint64_t> Pass::next_use(std::uint32_t block) const {
     return nearest;
 }
 
+std::optional<std::uint64_t> Pass::first_use(std::uint32_t block) const {
+    if (occurrences_[block].empty()) return std::nullopt;
+    return occurrences_[block].front();
+}
+
 std::optional<std::uint32_t> Pass::upcoming(std::uint32_t worker, std::uint64_t ahead) const {
     if (order_.empty()) return std::nullopt;
     return order_[(positions_[worker] + ahead) % order_.size()];

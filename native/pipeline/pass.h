@@ -19,6 +19,8 @@ class Pass {
 
     // Pulls until some worker needs this block, counted from each worker's own place; nullopt: never, as far as known.
     [[nodiscard]] std::optional<std::uint64_t> next_use(std::uint32_t block) const;
+    // Its first place in the order of a step; nullopt: never pulled, as far as known.
+    [[nodiscard]] std::optional<std::uint64_t> first_use(std::uint32_t block) const;
     // The block that the worker will pull `ahead` pulls from now (0: the very next), across the end of the step.
     [[nodiscard]] std::optional<std::uint32_t> upcoming(std::uint32_t worker, std::uint64_t ahead) const;
     [[nodiscard]] std::uint32_t workers() const { return static_cast<std::uint32_t>(positions_.size()); }

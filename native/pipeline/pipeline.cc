@@ -44,7 +44,8 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
       states_(layout_, settings_.plan),
       blocks_(layout_.block_count()),
       begun_(settings_.workers, false),
-      chunk_wanted_(layout_.chunks().size(), false) {
+      chunk_wanted_(layout_.chunks().size(), false),
+      chunk_needs_(layout_.chunks().size(), 0) {
     for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
         blocks_[block].count = store_.committed().counts[block];
         blocks_[block].gradients.assign(settings_.workers, nullptr);
@@ -68,6 +69,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
 
 Pipeline::~Pipeline() {
     fail(Error(ErrorKind::server, "the server was closed"));
+    wait_until_written();
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
@@ -87,8 +89,15 @@ kernels::Dtype Pipeline::gradient_dtype() const {
     return settings_.gradient_dtype.value_or(layout_.shape().parameter_dtype);
 }
 
-// Of a step that will be rolled back, new versions may never have been written: they must not be read.
-bool Pipeline::reading_allowed(std::uint32_t block) const { return !(step_is_void() && blocks_[block].updated); }
+float Pipeline::average() const {
+    return settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
+}
+
+// Of a step that will be rolled back, new versions may never have been written: they must not be read. Nor may old ones
+// of a step that was answered.
+bool Pipeline::reading_allowed(std::uint32_t block) const {
+    return !(step_is_void() && blocks_[block].updated) && !blocks_[block].stale;
+}
 
 void Pipeline::initialise(std::uint32_t block, const float* values) {
     for (const store::ChunkPlace& place : layout_.chunks_of(block)) {
@@ -109,7 +118,7 @@ void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) 
     blocks_[block].segments = std::move(segments);
 }
 
-void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups) {
+void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups, std::optional<double> max_norm) {
     const std::lock_guard lock(mutex_);
     if (left_) return fail_locked(left_too_early());
     if (prepared_) {
@@ -120,8 +129,10 @@ void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& gro
     const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
     begun_[worker] = true;
     if (first) {
+        choose_clipping(max_norm.has_value());
         groups_ = groups;
-    } else if (groups_ != groups) {
+        max_norm_ = max_norm;
+    } else if (groups_ != groups || max_norm_ != max_norm) {
         fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " began step " +
                                                 std::to_string(stats_.step + 1) +
                                                 " with other hyper-parameters than the workers before it; give every "
@@ -165,6 +176,11 @@ void Pipeline::read(std::uint32_t block, Reply reply) {
 
 void Pipeline::hand_out(std::uint32_t block, Reply reply) {
     ++stats_.pulls;
+    if (blocks_[block].stale) {
+        ++stats_.pulls_waited;
+        blocks_[block].waiting_pulls.push_back(std::move(reply));
+        return hurry(block);
+    }
     if (window_.state(block) == WindowCache::State::resident) return deliver(block, reply);
     ++stats_.pulls_waited;
     blocks_[block].waiting_pulls.push_back(std::move(reply));
@@ -187,11 +203,17 @@ void Pipeline::want_parameters(std::uint32_t block) {
 }
 
 void Pipeline::retry_waiting_blocks() {
-    while (!failure_ && !waiting_blocks_.empty() && reading_allowed(waiting_blocks_.front()) &&
-           window_.place(waiting_blocks_.front())) {
-        start_parameter_read(waiting_blocks_.front());
+    while (!failure_ && !waiting_blocks_.empty()) {
+        const std::uint32_t block = waiting_blocks_.front();
+        if (window_.state(block) == WindowCache::State::absent && !blocks_[block].stale) {
+            if (!reading_allowed(block) || !window_.place(block)) break;
+            start_parameter_read(block);
+        } else if (window_.state(block) == WindowCache::State::resident && !blocks_[block].stale) {
+            for (const Reply& reply : std::exchange(blocks_[block].waiting_pulls, {})) deliver(block, reply);
+        }  // else whoever reads or updates it hands it out
         waiting_blocks_.pop_front();
     }
+    start_due_updates();
 }
 
 void Pipeline::prefetch_parameters(std::uint32_t worker) {
@@ -240,8 +262,8 @@ void Pipeline::parameters_read(IoTask& task) {
     const std::lock_guard lock(mutex_);
     --reads_in_flight_;
     stats_.bytes_read += task.bytes;
-    if (error) return fail_locked(*error);
-    if (failure_) return;
+    if (error) return break_locked(*error);
+    if (broken_) return;
     if (--blocks_[place.block].chunks_reading == 0) parameters_resident(place.block);
     try_finish_step();
 }
@@ -249,8 +271,10 @@ void Pipeline::parameters_read(IoTask& task) {
 void Pipeline::parameters_resident(std::uint32_t block) {
     window_.read_done(block);
     Block& entry = blocks_[block];
-    for (const Reply& reply : std::exchange(entry.waiting_pulls, {})) deliver(block, reply);
-    if (std::exchange(entry.update_needs_parameters, false)) start_chunks(block);
+    if (!entry.stale) {
+        for (const Reply& reply : std::exchange(entry.waiting_pulls, {})) deliver(block, reply);
+    }
+    if (std::exchange(entry.update_needs_parameters, false) && !given_up(entry)) start_chunks(block);
     retry_waiting_blocks();
 }
 
@@ -274,7 +298,6 @@ void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* 
     stats_.bytes_pushed += layout_.shape().blocks[block].elements * kernels::size_of(gradient_dtype());
     if (roll_back_) return reply({});  // nobody needs it: the worker that gave the step up may never push its own
     entry.push_replies.push_back(std::move(reply));
-    entry.phase = Block::Phase::collecting;
     if (++entry.arrived == settings_.workers) begin_update(block);
 }
 
@@ -285,7 +308,9 @@ std::optional<Error> Pipeline::failure() const {
 
 PipelineStats Pipeline::stats() const {
     const std::lock_guard lock(mutex_);
-    return stats_;
+    PipelineStats stats = stats_;
+    stats.unwritten = settling_ ? 1 : 0;
+    return stats;
 }
 
 void Pipeline::fail(const Error& error) {
@@ -297,12 +322,24 @@ void Pipeline::fail_locked(const Error& error) {
     if (failure_) return;
     failure_ = error;
     settings_.on_failure(error);
-    update_queue_.clear();
+    std::erase_if(update_queue_, [this](const Work& work) {
+        if (!given_up(blocks_[layout_.chunks()[work.chunk].block])) return false;
+        if (kept_) kept_->give_buffer_back(work.chunk);
+        return true;
+    });
     for (Block& block : blocks_) {
         for (const Reply& reply : std::exchange(block.waiting_pulls, {})) reply({false, 0});
         answer_failed_pushes(block);
     }
     for (const Reply& reply : std::exchange(commit_replies_, {})) reply({false, 0});
+    start_due_updates();  // nobody pulls any more
+}
+
+void Pipeline::break_locked(const Error& error) {
+    broken_ = true;
+    update_queue_.clear();
+    fail_locked(error);
+    settled_.notify_all();
 }
 
 // Gradients that an optimizer thread reads are the workers' again when it has put the last chunk down.

@@ -1,8 +1,9 @@
 // The server's six steps over one store. Each step has its own queue and threads; a block rotates from step to step:
 //   1 read parameters   2 hand them to workers   3 collect gradients   4 read states   5 update   6 write and commit
 // Steps 2 and 3 are the two streams of the fabric (fabric/server.h), which call pull() and push() here.
-// Every public function may be called from any thread. Replies are called with the pipeline's lock held: they must be
-// short and must not call back.
+// With clipping, gradients are kept between 3 and 4 until their global norm is known, and a step is decided before it
+// is updated: docs/decisions/0007-clipping.md. pipeline_clipping.cc has that part. Every public function may be called
+// from any thread. Replies are called with the pipeline's lock held: they must be short and must not call back.
 #pragma once
 
 #include <condition_variable>
@@ -18,6 +19,7 @@
 
 #include "pipeline/chunk_update.h"
 #include "pipeline/io_stage.h"
+#include "pipeline/kept_gradients.h"
 #include "pipeline/pass.h"
 #include "pipeline/residency.h"
 #include "pipeline/state_cache.h"
@@ -41,9 +43,14 @@ struct PipelineSettings {
     std::function<void(const Error&)> on_failure = [](const Error&) {};
 };
 
+inline constexpr double kNoSquares = -1;
+
 struct Outcome {
     bool ok = true;          // false: the pipeline failed; failure() tells why
     std::int64_t value = 0;  // pull: offset in the window; commit and decide: a StepEnd
+    // commit and decide, with clipping: the sum of squares of the averaged gradient, kNoSquares where nobody knows it.
+    // Of a prepared step it is that of this server's blocks alone.
+    double squares = kNoSquares;
 };
 // How a step ended; prepared: all of it is written, and decide() has the last word.
 enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2 };
@@ -63,12 +70,16 @@ struct PipelineStats {
     std::uint64_t step = 0;
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;
+    std::uint64_t unwritten = 0;  // steps that were answered and are not on the disk yet: 0 or 1
+    std::uint64_t clipped = 0;    // committed steps whose gradient was clipped
+    std::uint64_t redone = 0;     // of them: those that had been updated before their norm was known
 };
 
 class Pipeline {
   public:
     Pipeline(store::ChunkStore& store, PipelineSettings settings);
-    ~Pipeline();  // finishes transfers under way; what is not committed is lost, as in a crash
+    // Finishes transfers under way, and a step that was answered; what is not committed is lost, as in a crash.
+    ~Pipeline();
     Pipeline(const Pipeline&) = delete;
     Pipeline& operator=(const Pipeline&) = delete;
 
@@ -79,8 +90,10 @@ class Pipeline {
     // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step
     // only.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
-    // Starts a worker's step. All workers must bring the same settings.
-    void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups);
+    // Starts a worker's step. All workers must bring the same settings. With `max_norm` the gradient's global norm is
+    // clipped to it; the first step of all decides whether there is clipping.
+    void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups,
+               std::optional<double> max_norm = std::nullopt);
     void pull(std::uint32_t worker, std::uint32_t block, Reply reply);
     // A pull that is part of no worker's pass, such as an evaluation's, outside of that worker's own steps. Ends with
     // release(), soon: places in the window are few.
@@ -88,10 +101,14 @@ class Pipeline {
     void release(std::uint32_t block);
     // `gradient` is the whole block's, in the gradients' dtype, and stays in place until the reply.
     void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
-    // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite.
+    // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite. With
+    // clipping the answer may come before the updates: they follow, and are committed before the next step is.
     void commit(std::uint32_t worker, bool roll_back, Reply reply);
-    // Commits or rolls back the prepared step. The first call counts; the others get its answer, too.
-    void decide(bool commits, Reply reply);
+    // Commits or rolls back the prepared step. The first call counts; the others get its answer, too. With clipping,
+    // `squares` is the sum over all servers.
+    void decide(bool commits, Reply reply, double squares = kNoSquares);
+    // Returns when every step that was answered is on the disk, or never will be.
+    void wait_until_written();
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);
 
@@ -102,19 +119,42 @@ class Pipeline {
 
   private:
     struct Block {
-        enum class Phase : std::uint8_t { idle, collecting, updating } phase = Phase::idle;
+        bool updating = false;
         std::uint64_t count = 0;  // updates in what memory and store hold now; committed at the end of the step
         bool updated = false;     // in this step
+        // With clipping:
+        bool kept = false;     // this step's gradient is
+        bool decided = false;  // the update is one of the step before, which was answered
+        bool stale = false;    // and memory does not hold it yet: nobody may see the block
+        bool keep_waits = false;
+        std::uint32_t chunks_to_collect = 0;  // whose gradients are still the workers'
+        std::uint32_t chunks_to_keep = 0;
         bool update_needs_parameters = false;
         std::uint32_t chunks_reading = 0;
         std::uint32_t chunks_to_update = 0;
         std::uint32_t chunks_to_write = 0;
-        std::uint32_t chunks_in_hand = 0;  // optimizer threads read its gradients now, without the lock
-        std::uint32_t arrived = 0;
+        std::uint32_t chunks_in_hand = 0;         // optimizer threads read its gradients now, without the lock
+        std::uint32_t arrived = 0;                // gradients, in this step
         std::vector<const std::byte*> gradients;  // per worker; null until pushed in this step
         std::vector<Reply> push_replies;
         std::vector<Reply> waiting_pulls;
         std::vector<Segment> segments;
+    };
+
+    // What an optimizer thread does with a chunk.
+    struct Work {
+        std::uint32_t chunk = 0;
+        bool keeps = false;  // else it updates
+    };
+    // A step that was answered, and whose updates are not all written yet.
+    struct Settling {
+        std::deque<std::uint32_t> due;  // blocks whose updates have not begun, in the order of the next pass
+        std::uint32_t blocks = 0;       // not written yet
+        std::vector<GroupSettings> groups;
+        float scale = 1.0F;     // of the kept gradients
+        bool reads_on = false;  // all its states were asked for: those read ahead from now on are the next step's
+        std::vector<std::uint32_t> next_order;  // of whose updates, as far as anybody knows
+        store::CommitRecord record;
     };
 
     // All below are called with mutex_ held unless they say otherwise.
@@ -122,6 +162,10 @@ class Pipeline {
     [[nodiscard]] kernels::Dtype gradient_dtype() const;
     [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
+    // The block's update will not be needed.
+    [[nodiscard]] bool is_void(const Block& block) const { return !block.decided && step_is_void(); }
+    [[nodiscard]] bool given_up(const Block& block) const { return broken_ || (failure_ && !block.decided); }
+    [[nodiscard]] float average() const;
 
     [[nodiscard]] Error left_too_early() const;
 
@@ -135,15 +179,19 @@ class Pipeline {
     void deliver(std::uint32_t block, const Reply& reply);
 
     void begin_update(std::uint32_t block);
+    void start_update(std::uint32_t block);
     void start_chunks(std::uint32_t block);
-    void want_states(std::uint32_t chunk);
+    void want_chunk(std::uint32_t chunk);
+    void states_there(std::uint32_t chunk);
+    void chunk_has(std::uint32_t chunk);
     void start_state_read(std::uint32_t chunk);
     void serve_state_demand();
     void prefetch_states();
-    void states_read(IoTask& task);  // takes mutex_
-    void queue_update(std::uint32_t chunk);
+    void states_read(IoTask& task);        // takes mutex_
     void optimizer_loop();                 // takes mutex_
     void update_one(std::uint32_t chunk);  // takes mutex_
+    [[nodiscard]] ChunkUpdate make_update(std::uint32_t chunk) const;
+    [[nodiscard]] std::vector<const std::byte*> gradients_at(const store::ChunkPlace& place) const;
     void put_down(std::uint32_t chunk);
     void chunk_updated(std::uint32_t chunk, bool write);
     void chunk_written(std::uint32_t chunk);
@@ -154,9 +202,41 @@ class Pipeline {
     void prepare();
     void start_commit();
     void write_commit();  // takes mutex_
-    void finish_step(bool committed);
+    [[nodiscard]] store::CommitRecord next_record() const;
+    void finish_step(StepEnd end, const std::vector<std::uint32_t>& order);
+    [[nodiscard]] bool may_restore() const;
+    void restore_updated_blocks();
     void roll_back();
+
+    // Clipping.
+    void choose_clipping(bool clips);
+    void keep_gradients(std::uint32_t block);
+    void start_keeping(std::uint32_t block);
+    void want_kept_memory(std::uint32_t chunk);
+    void serve_kept_memory();
+    void keep_one(std::uint32_t chunk);                         // takes mutex_
+    void keep(const ChunkUpdate& update, std::uint32_t chunk);  // without mutex_
+    void give_up_keeping(std::uint32_t chunk);
+    void chunk_collected(std::uint32_t chunk);
+    void store_kept(std::uint32_t chunk);
+    void kept_written(IoTask& task);
+    void start_kept_read(std::uint32_t chunk);
+    void kept_read(IoTask& task);  // takes mutex_
+    void release_kept(std::uint32_t chunk);
+    void chunk_kept(std::uint32_t chunk);
+    [[nodiscard]] double sum_of_squares() const;
+    void end_clipped_step(double squares);
+    void settle(float scale);
+    [[nodiscard]] std::vector<std::uint32_t> order_of_next_pass();
+    void hurry(std::uint32_t block);
+    void start_due_updates();
+    [[nodiscard]] bool start_due_update(std::uint32_t block, bool at_any_price);
+    void hand_out_updated(std::uint32_t block);
+    void block_settled(std::uint32_t block);
+    void write_settled();  // takes mutex_
+
     void fail_locked(const Error& error);
+    void break_locked(const Error& error);  // the store is at fault: nothing more is written
     void answer_failed_pushes(Block& block);
 
     store::ChunkStore& store_;
@@ -169,16 +249,27 @@ class Pipeline {
     StateCache states_;
     std::vector<Block> blocks_;
     std::vector<GroupSettings> groups_;
+    std::optional<double> max_norm_;          // of this step
+    std::optional<bool> clips_;               // as the first step of all had it
+    std::unique_ptr<KeptGradients> kept_;     // with clipping
+    std::deque<std::uint32_t> waiting_kept_;  // chunks that need a buffer for their kept gradient
+    std::vector<std::uint32_t> postponed_;    // blocks whose updates wait for the record of the step before
+    std::optional<Settling> settling_;
+    double squares_ = kNoSquares;  // of this step, once known
+    bool speculates_ = false;      // this step is updated as if it were not clipped
+    bool speculates_next_ = false;
     std::vector<bool> begun_;                     // per worker
     std::optional<std::uint32_t> left_;           // a worker that makes no more steps
     std::deque<std::uint32_t> waiting_blocks_;    // wanted, no place in the window yet
     std::deque<std::uint32_t> waiting_chunks_;    // gradient is there, no state buffer yet
     std::vector<bool> chunk_wanted_;              // gradient is there, states are being read
+    std::vector<std::uint8_t> chunk_needs_;       // before its update: states, and memory for its kept gradient
     std::vector<std::uint32_t> push_order_;       // blocks in the order of their updates, last committed step
     std::vector<std::uint32_t> recorded_pushes_;  // of this step
     std::size_t prefetch_block_ = 0;              // cursor in push_order_
     std::size_t prefetch_chunk_ = 0;              // and in that block's chunks
-    std::uint32_t updating_blocks_ = 0;
+    std::uint32_t updating_blocks_ = 0;           // in this step
+    std::uint32_t keeping_blocks_ = 0;
     std::uint32_t reads_in_flight_ = 0;
     std::vector<Reply> commit_replies_;
     bool roll_back_ = false;
@@ -187,12 +278,14 @@ class Pipeline {
     bool prepared_ = false;  // nobody has decided yet
     bool decided_ = false;
     bool committing_ = false;
-    StepEnd last_end_ = kRolledBack;
+    Outcome last_end_;
     std::optional<Error> failure_;
+    bool broken_ = false;  // and the store is at fault
+    std::condition_variable settled_;
     PipelineStats stats_;
 
     std::condition_variable update_ready_;
-    std::deque<std::uint32_t> update_queue_;
+    std::deque<Work> update_queue_;
     bool stopping_ = false;
     std::vector<std::thread> optimizers_;
     // Last, so that their threads end before what they use.

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "pipeline/pipeline.h"
@@ -14,12 +16,19 @@ void Pipeline::begin_update(std::uint32_t block) {
     Block& entry = blocks_[block];
     recorded_pushes_.push_back(block);
     if (step_is_void()) {  // nothing of this step will stay: give the gradients back
-        entry.phase = Block::Phase::idle;
         for (const Reply& reply : std::exchange(entry.push_replies, {})) reply({});
         return;
     }
-    entry.phase = Block::Phase::updating;
+    if (kept_) keep_gradients(block);
+    if (kept_ && !speculates_) return;
     ++updating_blocks_;
+    if (settling_) return postponed_.push_back(block);
+    start_update(block);
+}
+
+void Pipeline::start_update(std::uint32_t block) {
+    Block& entry = blocks_[block];
+    if (given_up(entry)) return;
     // The update writes a bf16 copy anew from the master: it needs the copy's place, not its contents.
     if (layout_.states_have_master() && window_.state(block) == WindowCache::State::absent && window_.place(block)) {
         window_.read_done(block);
@@ -32,17 +41,21 @@ void Pipeline::begin_update(std::uint32_t block) {
 void Pipeline::start_chunks(std::uint32_t block) {
     window_.hold(block);
     Block& entry = blocks_[block];
+    entry.updating = true;
     const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
     entry.chunks_to_update = chunks;
     entry.chunks_to_write = chunks;
-    for (std::uint32_t i = 0; i < chunks; ++i) want_states(layout_.first_chunk(block) + i);
+    for (std::uint32_t i = 0; i < chunks; ++i) want_chunk(layout_.first_chunk(block) + i);
 }
 
-void Pipeline::want_states(std::uint32_t chunk) {
+void Pipeline::want_chunk(std::uint32_t chunk) {
     ++stats_.chunks_updated;
+    const bool from_disk = kept_ && kept_->on_disk(chunk);
+    chunk_needs_[chunk] = from_disk ? 2 : 1;
+    if (from_disk) want_kept_memory(chunk);
     switch (states_.state(chunk)) {
         case StateCache::State::ready:
-            return queue_update(chunk);
+            return states_there(chunk);
         case StateCache::State::reading:
             chunk_wanted_[chunk] = true;
             break;
@@ -54,9 +67,12 @@ void Pipeline::want_states(std::uint32_t chunk) {
 }
 
 void Pipeline::serve_state_demand() {
-    while (!waiting_chunks_.empty() && states_.place(waiting_chunks_.front(), true)) {
+    while (!waiting_chunks_.empty()) {
         const std::uint32_t chunk = waiting_chunks_.front();
+        const bool needed = !given_up(blocks_[layout_.chunks()[chunk].block]);
+        if (needed && !states_.place(chunk, true)) return;
         waiting_chunks_.pop_front();
+        if (!needed) continue;
         chunk_wanted_[chunk] = true;
         start_state_read(chunk);
     }
@@ -66,10 +82,17 @@ void Pipeline::serve_state_demand() {
 // its forward pass runs.
 void Pipeline::prefetch_states() {
     if (!waiting_chunks_.empty() || failure_) return;
+    if (settling_ && settling_->due.empty() && !std::exchange(settling_->reads_on, true)) {
+        push_order_ = settling_->next_order;
+        prefetch_block_ = prefetch_chunk_ = 0;
+    }
+    const bool settles = settling_ && !settling_->reads_on;
     for (std::size_t seen = 0; seen <= push_order_.size() && !push_order_.empty();) {
         const std::uint32_t block = push_order_[prefetch_block_];
         const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
-        const bool skip = blocks_[block].phase == Block::Phase::updating || !reading_allowed(block);
+        if (blocks_[block].updating && settling_ && settling_->reads_on) return;  // its turn comes when it is written
+        const bool skip =
+            blocks_[block].updating || (step_is_void() && blocks_[block].updated) || (settles && !blocks_[block].stale);
         while (!skip && prefetch_chunk_ < chunks) {
             const auto chunk = layout_.first_chunk(block) + static_cast<std::uint32_t>(prefetch_chunk_);
             if (states_.state(chunk) == StateCache::State::absent) {
@@ -96,6 +119,7 @@ void Pipeline::start_state_read(std::uint32_t chunk) {
 }
 
 void Pipeline::states_read(IoTask& task) {
+    if (task.kept) return kept_read(task);
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
     const std::lock_guard lock(mutex_);
     --reads_in_flight_;
@@ -106,21 +130,25 @@ void Pipeline::states_read(IoTask& task) {
         std::memcpy(&header, states_.memory(task.chunk), sizeof header);
         store_.check_header(header, place, task.count);
     } catch (const Error& error) {
-        return fail_locked(error);
+        return break_locked(error);
     }
-    if (failure_) return;
+    if (broken_) return;
     states_.read_done(task.chunk);
-    if (chunk_wanted_[task.chunk]) {
-        chunk_wanted_[task.chunk] = false;
-        queue_update(task.chunk);
-    }
+    const bool wanted = chunk_wanted_[task.chunk] && !given_up(blocks_[place.block]);
+    chunk_wanted_[task.chunk] = false;
+    if (wanted) states_there(task.chunk);
     serve_state_demand();
     try_finish_step();
 }
 
-void Pipeline::queue_update(std::uint32_t chunk) {
+void Pipeline::states_there(std::uint32_t chunk) {
     states_.claim(chunk);
-    update_queue_.push_back(chunk);
+    chunk_has(chunk);
+}
+
+void Pipeline::chunk_has(std::uint32_t chunk) {
+    if (--chunk_needs_[chunk] > 0) return;
+    update_queue_.push_back({chunk, false});
     update_ready_.notify_one();
 }
 
@@ -130,16 +158,49 @@ void Pipeline::optimizer_loop() {
     while (true) {
         update_ready_.wait(lock, [this] { return stopping_ || !update_queue_.empty(); });
         if (stopping_) return;
-        const std::uint32_t chunk = update_queue_.front();
+        const auto [chunk, keeps] = update_queue_.front();
         update_queue_.pop_front();
-        if (step_is_void()) {
-            chunk_updated(chunk, false);
+        if (is_void(blocks_[layout_.chunks()[chunk].block])) {
+            if (keeps || speculates_) give_up_keeping(chunk);
+            if (!keeps) chunk_updated(chunk, false);
             continue;
         }
         lock.unlock();
-        update_one(chunk);
+        keeps ? keep_one(chunk) : update_one(chunk);
         lock.lock();
     }
+}
+
+std::vector<const std::byte*> Pipeline::gradients_at(const store::ChunkPlace& place) const {
+    std::vector<const std::byte*> gradients;
+    for (const std::byte* gradient : blocks_[place.block].gradients) {
+        gradients.push_back(gradient + place.first_element * kernels::size_of(gradient_dtype()));
+    }
+    return gradients;
+}
+
+ChunkUpdate Pipeline::make_update(std::uint32_t chunk) const {
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    const Block& block = blocks_[place.block];
+    ChunkUpdate update;
+    update.place = &place;
+    update.dtype = layout_.shape().parameter_dtype;
+    update.optimizer = layout_.shape().optimizer;
+    update.count = block.count + 1;
+    update.parameters = settings_.window + window_.offset(place.block) + place.first_element * layout_.parameter_size();
+    update.states = states_.memory(chunk);
+    update.verify = states_.unverified(chunk);
+    update.segments = block.segments;
+    if (block.decided) {
+        update.gradients = {kept_->memory(chunk)};
+        update.gradient_dtype = kept_->dtype();
+        update.scale = settling_->scale;
+    } else {
+        update.gradients = gradients_at(place);
+        update.gradient_dtype = gradient_dtype();
+        update.scale = average();
+    }
+    return update;
 }
 
 void Pipeline::update_one(std::uint32_t chunk) {
@@ -149,28 +210,21 @@ void Pipeline::update_one(std::uint32_t chunk) {
     const kernels::Optimizer& optimizer = *layout_.shape().optimizer;
     std::vector<kernels::Step> groups;
     std::uint64_t count = 0;
+    bool keeps = false;
     {
         const std::lock_guard lock(mutex_);
-        if (failure_) return;
         Block& block = blocks_[place.block];
+        if (given_up(block)) return;
         ++block.chunks_in_hand;
         count = block.count;
-        for (const GroupSettings& group : groups_) groups.push_back(optimizer.prepare(group, count + 1));
-        const std::uint64_t offset = place.first_element * layout_.parameter_size();
-        const std::uint64_t gradient_offset = place.first_element * kernels::size_of(gradient_dtype());
-        for (const std::byte* gradient : block.gradients) update.gradients.push_back(gradient + gradient_offset);
-        update.parameters = settings_.window + window_.offset(place.block) + offset;
-        update.states = states_.memory(chunk);
-        update.verify = states_.unverified(chunk);
-        update.segments = block.segments;
+        keeps = kept_ && !block.decided;
+        for (const GroupSettings& group : block.decided ? settling_->groups : groups_) {
+            groups.push_back(optimizer.prepare(group, count + 1));
+        }
+        update = make_update(chunk);
     }
-    update.place = &place;
-    update.dtype = layout_.shape().parameter_dtype;
-    update.optimizer = &optimizer;
-    update.count = count + 1;
-    update.gradient_dtype = gradient_dtype();
-    update.scale = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
     update.groups = groups;
+    if (keeps) keep(update, chunk);
     const ChunkUpdateResult result = update_chunk(update);
     if (result.finite) {
         store::ChunkHeader header = store_.make_header(place, count + 1);
@@ -185,9 +239,10 @@ void Pipeline::update_one(std::uint32_t chunk) {
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
     stats_.elements_updated += place.elements;
     put_down(chunk);
-    if (result.damaged_plane != 0) return fail_locked(store_.damaged(place, count, result.damaged_plane));
+    if (result.damaged_plane != 0) return break_locked(store_.damaged(place, count, result.damaged_plane));
     if (!result.finite) poisoned_ = true;
-    chunk_updated(chunk, !step_is_void());
+    if (keeps) store_kept(chunk);
+    chunk_updated(chunk, !is_void(blocks_[place.block]));
 }
 
 void Pipeline::put_down(std::uint32_t chunk) {
@@ -197,12 +252,20 @@ void Pipeline::put_down(std::uint32_t chunk) {
 }
 
 void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
-    if (failure_) return;
     const store::ChunkPlace& place = layout_.chunks()[chunk];
     Block& block = blocks_[place.block];
-    block.updated = true;  // memory holds something other than the committed version from here on
+    if (given_up(block)) return;
+    if (block.decided) {
+        release_kept(chunk);
+    } else {
+        block.updated = true;  // memory holds something other than the committed version from here on
+    }
     if (--block.chunks_to_update == 0) {
-        for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
+        if (block.decided) {
+            hand_out_updated(place.block);
+        } else {
+            for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
+        }
     }
     if (!write) return chunk_written(chunk);
     auto task = std::make_unique<IoTask>();
@@ -218,8 +281,10 @@ void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
 void Pipeline::record_written(IoTask& task) {
     const std::lock_guard lock(mutex_);
     stats_.bytes_written += task.bytes;
-    if (task.request.error != 0) return fail_locked(store_.failed(task.request, layout_.chunks()[task.chunk]));
-    if (!failure_) chunk_written(task.chunk);
+    if (task.kept) return kept_written(task);
+    const store::ChunkPlace& place = layout_.chunks()[task.chunk];
+    if (task.request.error != 0) return break_locked(store_.failed(task.request, place));
+    if (!given_up(blocks_[place.block])) chunk_written(task.chunk);
 }
 
 void Pipeline::chunk_written(std::uint32_t chunk) {
@@ -228,9 +293,13 @@ void Pipeline::chunk_written(std::uint32_t chunk) {
     Block& block = blocks_[number];
     if (--block.chunks_to_write == 0) {
         ++block.count;
-        block.phase = Block::Phase::idle;
-        --updating_blocks_;
+        block.updating = false;
         window_.unhold(number);
+        if (std::exchange(block.decided, false)) {
+            block_settled(number);
+        } else {
+            --updating_blocks_;
+        }
         retry_waiting_blocks();
     }
     serve_state_demand();
@@ -256,43 +325,59 @@ void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
 void Pipeline::try_finish_step() {
     if (!closing_ || prepared_ || committing_ || failure_) return;
     return_unfinished_pushes();
-    if (failure_ || updating_blocks_ > 0) return;
-    if (!step_is_void()) return settings_.prepares && !decided_ ? prepare() : start_commit();
-    const bool held = std::any_of(blocks_.begin(), blocks_.end(), [this](const Block& block) {
-        return block.updated && window_.holds(static_cast<std::uint32_t>(&block - blocks_.data())) > 0;
+    start_due_updates();  // all that is left to wait for
+    if (failure_ || updating_blocks_ > 0 || keeping_blocks_ > 0) return;
+    if (step_is_void()) {
+        if (may_restore()) roll_back();
+    } else if (settling_) {
+        return;  // at most one step that was answered is not on the disk yet
+    } else if (settings_.prepares && !decided_) {
+        prepare();
+    } else if (kept_) {
+        end_clipped_step(decided_ ? squares_ : sum_of_squares());
+    } else {
+        start_commit();
+    }
+}
+
+// Nobody looks at what this step has updated.
+bool Pipeline::may_restore() const {
+    return std::none_of(blocks_.begin(), blocks_.end(), [this](const Block& block) {
+        const auto number = static_cast<std::uint32_t>(&block - blocks_.data());
+        return block.updated && (reads_in_flight_ > 0 || window_.holds(number) > 0);
     });
-    if (reads_in_flight_ == 0 && !held) roll_back();
 }
 
 // A block that some workers pushed and others did not: an error, unless the step is rolled back anyway.
 void Pipeline::return_unfinished_pushes() {
     for (std::size_t number = 0; number < blocks_.size(); ++number) {
         Block& block = blocks_[number];
-        if (block.phase != Block::Phase::collecting) continue;
+        if (block.push_replies.empty() || block.arrived == settings_.workers) continue;
         if (!step_is_void()) {
             return fail_locked(
                 Error(ErrorKind::order, "block '" + layout_.shape().blocks[number].name + "' was pushed by " +
                                             std::to_string(block.arrived) + " of " + std::to_string(settings_.workers) +
                                             " workers; every worker must run the same blocks in a step"));
         }
-        block.phase = Block::Phase::idle;
         for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
     }
 }
 
 void Pipeline::prepare() {
     prepared_ = true;
-    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, kPrepared});
+    const double squares = kept_ ? sum_of_squares() : kNoSquares;
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, kPrepared, squares});
 }
 
-void Pipeline::decide(bool commits, Reply reply) {
+void Pipeline::decide(bool commits, Reply reply, double squares) {
     const std::lock_guard lock(mutex_);
     if (failure_) return reply({false, 0});
-    if (!closing_) return reply({true, last_end_});  // the step that another worker has decided, too
+    if (!closing_) return reply(last_end_);  // the step that another worker has decided, too
     commit_replies_.push_back(std::move(reply));
     if (!std::exchange(prepared_, false)) return;
     decided_ = true;
-    roll_back_ = !commits;
+    squares_ = squares;
+    roll_back_ = !commits || (kept_ && !std::isfinite(squares));
     try_finish_step();
 }
 
@@ -301,58 +386,69 @@ void Pipeline::start_commit() {
     writer_->post([this] { write_commit(); });
 }
 
+store::CommitRecord Pipeline::next_record() const {
+    store::CommitRecord record;
+    record.step = stats_.step + 1;
+    record.attempts = stats_.attempts + 1;
+    record.rolled_back = stats_.rolled_back;
+    for (const Block& block : blocks_) record.counts.push_back(block.count);
+    return record;
+}
+
 void Pipeline::write_commit() {
     store::CommitRecord record;
     {
         const std::lock_guard lock(mutex_);
-        record.step = stats_.step + 1;
-        record.attempts = stats_.attempts + 1;
-        record.rolled_back = stats_.rolled_back;
-        for (const Block& block : blocks_) record.counts.push_back(block.count);
+        record = next_record();
     }
     try {
         store_.commit(std::move(record));
     } catch (const Error& error) {
-        return fail(error);
+        const std::lock_guard lock(mutex_);
+        return break_locked(error);
     }
     const std::lock_guard lock(mutex_);
-    ++stats_.step;
-    finish_step(true);
+    finish_step(kCommitted, recorded_pushes_);
 }
 
-void Pipeline::roll_back() {
+void Pipeline::restore_updated_blocks() {
     for (std::uint32_t number = 0; number < blocks_.size(); ++number) {
         Block& block = blocks_[number];
-        if (!block.updated) continue;
+        if (!std::exchange(block.updated, false)) continue;
         block.count = store_.committed().counts[number];
         if (window_.state(number) == WindowCache::State::resident) window_.invalidate(number);
         for (std::uint32_t i = 0; i < layout_.chunks_of(number).size(); ++i) {
             states_.invalidate(layout_.first_chunk(number) + i);
         }
     }
-    ++stats_.rolled_back;
-    finish_step(false);
 }
 
-void Pipeline::finish_step(bool committed) {
+void Pipeline::roll_back() {
+    restore_updated_blocks();
+    squares_ = kept_ && !roll_back_ ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
+    ++stats_.rolled_back;
+    finish_step(kRolledBack, {});
+}
+
+// `order` is that of the updates that the next step will have, as far as anybody knows.
+void Pipeline::finish_step(StepEnd end, const std::vector<std::uint32_t>& order) {
     ++stats_.attempts;
     for (Block& block : blocks_) {
-        block.updated = false;
+        block.updated = block.kept = false;
         block.arrived = 0;
         std::fill(block.gradients.begin(), block.gradients.end(), nullptr);
     }
-    if (committed) {
+    if (end == kCommitted) {
+        ++stats_.step;
         pass_.end_step();
-        if (push_order_ != recorded_pushes_) {
-            push_order_ = recorded_pushes_;
-            prefetch_block_ = 0;
-            prefetch_chunk_ = 0;
-        }
+        push_order_ = order;
+        prefetch_block_ = prefetch_chunk_ = 0;  // what is there already is passed over
     }
     recorded_pushes_.clear();
     roll_back_ = poisoned_ = closing_ = decided_ = committing_ = false;
-    last_end_ = committed ? kCommitted : kRolledBack;
-    for (const Reply& reply : std::exchange(commit_replies_, {})) reply({true, last_end_});
+    last_end_ = {true, end, squares_};
+    squares_ = kNoSquares;
+    for (const Reply& reply : std::exchange(commit_replies_, {})) reply(last_end_);
     retry_waiting_blocks();
     prefetch_states();
     if (!failure_) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include "store/error.h"
 
@@ -12,6 +14,7 @@ namespace luwu::pipeline {
 namespace {
 
 constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
+constexpr std::uint32_t kKeptBuffers = 4;          // of gradients on their way to the disk or back
 constexpr std::uint32_t kStateBuffersUseful = 12;  // more in flight than this did not move the disk any faster
 
 std::string mebibytes(std::uint64_t bytes) {
@@ -64,6 +67,7 @@ class Planner {
 
   private:
     ResidencyPlan divide() {
+        plan_.budget_bytes = memory_bytes_;
         pin_parameters();
         pin_states();
         place_blocks();
@@ -172,11 +176,92 @@ class Planner {
     std::uint64_t window_used_ = 0;
 };
 
+// Shares the memory of states out between them and kept gradients.
+class ClippingPlanner {
+  public:
+    ClippingPlanner(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept) {
+        result_.plan = std::move(plan);
+        result_.kept.pinned.assign(layout.chunks().size(), false);
+        for (const store::ChunkPlace& place : layout.chunks()) {
+            kept_.push_back(place.trainable ? kept_bytes(place, kept) : 0);
+            states_.push_back(place.trainable ? place.state_bytes() : 0);
+        }
+        kept_total_ = std::accumulate(kept_.begin(), kept_.end(), std::uint64_t{0});
+        state_total_ = std::accumulate(states_.begin(), states_.end(), std::uint64_t{0});
+        buffer_bytes_ = *std::max_element(kept_.begin(), kept_.end());
+        state_buffer_bytes_ = *std::max_element(states_.begin(), states_.end());
+        const ResidencyPlan& before = result_.plan;
+        other_bytes_ = before.total_bytes - before.pinned_state_bytes - before.state_buffers * state_buffer_bytes_;
+        room_ = before.budget_bytes - other_bytes_;
+    }
+
+    ClippingPlan divide() {
+        if (state_total_ + kept_total_ <= room_) {
+            pin(states_, state_total_, result_.plan.state_pinned, result_.plan.pinned_state_bytes);
+            pin(kept_, kept_total_, result_.kept.pinned, result_.kept.pinned_bytes);
+            return finish(0, 0);
+        }
+        const std::uint64_t least = state_buffer_bytes_ + buffer_bytes_;
+        if (room_ < least) {
+            throw Error(ErrorKind::memory_budget, "the memory budget is " + mebibytes(result_.plan.budget_bytes) +
+                                                      " but clipping this model's gradients needs at least " +
+                                                      mebibytes(other_bytes_ + least) + "; raise --memory");
+        }
+        const std::uint64_t useful = std::min(std::uint64_t{kStateBuffersUseful}, room_ / state_buffer_bytes_);
+        std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);
+        if (ring + kept_total_ <= room_) {
+            pin(kept_, kept_total_, result_.kept.pinned, result_.kept.pinned_bytes);
+            pin(states_, room_ - ring - kept_total_, result_.plan.state_pinned, result_.plan.pinned_state_bytes);
+            return finish(ring, 0);
+        }
+        const std::uint64_t wanted = kKeptBuffers * buffer_bytes_;
+        while (ring > state_buffer_bytes_ && ring + wanted > room_) ring -= state_buffer_bytes_;
+        const std::uint64_t buffers = std::min(std::uint64_t{kKeptBuffers}, (room_ - ring) / buffer_bytes_);
+        pin(kept_, room_ - ring - buffers * buffer_bytes_, result_.kept.pinned, result_.kept.pinned_bytes);
+        pin(states_, 0, result_.plan.state_pinned, result_.plan.pinned_state_bytes);
+        return finish(ring, buffers);
+    }
+
+  private:
+    static void pin(const std::vector<std::uint64_t>& costs, std::uint64_t bytes, std::vector<bool>& pinned,
+                    std::uint64_t& used) {
+        pinned.assign(costs.size(), false);
+        used = choose_evenly(costs, bytes, pinned);
+    }
+
+    ClippingPlan finish(std::uint64_t ring, std::uint64_t buffers) {
+        result_.plan.state_buffers = static_cast<std::uint32_t>(ring / state_buffer_bytes_);
+        result_.kept.buffer_bytes = buffer_bytes_;
+        result_.kept.buffers = static_cast<std::uint32_t>(buffers);
+        result_.plan.total_bytes =
+            other_bytes_ + result_.plan.pinned_state_bytes + ring + result_.kept.pinned_bytes + buffers * buffer_bytes_;
+        return result_;
+    }
+
+    ClippingPlan result_;
+    std::vector<std::uint64_t> kept_;  // bytes, per chunk
+    std::vector<std::uint64_t> states_;
+    std::uint64_t kept_total_ = 0;
+    std::uint64_t state_total_ = 0;
+    std::uint64_t buffer_bytes_ = 0;
+    std::uint64_t state_buffer_bytes_ = 0;
+    std::uint64_t other_bytes_ = 0;  // of what the plan has for anything else
+    std::uint64_t room_ = 0;
+};
+
 }  // namespace
+
+std::uint64_t kept_bytes(const store::ChunkPlace& place, kernels::Dtype kept) {
+    return store::round_up(place.elements * kernels::size_of(kept), store::kPage);
+}
 
 ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
                              const std::vector<bool>& held, std::optional<kernels::Dtype> gradients) {
     return Planner(layout, memory_bytes, workers, held, gradients.value_or(layout.shape().parameter_dtype)).plan();
+}
+
+ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept) {
+    return ClippingPlanner(layout, std::move(plan), kept).divide();
 }
 
 ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, const std::vector<bool>& held) {

@@ -24,6 +24,7 @@ struct ResidencyPlan {
     std::uint64_t arena_bytes = 0;    // gradient buffers of one worker: held blocks', and two of the largest other's
     std::uint64_t minimum_bytes = 0;  // the smallest budget that can work
     std::uint64_t total_bytes = 0;    // what this plan uses
+    std::uint64_t budget_bytes = 0;   // what it may use
 
     [[nodiscard]] bool everything_resident() const { return slots == 0 && state_buffers == 0; }
 };
@@ -35,6 +36,26 @@ struct ResidencyPlan {
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held,
                                            std::optional<kernels::Dtype> gradients = std::nullopt);
+// Where gradients lie that wait for the global norm: those of pinned chunks in memory for good, the others on disk, on
+// their way there and back in `buffers` of equal size.
+struct KeptPlan {
+    std::vector<bool> pinned;  // per chunk of the layout
+    std::uint64_t pinned_bytes = 0;
+    std::uint64_t buffer_bytes = 0;
+    std::uint32_t buffers = 0;
+};
+
+// Bytes of a chunk's kept gradient, whole pages.
+[[nodiscard]] std::uint64_t kept_bytes(const store::ChunkPlace& place, kernels::Dtype kept);
+
+// Divides anew what `plan` has for states, and what it leaves, between states and kept gradients of this dtype.
+// Gradients go before all states but the ring's: a byte of them is written and read, of states read. The window stays
+// as it is. Throws Error(memory_budget) naming the minimum.
+struct ClippingPlan {
+    ResidencyPlan plan;
+    KeptPlan kept;
+};
+[[nodiscard]] ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept);
 // The plan of the smallest budget that can work.
 [[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
                                          const std::vector<bool>& held);

@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kDataName = "/chunks.luwu";
 constexpr const char* kCommitName = "/commit.luwu";
 constexpr const char* kLockName = "/lock";
+constexpr const char* kScratchName = "/scratch.luwu";
 
 void transfer(const File& file, IoRequest::Operation operation, void* data, std::uint64_t bytes, std::uint64_t offset) {
     IoRequest request;
@@ -50,7 +51,7 @@ bool holds_commit(const std::string& path) {
 }  // namespace
 
 ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& layout, const Uuid& uuid, OpenMode mode)
-    : layout_(layout), uuid_(uuid) {
+    : layout_(layout), uuid_(uuid), folders_(folders) {
     if (folders.size() != layout.stripes()) {
         throw Error(ErrorKind::invalid, "the layout has " + std::to_string(layout.stripes()) + " stripes but " +
                                             std::to_string(folders.size()) + " folders were named");
@@ -294,6 +295,18 @@ void ChunkStore::commit(CommitRecord record) {
     transfer(commits_, IoRequest::Operation::write, slot.data(), slot_bytes, (record.sequence & 1U) * slot_bytes);
     if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);
     before_ = std::exchange(committed_, std::move(record));
+}
+
+std::vector<File> ChunkStore::make_scratch(const std::vector<std::uint64_t>& bytes) const {
+    std::vector<File> files;
+    for (std::size_t stripe = 0; stripe < folders_.size(); ++stripe) {
+        const std::string path = folders_[stripe] + kScratchName;
+        unlink(path.c_str());  // of a process that was killed between the next two lines
+        files.push_back(open_file(path, true, false));
+        unlink(path.c_str());
+        if (bytes[stripe] > 0) reserve(files.back(), bytes[stripe]);
+    }
+    return files;
 }
 
 // The record has to go, because the updates of the next step overwrite the versions that it speaks of.

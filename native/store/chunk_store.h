@@ -46,6 +46,9 @@ class ChunkStore {
     void sync();  // makes all completed writes of chunks durable
     // Makes all completed writes durable, then the record. After it returns the step is committed.
     void commit(CommitRecord record);
+    // Files without names, one in each stripe's folder: room for what no crash needs to survive. Their bytes are
+    // reserved; they are gone when they are closed, however the process ends. Throws Error(no_space).
+    [[nodiscard]] std::vector<File> make_scratch(const std::vector<std::uint64_t>& bytes) const;
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
     // Gives the file system back what the committed version does not need: the other place of each trainable chunk, and
@@ -65,6 +68,7 @@ class ChunkStore {
 
     Layout layout_;
     Uuid uuid_;
+    std::vector<std::string> folders_;
     std::vector<File> locks_;
     std::vector<File> files_;
     File commits_;

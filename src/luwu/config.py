@@ -156,6 +156,8 @@ class OptimizerSettings(Group):
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
     decays: Literal["all", "matrices"] = "all"
     """what decays: all parameters, or matrices alone and no biases, norms and other vectors"""
+    max_grad_norm: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
+    """clip the gradient to this global norm, and log the norm of every step; without it, neither"""
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""

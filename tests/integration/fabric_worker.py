@@ -40,6 +40,7 @@ class NumpyWorker:
 
     def __init__(self, session: Session, manifest: Manifest, *, coarse: bool = False) -> None:
         self.coarse = coarse
+        self.max_grad_norm: float | None = None
         self.session = session
         self.manifest = manifest
         self.fresh = session.attach(manifest)
@@ -71,7 +72,7 @@ class NumpyWorker:
 
     def give_up(self, blocks: int) -> None:
         """Run some blocks of a step, as an exception would leave it, and give it up."""
-        self.endpoint.begin([GROUP])
+        self.endpoint.begin([GROUP], self.max_grad_norm)
         for number in reversed(range(len(self.manifest.blocks) - blocks, len(self.manifest.blocks))):
             values = self.read(number)
             self.arena[: values.size] = self.gradient(values)
@@ -86,7 +87,7 @@ class NumpyWorker:
         spoil_only: int | None = None,
     ) -> bool:
         """Run one step, with a gradient that is not finite in all blocks or in one; whether it was committed."""
-        self.endpoint.begin(list(groups))
+        self.endpoint.begin(list(groups), self.max_grad_norm)
         for number in reversed(range(len(self.manifest.blocks))):
             values = self.read(number)
             gradient = self.arena[: values.size]

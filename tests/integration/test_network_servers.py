@@ -126,9 +126,11 @@ class LostError(Exception):
 def lose_a_step(worker: NumpyWorker, committing: int) -> None:
     """A step that one of the two servers commits before everybody is lost."""
 
-    def decide(ends: Sequence[pb.StepEnd]) -> bool:
-        assert list(ends) == [pb.PREPARED] * 2
-        worker.endpoint._controls[committing].call("Decide", pb.DecideRequest(commits=True), patient=True)
+    def decide(replies: Sequence[pb.CommitReply]) -> bool:
+        assert [reply.end for reply in replies] == [pb.PREPARED] * 2
+        squares = sum(reply.squares for reply in replies) if worker.max_grad_norm is not None else None
+        request = pb.DecideRequest(commits=True, squares=squares)
+        worker.endpoint._controls[committing].call("Decide", request, patient=True)
         raise LostError
 
     worker.endpoint._decide = decide

@@ -67,7 +67,8 @@ class TcpJob final : public TestJob {
     void begin(std::uint32_t rank, const Groups& groups) override { core().begin(rank, groups); }
     void vote(std::uint32_t rank, bool roll_back) override { core().commit(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        return core().wait_commit(rank, at_most);
+        const auto result = core().wait_commit(rank, at_most);
+        return result ? std::optional(result->value) : std::nullopt;
     }
     void leave(std::uint32_t rank) override { core().leave(rank); }
     void close_server() override { server_.reset(); }
@@ -107,8 +108,9 @@ class UdpJob final : public UdpTestJob {
     void vote(std::uint32_t rank, bool roll_back) override { server_->commit(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
         const auto result = server_->wait_commit(rank, at_most);
-        if (result) workers_[rank]->end_step();
-        return result;
+        if (!result) return std::nullopt;
+        workers_[rank]->end_step();
+        return result->value;
     }
     void leave(std::uint32_t rank) override { server_->leave(rank); }
     void close_server() override { server_.reset(); }

@@ -147,10 +147,10 @@ std::int64_t Trainee::step(std::uint64_t number, bool roll_back) {
     finish(*endpoint_, push(number, 0));
     endpoint_->release(0);
     server_.core().commit(rank_, roll_back, pushes);
-    std::optional<std::int64_t> outcome;
+    std::optional<pipeline::Outcome> outcome;
     while (!(outcome = server_.core().wait_commit(rank_, std::chrono::milliseconds(1000)))) {
     }
-    return *outcome;
+    return outcome->value;
 }
 
 std::vector<std::unique_ptr<Trainee>> join(fabric::TcpServer& server, std::uint16_t port, std::uint32_t workers,

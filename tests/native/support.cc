@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/convert.h"
+#include "kernels/keep.h"
 #include "kernels/optimizer.h"
 #include "kernels/remainder.h"
 
@@ -37,11 +38,19 @@ void keep_as(kernels::StateCode code, std::vector<float>& values, std::uint64_t 
 }  // namespace
 
 std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
-                                                    const SumGradients& sum, const kernels::Optimizer& optimizer) {
+                                                    const SumGradients& sum, const kernels::Optimizer& optimizer,
+                                                    std::optional<double> max_norm) {
     const store::StoreShape shape = small_shape(dtype, optimizer);
     const store::Layout layout(shape, 1);
     const bool low = dtype == kernels::Dtype::bfloat16;
     std::vector<store::BlockContents> all;
+    std::vector<float> scales{0};  // per step
+    for (std::uint64_t step = 1; step <= steps; ++step) {
+        scales.push_back(1.0F / static_cast<float>(workers));
+        if (!max_norm) continue;
+        const double factor = *max_norm / (std::sqrt(sum_of_squares(dtype, workers, step)) + 1e-6);
+        if (factor < 1) scales.back() = static_cast<float>(static_cast<double>(scales.back()) * factor);
+    }
     for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
         const std::uint64_t elements = shape.blocks[block].elements;
         std::vector<float> master(elements);
@@ -63,7 +72,7 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
                 kernels::float_to_bfloat16(values[worker].data(), rounded[worker].data(), elements);
                 buffers.push_back(low ? static_cast<const void*>(rounded[worker].data()) : values[worker].data());
             }
-            kernels::Gradients gradients{buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)};
+            kernels::Gradients gradients{buffers.data(), workers, dtype, scales[step]};
             std::vector<float> summed;
             if (sum) {
                 summed = sum(buffers, elements);
@@ -90,6 +99,38 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
         all.push_back(std::move(contents));
     }
     return all;
+}
+
+double sum_of_squares(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t step) {
+    const store::Layout layout(small_shape(dtype), 1);
+    double total = 0;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        if (!layout.shape().blocks[block].trainable) continue;
+        double sum = 0;
+        for (const store::ChunkPlace& place : layout.chunks_of(block)) {
+            std::vector<std::vector<std::byte>> gradients;
+            std::vector<const void*> buffers;
+            for (std::uint32_t worker = 0; worker < workers; ++worker) {
+                std::vector<float> values(place.elements);
+                for (std::uint64_t i = 0; i < place.elements; ++i) {
+                    values[i] = gradient_value(worker, step, block, place.first_element + i);
+                }
+                auto& bytes = gradients.emplace_back(place.elements * kernels::size_of(dtype));
+                if (dtype == kernels::Dtype::float32) {
+                    std::memcpy(bytes.data(), values.data(), bytes.size());
+                } else {
+                    kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()),
+                                               place.elements);
+                }
+                buffers.push_back(bytes.data());
+            }
+            std::vector<float> kept(place.elements);
+            sum += kernels::keep_gradients(
+                kept.data(), {buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)}, place.elements);
+        }
+        total += sum;
+    }
+    return total;
 }
 
 std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,

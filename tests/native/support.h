@@ -1,6 +1,7 @@
 // What the native tests share: a scratch folder, and a worker that drives a pipeline the way a real one does.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,7 +72,7 @@ class Rig {
     Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
-        bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw)
+        bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2)
         : layout_(small_shape(dtype, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
@@ -79,7 +81,7 @@ class Rig {
         window_ = store::AlignedBuffer(settings.plan.window_bytes);
         settings.window = window_.data();
         settings.workers = workers;
-        settings.optimizer_threads = 2;
+        settings.optimizer_threads = threads;
         settings.make_engine = std::move(make_engine);
         settings.prepares = prepares;
         workers_ = workers;
@@ -101,6 +103,7 @@ class Rig {
         pipeline_->finish_initialise();
     }
 
+    std::optional<double> max_norm;  // of the steps that begin from now on
     pipeline::Pipeline& pipeline() { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
     const std::byte* window() const { return window_.data(); }
@@ -112,7 +115,7 @@ class Rig {
     // One worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
     // Returns what the commit said, or -1 where the pipeline failed.
     std::int64_t run_step(std::uint32_t worker, std::uint64_t step, bool spoil = false, bool roll_back = false) {
-        pipeline_->begin(worker, {kSettings});
+        pipeline_->begin(worker, {kSettings}, max_norm);
         const std::uint32_t blocks = layout_.block_count();
         for (std::uint32_t block = 0; block < blocks; ++block) {
             if (pull(worker, block) < 0) return -1;
@@ -128,8 +131,12 @@ class Rig {
             }
             pipeline_->release(block);
         }
-        const std::int64_t outcome =
-            wait([&](pipeline::Reply reply) { pipeline_->commit(worker, roll_back, std::move(reply)); });
+        const std::int64_t outcome = wait([&](pipeline::Reply reply) {
+            pipeline_->commit(worker, roll_back, [this, reply = std::move(reply)](pipeline::Outcome ended) {
+                squares_ = ended.squares;
+                reply(ended);
+            });
+        });
         for (auto& push : pushes) push.wait();
         return outcome;
     }
@@ -147,9 +154,11 @@ class Rig {
         return outcome;
     }
 
-    std::int64_t decide(bool commits) {
-        return wait([&](pipeline::Reply reply) { pipeline_->decide(commits, std::move(reply)); });
+    std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
+        return wait([&](pipeline::Reply reply) { pipeline_->decide(commits, std::move(reply), squares); });
     }
+    // Of the step that ended last.
+    [[nodiscard]] double squares() const { return squares_; }
 
     std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,
                                          bool spoil) const;
@@ -180,6 +189,7 @@ class Rig {
     store::ChunkStore store_;
     store::AlignedBuffer window_;
     std::uint32_t workers_ = 1;
+    std::atomic<double> squares_{pipeline::kNoSquares};
     std::mutex mutex_;
     std::deque<std::vector<std::byte>> gradients_;
     std::unique_ptr<pipeline::Pipeline> pipeline_;
@@ -191,7 +201,10 @@ using SumGradients =
     std::function<std::vector<float>(const std::vector<const void*>& gradients, std::uint64_t elements)>;
 std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
                                                     const SumGradients& sum = {},
-                                                    const kernels::Optimizer& optimizer = kernels::adamw);
+                                                    const kernels::Optimizer& optimizer = kernels::adamw,
+                                                    std::optional<double> max_norm = std::nullopt);
+// The sum of squares of a step's averaged gradient, block by block and chunk by chunk.
+double sum_of_squares(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t step);
 // What the store holds, every checksum compared.
 std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,
                                                   const kernels::Optimizer& optimizer = kernels::adamw);

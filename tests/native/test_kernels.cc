@@ -5,6 +5,7 @@
 
 #include "kernel_support.h"
 #include "kernels/copy.h"
+#include "kernels/keep.h"
 #include "kernels/sum.h"
 #include "kernels/versions.h"
 
@@ -74,6 +75,47 @@ TEST_CASE("gradients are summed in the workers' order, then scaled") {
                     REQUIRE(out.back() == 7.0F);
                 }
             }
+        }
+    }
+}
+
+TEST_CASE("kept gradients are what an update reads, and their squares the same bits on all instruction sets") {
+    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+        for (std::size_t length = 0; length <= kLongest; ++length) {
+            for (const std::size_t count : {1U, 3U}) {
+                const Workers workers(count, dtype, length, length % kMisalignments);
+                const std::size_t size = size_of(kept_dtype(count, dtype));
+                double reference = 0;
+                for (std::size_t i = 0; i < length; ++i) reference += double{workers.sum(i)} * double{workers.sum(i)};
+                std::vector<std::byte> first((length + 1) * size, std::byte{7});
+                const double squares =
+                    versions::keep_gradients(InstructionSet::base, first.data(), workers.gradients(), length);
+                CHECK(squares == doctest::Approx(reference).epsilon(1e-13));
+                CHECK(first.back() == std::byte{7});
+                const void* kept = first.data();
+                const Gradients again{&kept, 1, kept_dtype(count, dtype), workers.gradients().scale};
+                std::vector<float> out(length);
+                sum_gradients(out.data(), again, length);
+                for (std::size_t i = 0; i < length; ++i) REQUIRE(out[i] == workers.sum(i));
+                for (const InstructionSet set : available_sets()) {
+                    std::vector<std::byte> other(first.size(), std::byte{7});
+                    REQUIRE(versions::keep_gradients(set, other.data(), workers.gradients(), length) == squares);
+                    REQUIRE(other == first);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("squares of gradients are finite exactly when these are") {
+    std::vector<float> kept(100);
+    for (const float bad : {kInfinity, -kInfinity, kNan, 3e38F}) {
+        for (const std::size_t place : {0U, 40U, 99U}) {
+            std::vector<float> gradient(100, 1.0F);
+            gradient[place] = bad;
+            const void* buffer = gradient.data();
+            const double squares = keep_gradients(kept.data(), {&buffer, 1, Dtype::float32, 0.5F}, gradient.size());
+            CHECK(std::isfinite(squares) == std::isfinite(bad));
         }
     }
 }

@@ -78,7 +78,7 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
                 ++pushes;
             }
             server.commit(0, false, pushes);
-            CHECK(server.wait_commit(0, kLong) == 1);
+            CHECK(server.wait_commit(0, kLong)->value == 1);
         }
         const auto plain = pipeline::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
         CHECK(server.plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
@@ -99,15 +99,15 @@ TEST_CASE("a vote that overtakes its worker's pushes counts when they have come"
         CHECK_THROWS_AS(server.commit(0, false, 2 * step), Error);
         CHECK_FALSE(server.wait_commit(0, std::chrono::milliseconds(20)).has_value());
         server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-        CHECK(server.wait_commit(0, kLong) == (step == 2 ? 0 : 1));
-        CHECK(server.wait_commit(0, kLong) == (step == 2 ? 0 : 1));
+        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
+        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
     }
     server.joined(0);
     CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
     server.begin(0, kGroups);
     server.commit(0, true, 1);
     server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-    CHECK(server.wait_commit(0, kLong) == 0);
+    CHECK(server.wait_commit(0, kLong)->value == 0);
     CHECK_THROWS_AS(server.begin(1, kGroups), Error);
     server.begin(0, kGroups);
     server.commit(0, false, 99);

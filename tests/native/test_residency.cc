@@ -54,6 +54,37 @@ TEST_CASE("stripes take turns, frozen chunks have one version and no states") {
     CHECK(frozen.record_offset(1) == frozen.record_offset(0));
 }
 
+TEST_CASE("with clipping the same memory holds gradients before states, at any budget") {
+    for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
+        for (const auto kept : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
+            const auto layout = layout_of(20, 50001, dtype);
+            const auto minimum = pipeline::plan_residency(layout, 1U << 30, 2, first_held(20)).minimum_bytes;
+            bool had_states = false;
+            for (std::uint64_t budget = minimum; !had_states || budget < 4 * minimum; budget += minimum / 16) {
+                const auto plan = pipeline::plan_residency(layout, budget, 2, first_held(20));
+                const auto clipping = pipeline::plan_clipping(layout, plan, kept);
+                CHECK(clipping.plan.total_bytes <= budget);
+                CHECK(clipping.plan.window_bytes == plan.window_bytes);
+                std::uint64_t gradients = 0;
+                std::uint64_t states = 0;
+                bool all = true;
+                for (std::size_t chunk = 0; chunk < layout.chunks().size(); ++chunk) {
+                    const auto& place = layout.chunks()[chunk];
+                    if (clipping.kept.pinned[chunk]) gradients += pipeline::kept_bytes(place, kept);
+                    if (clipping.plan.state_pinned[chunk]) states += place.state_bytes();
+                    all = all && clipping.kept.pinned[chunk];
+                }
+                CHECK(clipping.kept.pinned_bytes == gradients);
+                CHECK(clipping.plan.pinned_state_bytes == states);
+                CHECK((all || clipping.kept.buffers > 0));
+                CHECK((clipping.plan.state_buffers > 0 || clipping.plan.pinned_state_bytes > 0));
+                if (states > 0) CHECK(all);
+                had_states = had_states || states > 0;
+            }
+        }
+    }
+}
+
 TEST_CASE("a unit with trainable and frozen parameters has a place in the window for both") {
     store::StoreShape shape;
     shape.parameter_dtype = kernels::Dtype::bfloat16;

@@ -140,7 +140,7 @@ class Job {
     template <typename Look>
     static std::int64_t wait_for(Look&& look) {
         while (true) {
-            if (const auto result = look()) return *result;
+            if (const auto result = look()) return result->value;
         }
     }
 

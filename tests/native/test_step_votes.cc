@@ -26,19 +26,20 @@ struct Told {
     std::vector<std::string> events;
     std::uint32_t epoch = 7;
     fabric::VoteEvents hear() {
-        return {[this](const auto& groups) { events.push_back(groups == kGroups ? "begun" : "begun with others"); },
-                [this] {
-                    events.emplace_back("given up");
-                    ++epoch;
-                },
-                [this](bool roll_back, std::uint64_t pushes) {
-                    events.push_back("ended " + std::to_string(roll_back) + " " + std::to_string(pushes));
-                }};
+        return {
+            [this](const auto& groups, auto) { events.push_back(groups == kGroups ? "begun" : "begun with others"); },
+            [this] {
+                events.emplace_back("given up");
+                ++epoch;
+            },
+            [this](bool roll_back, std::uint64_t pushes) {
+                events.push_back("ended " + std::to_string(roll_back) + " " + std::to_string(pushes));
+            }};
     }
 };
 
 StepVotes::Begun begin(StepVotes& votes, std::uint32_t worker, const Told& told) {
-    return votes.begin(worker, kGroups, [&told] { return told.epoch; });
+    return votes.begin(worker, kGroups, {}, [&told] { return told.epoch; });
 }
 
 template <class Act>
@@ -104,7 +105,7 @@ TEST_CASE("workers in threads of their own go through the same steps") {
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<bool> outcomes;
-    StepVotes votes(kWorkers, {[&](const auto&) { ++begun; }, [&] { ++epoch; },
+    StepVotes votes(kWorkers, {[&](const auto&, auto) { ++begun; }, [&] { ++epoch; },
                                [&](bool roll_back, std::uint64_t pushes) {
                                    CHECK((roll_back || pushes == ended % 3 + 1));
                                    ++ended;
@@ -128,7 +129,7 @@ TEST_CASE("workers in threads of their own go through the same steps") {
             std::uint64_t pushes = 0;
             std::uint32_t last_epoch = 0;
             for (std::uint64_t step = 0; step < kSteps; ++step) {
-                const auto answer = votes.begin(worker, kGroups, [&] { return epoch.load(); });
+                const auto answer = votes.begin(worker, kGroups, {}, [&] { return epoch.load(); });
                 CHECK(answer.epoch >= last_epoch);
                 last_epoch = answer.epoch;
                 pushes += step % 3 + 1;
@@ -156,7 +157,8 @@ TEST_CASE("votes that make no sense are refused by the worker's name") {
     CHECK(refusal([&] { (void)votes.wait(1, kNow); }).find("worker 1 waits") == 0);
     begin(votes, 0, told);
     CHECK(refusal([&] { begin(votes, 0, told); }) == "worker 0 began a step twice");
-    CHECK(refusal([&] { votes.begin(1, kOthers, [] { return 0U; }); }).find("worker 1 began a step with other") == 0);
+    CHECK(refusal([&] { votes.begin(1, kOthers, {}, [] { return 0U; }); }).find("worker 1 began a step with other") ==
+          0);
     begin(votes, 1, told);
     votes.vote(0, false, 3);
     CHECK(vote(0, 3) == "worker 0 ended a step that it had not begun");

@@ -47,6 +47,8 @@ class FakeCore:
         self.error: LuwuError | None = None
         self.votes: dict[int, tuple[bool, int]] = {}
         self.results: dict[int, int] = {}
+        self.max_norms: list[float | None] = []
+        self.squares: float | None = None
 
     @property
     def initialised(self) -> bool:
@@ -76,8 +78,12 @@ class FakeCore:
             self.error = self.error or error
             self.changed.notify_all()
 
-    def begin(self, worker: int, groups: list) -> None:
+    def close(self) -> None:
+        pass
+
+    def begin(self, worker: int, groups: list, max_norm: float | None) -> None:
         self.check()
+        self.max_norms.append(max_norm)
         if worker in self.groups:
             raise StepOrderError(f"worker {worker} began twice")
         self.groups[worker] = list(groups)
@@ -88,11 +94,11 @@ class FakeCore:
             self.changed.notify_all()
             self._try_finish()
 
-    def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:
+    def wait_commit(self, worker: int, at_most_seconds: float) -> tuple[int, float | None] | None:
         with self.changed:
             self.changed.wait_for(lambda: worker in self.results or self.error is not None, at_most_seconds)
             if worker in self.results:
-                return self.results.pop(worker)
+                return self.results.pop(worker), self.squares
             self.check()
             return None
 

@@ -58,6 +58,8 @@ class FakeEndpoint:
         self.store = store
         self.log: list[tuple[str, int]] = []
         self.groups_begun: list[tuple[float, float, float, float, float]] | None = None
+        self.max_grad_norm: float | None = None
+        self.grad_norm: float | None = None
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
         self.gradient_bytes = arena_bytes
@@ -87,10 +89,11 @@ class FakeEndpoint:
         assert self._registered <= self.arena_bytes, "arena overrun"
         return memoryview(self._arena_memory)[start : start + nbytes]
 
-    def begin(self, groups) -> None:
+    def begin(self, groups, max_grad_norm=None) -> None:
         assert self.store.initialised
         assert self.groups_begun is None, "begin within an attempt"
         self.groups_begun = list(groups)
+        self.max_grad_norm = max_grad_norm
         self.log.append(("begin", -1))
 
     def pull(self, block: int, alone: bool = False) -> int:
@@ -155,6 +158,7 @@ class FakeEndpoint:
             self.wait(handle)
         trainable = {index for index, block in enumerate(self.store.blocks) if block.manifest.trainable}
         assert skip or self._pushed == trainable, f"pushed {self._pushed} of {trainable}"
+        self.grad_norm = None if skip or self.max_grad_norm is None else self._clip(self.max_grad_norm)
         good = not skip and all(bool(torch.isfinite(gradient).all()) for gradient in self._collected.values())
         if good:
             assert self.groups_begun is not None
@@ -164,6 +168,14 @@ class FakeEndpoint:
         self._pushed.clear()
         self.groups_begun = None
         return int(good)
+
+    def _clip(self, max_norm: float) -> float:
+        """As the server does: the whole gradient's norm, and the factor in double precision."""
+        norm = float(sum(float((gradient.double() ** 2).sum()) for gradient in self._collected.values())) ** 0.5
+        factor = max_norm / (norm + 1e-6)
+        if factor < 1.0:
+            self._collected = {block: gradient.float() * factor for block, gradient in self._collected.items()}
+        return norm
 
     def _read(self, block: int, offset: int, dtype: torch.dtype) -> Tensor:
         manifest = self.store.blocks[block].manifest

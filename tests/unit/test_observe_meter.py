@@ -16,6 +16,7 @@ def report(attempt, *, committed=True, loss=2.0, sequences=4, seconds=1.0, wait=
         "sequences": sequences,
         "tokens": sequences * 8,
         "lr": 0.1,
+        "grad_norm": 0.5,
         "seconds": seconds,
         "endpoint": endpoint,
     } | changes

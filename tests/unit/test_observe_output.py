@@ -13,8 +13,8 @@ from luwu.observe.metrics import MetricsLog, read_metrics
 from luwu.observe.plots import draw_loss, draw_throughput
 
 
-def record(step, loss=2.0, committed=True):
-    return StepRecord(step, step, committed, loss, 0.1, 64, 0.5, 128.0, 0.9, 1000, 500)
+def record(step, loss=2.0, committed=True, grad_norm=None):
+    return StepRecord(step, step, committed, loss, 0.1, grad_norm, 64, 0.5, 128.0, 0.9, 1000, 500)
 
 
 def meter_at(step, steps=10):
@@ -33,10 +33,12 @@ def test_rows_past_the_store_are_cut_off(tmp_path):
         file.write('{"step": 5, "att')  # killed while writing
     log = MetricsLog(path)
     log.truncate(attempts=3)
-    log.append(record(3, loss=math.nan))
+    log.append(record(3, loss=math.nan, grad_norm=math.inf))
+    log.append(record(4, grad_norm=0.5))
     log.close()
     rows = read_metrics(path)
-    assert [row["attempt"] for row in rows] == [0, 1, 2, 3]
+    assert [row["attempt"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["grad_norm"] for row in rows] == [None, None, None, None, 0.5]
     assert rows[3]["loss"] is None
 
 

@@ -1,6 +1,7 @@
 """luwu.AdamW: torch's settings, groups, schedulers, and steps that the server rolled back."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -43,6 +44,41 @@ def test_groups_with_their_own_settings():
     peers = train(peer, torch.optim.AdamW(decay_groups(peer), lr=1e-2, foreach=False), range(4))
     assert losses == pytest.approx(peers, rel=1e-6)
     assert_same_state(full_state_dict(model), peer.state_dict())
+
+
+@pytest.mark.parametrize("limit", [0.05, 0.5, 1e6, math.inf])
+def test_clipping_is_that_of_torch_with_tied_and_frozen_parameters(limit):
+    torch.manual_seed(0)
+    model = Tiny(tied=True)
+    model.h[1].requires_grad_(False)
+    peer = copy.deepcopy(model)
+    model, _ = parallel(model)
+    optimizer = AdamW(model, lr=1e-2, max_grad_norm=limit)
+    assert optimizer.last_grad_norm is None
+    peer_optimizer = plain_adamw(peer, lr=1e-2)
+    for step in range(4):
+        loss, peer_loss = loss_of(model, step), loss_of(peer, step)
+        assert loss.item() == pytest.approx(peer_loss.item(), rel=1e-6)
+        loss.backward()
+        peer_loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(peer.parameters(), limit)
+        optimizer.step()
+        peer_optimizer.step()
+        peer_optimizer.zero_grad()
+        assert optimizer.last_grad_norm == pytest.approx(norm.item(), rel=1e-6)
+    assert_same_state(full_state_dict(model), peer.state_dict(), 1e-5)
+
+
+def test_the_norm_of_a_step_that_is_not_finite_is_not_either():
+    model, _ = parallel()
+    optimizer = AdamW(model, max_grad_norm=1.0)
+    (loss_of(model, 0) * math.inf).backward()
+    optimizer.step()
+    assert not optimizer.last_step_committed
+    assert not math.isfinite(optimizer.last_grad_norm)
+    loss_of(model, 1).backward()
+    optimizer.step()
+    assert math.isfinite(optimizer.last_grad_norm)
 
 
 def test_one_group_sends_no_segments():
@@ -142,7 +178,8 @@ def test_too_many_rolled_back_steps_in_a_row():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_grad_norm": 1.0}, "max_grad_norm: expected None, found 1.0"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm: expected a number above 0"),
+        ({"max_grad_norm": math.nan}, "max_grad_norm: expected a number above 0"),
         ({"lr": -1.0}, "lr of parameter group 0"),
         ({"lr": float("nan")}, "lr of parameter group 0"),
         ({"eps": -1e-8}, "eps of"),

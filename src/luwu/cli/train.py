@@ -46,6 +46,7 @@ def train(
     lr: Annotated[float | None, setting("optimizer", "lr")] = None,
     weight_decay: Annotated[float | None, setting("optimizer", "weight_decay", "--weight-decay")] = None,
     decays: Annotated[str | None, setting("optimizer", "decays")] = None,
+    max_grad_norm: Annotated[float | None, setting("optimizer", "max_grad_norm", "--max-grad-norm")] = None,
     steps: Annotated[int | None, setting("run", "steps")] = None,
     batch: Annotated[int | None, setting("run", "batch")] = None,
     micro_batch: Annotated[int | None, setting("run", "micro_batch", "--micro-batch")] = None,
@@ -75,7 +76,13 @@ def train(
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
         "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
-        "optimizer": {"name": optimizer, "lr": lr, "weight_decay": weight_decay, "decays": decays},
+        "optimizer": {
+            "name": optimizer,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "decays": decays,
+            "max_grad_norm": max_grad_norm,
+        },
         "run": {
             "steps": steps,
             "batch": batch,

@@ -247,10 +247,12 @@ class Segment(_message.Message):
     def __init__(self, end: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class BeginRequest(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "max_grad_norm")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    MAX_GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[HyperParameters]
-    def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ...) -> None: ...
+    max_grad_norm: float
+    def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ..., max_grad_norm: _Optional[float] = ...) -> None: ...
 
 class BeginReply(_message.Message):
     __slots__ = ("epoch", "given_up")
@@ -275,16 +277,20 @@ class CommitRequest(_message.Message):
     def __init__(self, roll_back: bool = ..., pushes: _Optional[int] = ...) -> None: ...
 
 class DecideRequest(_message.Message):
-    __slots__ = ("commits",)
+    __slots__ = ("commits", "squares")
     COMMITS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
     commits: bool
-    def __init__(self, commits: bool = ...) -> None: ...
+    squares: float
+    def __init__(self, commits: bool = ..., squares: _Optional[float] = ...) -> None: ...
 
 class CommitReply(_message.Message):
-    __slots__ = ("end",)
+    __slots__ = ("end", "squares")
     END_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
     end: StepEnd
-    def __init__(self, end: _Optional[_Union[StepEnd, str]] = ...) -> None: ...
+    squares: float
+    def __init__(self, end: _Optional[_Union[StepEnd, str]] = ..., squares: _Optional[float] = ...) -> None: ...
 
 class ReportRequest(_message.Message):
     __slots__ = ("report",)

@@ -165,7 +165,7 @@ class ControlServicer(object):
 
     def Commit(self, request, context):
         """Returns when the step is committed or rolled back, for all workers at once; of several servers, when this one has
-        prepared it.
+        prepared it. With clipping it may return before a committed step is on the disk: the next one waits for that.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

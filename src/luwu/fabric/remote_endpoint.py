@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +40,7 @@ class RemoteEndpoint:
         self._commits: dict[int, list[grpc.Future]] = {}
         self._last_commit = 0
         self._commit_seconds = 0.0
+        self._grad_norm: float | None = None
 
     @property
     def window(self) -> Memory:
@@ -59,9 +61,14 @@ class RemoteEndpoint:
         """Take the next ``nbytes`` of the arena."""
         return self._data.register(nbytes)
 
-    def begin(self, groups: Sequence[HyperParameters]) -> None:
+    @property
+    def grad_norm(self) -> float | None:
+        """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
+        return self._grad_norm
+
+    def begin(self, groups: Sequence[HyperParameters], max_grad_norm: float | None = None) -> None:
         """Start an attempt at a step with these hyper-parameters, before its first pull."""
-        request = pb.BeginRequest()
+        request = pb.BeginRequest(max_grad_norm=max_grad_norm)
         for values in groups:
             request.groups.add(values=values)
         for server, reply in enumerate(self._finish([control.start("Begin", request) for control in self._controls])):
@@ -107,7 +114,7 @@ class RemoteEndpoint:
             return self._data.wait(handle)
         started = time.perf_counter()
         try:
-            committed = self._decide([reply.end for reply in self._finish(self._commits.pop(handle))])
+            committed = self._decide(self._finish(self._commits.pop(handle)))
             if not committed:
                 for push in self._last_pushes.values():
                     self._data.wait(push)  # else one that is late would belong to the next step
@@ -117,12 +124,17 @@ class RemoteEndpoint:
         finally:
             self._commit_seconds += time.perf_counter() - started
 
-    def _decide(self, ends: Sequence[pb.StepEnd]) -> bool:
+    def _decide(self, replies: Sequence[pb.CommitReply]) -> bool:
         """Whether the step is committed. What several servers have prepared is committed by all of them or by none."""
+        squares = [reply.squares for reply in replies if reply.HasField("squares")]
+        known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
+        total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
+        self._grad_norm = None if total is None else math.sqrt(total)
+        ends = [reply.end for reply in replies]
         prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
         if not prepared:
             return all(end == pb.COMMITTED for end in ends)
-        request = pb.DecideRequest(commits=len(prepared) == len(ends))
+        request = pb.DecideRequest(commits=len(prepared) == len(ends), squares=total)
         for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
             control.finish(call)
         return bool(request.commits)

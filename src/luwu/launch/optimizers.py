@@ -38,4 +38,4 @@ def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> StoreOptimi
     kind, arguments = _OPTIMIZERS[settings.name]
     decay = settings.weight_decay
     groups = luwu.decay_groups(model, decay) if settings.decays == "matrices" else model
-    return kind(groups, lr=settings.lr, weight_decay=decay, **arguments(settings))  # type: ignore[call-arg]
+    return kind(groups, lr=settings.lr, weight_decay=decay, max_grad_norm=settings.max_grad_norm, **arguments(settings))  # type: ignore[call-arg]

@@ -125,6 +125,7 @@ class Trainer:
                 "sequences": len(inputs),
                 "tokens": inputs.size,
                 "lr": lr,
+                "grad_norm": self._optimizer.last_grad_norm,
                 "seconds": time.perf_counter() - started,
                 "endpoint": session.endpoint.stats(),
             }

@@ -22,6 +22,7 @@ class StepReport(TypedDict):
     sequences: int
     tokens: int
     lr: float
+    grad_norm: float | None
     seconds: float
     endpoint: Mapping[str, int | float]
 
@@ -30,7 +31,8 @@ class StepReport(TypedDict):
 class StepRecord:
     """One attempt over all workers, as metrics.jsonl keeps it.
 
-    `step` counts committed steps, this one included; `hidden` is the share of communication that no worker waited for.
+    `step` counts committed steps, this one included; `hidden` is the share of communication that no worker waited for;
+    `grad_norm` is the gradient's global norm before clipping, None without clipping.
     """
 
     step: int
@@ -38,6 +40,7 @@ class StepRecord:
     committed: bool
     loss: float
     lr: float
+    grad_norm: float | None
     tokens: int
     seconds: float
     tokens_per_second: float
@@ -99,6 +102,7 @@ class Meter:
             committed=first["committed"],
             loss=sum(report["loss"] * report["sequences"] for report in reports.values()) / sequences,
             lr=first["lr"],
+            grad_norm=first["grad_norm"],
             tokens=tokens,
             seconds=seconds,
             tokens_per_second=tokens / seconds if seconds else 0.0,

@@ -19,10 +19,11 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def append(self, record: StepRecord) -> None:
-        """Write one row; a loss that is not finite becomes null."""
+        """Write one row; a loss or norm that is not finite becomes null."""
         row = asdict(record)
-        if not math.isfinite(record.loss):
-            row["loss"] = None  # JSON has no NaN
+        for name in ("loss", "grad_norm"):
+            if row[name] is not None and not math.isfinite(row[name]):
+                row[name] = None  # JSON has no NaN
         self._file.write(json.dumps(row) + "\n")
 
     def truncate(self, attempts: int) -> None:

@@ -19,7 +19,7 @@ class Adagrad(StoreOptimizer):
         weight_decay: L2 penalty, added to the gradient.
         initial_accumulator_value: what the sum of squared gradients begins with.
         eps: added to the root of that sum.
-        max_grad_norm: must be None for now.
+        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
         max_skipped: so many steps rolled back in a row raise NonFiniteError.
 
     Raises:

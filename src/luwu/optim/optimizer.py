@@ -27,7 +27,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     Updates begin during backward, so hyper-parameters are read when the forward begins, and `step` waits for the server
     to commit. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
     gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. State is in
-    the store and so not in ``state_dict()``.
+    the store and so not in ``state_dict()``. With ``max_grad_norm`` `step` may return before the step is on the disk: the
+    next one waits for that.
 
     A subclass names its ``kind``, as the server and the store's manifest know it, and the ``order`` in which the
     server's part takes a group's settings.
@@ -35,7 +36,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     Args:
         params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
         defaults: of the groups' settings.
-        max_grad_norm: must be None for now.
+        max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it as
+            torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
         max_skipped: so many steps rolled back in a row raise NonFiniteError.
 
     Raises:
@@ -46,6 +48,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     kind: ClassVar[str]
     order: ClassVar[tuple[str, ...]]
     last_step_committed: bool
+    last_grad_norm: float | None
+    """Global norm of the last step's gradient before clipping: nan if it was not finite, None without clipping."""
 
     def __init__(
         self,
@@ -55,9 +59,9 @@ class StoreOptimizer(torch.optim.Optimizer):
         max_grad_norm: float | None = None,
         max_skipped: int = 10,
     ) -> None:
-        if max_grad_norm is not None:
+        if max_grad_norm is not None and not float(max_grad_norm) > 0.0:
             raise ConfigError(
-                f"max_grad_norm: expected None, found {max_grad_norm}; clipping by the global norm is not there yet"
+                f"max_grad_norm: expected a number above 0, or None for no clipping, found {max_grad_norm}"
             )
         if max_skipped < 1:
             raise ConfigError(f"max_skipped: expected at least 1, found {max_skipped}")
@@ -80,8 +84,13 @@ class StoreOptimizer(torch.optim.Optimizer):
                 f"{self.kind}; call luwu.parallelize(..., optimizer=luwu.{type(self).__name__}) with a new store, or "
                 f"make the optimizer that this one is for"
             )
-        self._runtime.bind_optimizer(self._hyper_parameters, segments_of(self._runtime, self.param_groups))
+        self._runtime.bind_optimizer(
+            self._hyper_parameters,
+            segments_of(self._runtime, self.param_groups),
+            None if max_grad_norm is None else float(max_grad_norm),
+        )
         self.last_step_committed = True
+        self.last_grad_norm = None
         self._max_skipped = max_skipped
         self._skipped = 0
 
@@ -112,6 +121,7 @@ class StoreOptimizer(torch.optim.Optimizer):
                 loss = closure()
         assert self._runtime is not None
         self.last_step_committed = self._runtime.commit()
+        self.last_grad_norm = self._runtime.grad_norm
         self._skipped = 0 if self.last_step_committed else self._skipped + 1
         if self._skipped >= self._max_skipped:
             raise NonFiniteError(

@@ -16,6 +16,7 @@ from luwu.fabric import control_pb2_grpc
 from luwu.fabric.credentials import switch_request, worker_request
 from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
 from luwu.fabric.striping import Share, Standing
+from luwu.server.cores import StepEnding
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant
 from luwu.server.run import Worker
@@ -57,8 +58,9 @@ def _share_of(request: pb.AttachRequest) -> Share:
     return Share(share.servers, share.uuid, share.step if share.HasField("step") else None)
 
 
-def _ended(end: int | None) -> pb.CommitReply:
-    return pb.CommitReply(end=pb.StepEnd.Name(end or pb.ROLLED_BACK))
+def _ended(ending: StepEnding | None) -> pb.CommitReply:
+    end, squares = ending or (pb.ROLLED_BACK, None)
+    return pb.CommitReply(end=pb.StepEnd.Name(end), squares=squares)
 
 
 class ControlService(control_pb2_grpc.ControlServicer):
@@ -182,21 +184,24 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def Begin(self, request: pb.BeginRequest, context: Any) -> pb.BeginReply:  # noqa: N802
         """Start an attempt at a step."""
         worker = self._worker(context)
-        epoch, given_up = worker.run.begin(worker.rank, [tuple(group.values) for group in request.groups])
+        epoch, given_up = worker.run.begin(
+            worker.rank,
+            [tuple(group.values) for group in request.groups],
+            request.max_grad_norm if request.HasField("max_grad_norm") else None,
+        )
         return pb.BeginReply(epoch=epoch, given_up=given_up)
 
     @answering
     def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
         worker = self._worker(context)
-        end = worker.run.commit(worker.rank, request.roll_back, request.pushes, context.is_active)
-        return _ended(end)
+        return _ended(worker.run.commit(worker.rank, request.roll_back, request.pushes, context.is_active))
 
     @answering
     def Decide(self, request: pb.DecideRequest, context: Any) -> pb.CommitReply:  # noqa: N802
         """Have the last word on a prepared attempt."""
-        end = self._worker(context).run.decide(request.commits, context.is_active)
-        return _ended(end)
+        squares = request.squares if request.HasField("squares") else None
+        return _ended(self._worker(context).run.decide(request.commits, squares, context.is_active))
 
     @answering
     def Report(self, request: pb.ReportRequest, context: Any) -> pb.Empty:  # noqa: N802

@@ -18,6 +18,9 @@ from luwu.store.folders import Store
 
 HyperParameters = Sequence[float]
 
+StepEnding = tuple[int, float | None]
+"""1: committed, 0: rolled back, 2: prepared; with clipping, the sum of squares of the averaged gradient, where known."""
+
 
 class NetworkCore(Core, Protocol):
     """A native server whose workers push and pull over the network, and begin and commit through the control plane."""
@@ -31,8 +34,10 @@ class NetworkCore(Core, Protocol):
         """Let this rank into the data plane with this token alone."""
         ...
 
-    def begin(self, worker: int, groups: Sequence[HyperParameters]) -> tuple[int, bool] | None:
+    def begin(self, worker: int, groups: Sequence[HyperParameters], max_norm: float | None) -> tuple[int, bool] | None:
         """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with.
+
+        With ``max_norm`` the gradient's global norm is clipped to it.
 
         Returns:
             What the worker's data plane wants to know, see `luwu.fabric.links.WorkerLink.begin_step`; None: nothing.
@@ -43,12 +48,15 @@ class NetworkCore(Core, Protocol):
         """End a worker's attempt once this many of its pushes since it joined have come. Returns at once."""
         ...
 
-    def wait_commit(self, worker: int, at_most_seconds: float) -> int | None:
-        """1: committed, 0: rolled back, 2: prepared, None: not yet. Raises what the run failed with."""
+    def wait_commit(self, worker: int, at_most_seconds: float) -> StepEnding | None:
+        """How the attempt ended, None: not yet. Raises what the run failed with."""
         ...
 
-    def decide(self, commits: bool, at_most_seconds: float) -> int | None:
-        """Commit or roll back the prepared step; the first call counts. 1, 0, or None: not yet, ask again."""
+    def decide(self, commits: bool, at_most_seconds: float, squares: float | None) -> StepEnding | None:
+        """Commit or roll back the prepared step; the first call counts. None: not yet, ask again.
+
+        With clipping, ``squares`` is the sum over all servers.
+        """
         ...
 
 

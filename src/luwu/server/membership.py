@@ -32,6 +32,10 @@ class Core(Protocol):
         """Fail the run: every wait raises WorkerLostError with this message."""
         ...
 
+    def close(self) -> None:
+        """Fail the run, and return when every step that was answered is on the disk."""
+        ...
+
     def failure(self) -> str | None:
         """What the run failed with, if it did."""
         ...
@@ -207,11 +211,15 @@ class Membership(Generic[CoreT]):
             self._changed.notify_all()
 
     def close(self, at_most_seconds: float = 0.0) -> None:
-        """End the native server: the store stands at its last commit. Waits for calls under way to return."""
+        """End the native server: the store stands at the last step that was answered. Waits for calls under way."""
         self.stop_waiting()
         with self._changed:
             self._changed.wait_for(lambda: not self._uses, at_most_seconds)
-            self._core = None  # the native server ends with its last reference
+            core = self._core
+        if core is not None:
+            core.close()
+        with self._changed:
+            self._core = core = None  # the native server ends with its last reference
         gc.collect()  # which an error's traceback may still hold
 
     def _open_for(self, manifest: Manifest) -> None:

@@ -14,7 +14,7 @@ from luwu.errors import ConfigError, LuwuError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
-from luwu.server.cores import HyperParameters, NetworkCore
+from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
@@ -123,24 +123,24 @@ class Run(Membership[NetworkCore]):
         if self._places is not None and participant.name in self._places:
             participant.tell(pb.Event(topology=self._places[participant.name]))
 
-    def begin(self, rank: int, groups: Sequence[HyperParameters]) -> tuple[int, bool]:
+    def begin(self, rank: int, groups: Sequence[HyperParameters], max_norm: float | None = None) -> tuple[int, bool]:
         """Start a worker's attempt at a step; what its data plane must know: epoch, and whether it was given up."""
         with self._noting_failure(), self.core() as core:
-            return core.begin(rank, groups) or (0, False)
+            return core.begin(rank, groups, max_norm) or (0, False)
 
-    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> int | None:
-        """End a worker's attempt; a pb.StepEnd. None: ``goes_on`` said that nobody waits any more."""
+    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
+        """End a worker's attempt. None: ``goes_on`` said that nobody waits any more."""
         with self._noting_failure():
             with self.core() as core:
                 core.commit(rank, roll_back, pushes)
             return self._wait(lambda core: core.wait_commit(rank, self._look_seconds), goes_on)
 
-    def decide(self, commits: bool, goes_on: Callable[[], bool]) -> int | None:
+    def decide(self, commits: bool, squares: float | None, goes_on: Callable[[], bool]) -> StepEnding | None:
         """Commit or roll back the prepared step; as `commit`."""
         with self._noting_failure():
-            return self._wait(lambda core: core.decide(commits, self._look_seconds), goes_on)
+            return self._wait(lambda core: core.decide(commits, self._look_seconds, squares), goes_on)
 
-    def _wait(self, look: Callable[[NetworkCore], int | None], goes_on: Callable[[], bool]) -> int | None:
+    def _wait(self, look: Callable[[NetworkCore], StepEnding | None], goes_on: Callable[[], bool]) -> StepEnding | None:
         while goes_on():
             with self.core() as core:
                 result = look(core)

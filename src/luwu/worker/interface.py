@@ -83,8 +83,16 @@ class DataEndpoint(Protocol):
 class Endpoint(DataEndpoint, Protocol):
     """The worker's end of the fabric: a data plane, and the beginning and the end of a step."""
 
-    def begin(self, groups: Sequence[HyperParameters]) -> None:
-        """Start an attempt at a step with these hyper-parameters, before its first pull."""
+    def begin(self, groups: Sequence[HyperParameters], max_grad_norm: float | None = None) -> None:
+        """Start an attempt at a step with these hyper-parameters, before its first pull.
+
+        The averaged gradient's global norm is clipped to ``max_grad_norm``, where there is one.
+        """
+        ...
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
         ...
 
     def commit(self, skip: bool = False) -> int:

@@ -83,6 +83,7 @@ class Runtime(Uncopyable):
         self._begun_with: list[HyperParameters] = []
         self._vote: int | None = None  # the commit that was asked for and not answered
         self._segments: dict[int, list[tuple[int, int]]] = {}
+        self._max_grad_norm: float | None = None
         self._groups_fixed = False
         for unit in units:
             for block in unit.blocks:
@@ -95,9 +96,14 @@ class Runtime(Uncopyable):
                     slot.parameter.register_post_accumulate_grad_hook(hook)
 
     def bind_optimizer(
-        self, hyper_parameters: Callable[[], list[HyperParameters]], segments: dict[int, list[tuple[int, int]]]
+        self,
+        hyper_parameters: Callable[[], list[HyperParameters]],
+        segments: dict[int, list[tuple[int, int]]],
+        max_grad_norm: float | None = None,
     ) -> None:
         """Take hyper-parameters from here at the start of each attempt; ``segments``: (end_element, group) by block.
+
+        ``max_grad_norm``: what the gradient's global norm is clipped to.
 
         Raises:
             ConfigError: the model has been trained with another optimizer already.
@@ -106,6 +112,12 @@ class Runtime(Uncopyable):
             raise ConfigError("optimizer: expected one for the model's life, found a second after the first step began")
         self._hyper_parameters = hyper_parameters
         self._segments = segments
+        self._max_grad_norm = max_grad_norm
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Global norm before clipping of the last attempt's gradient; None without clipping, or if it was given up."""
+        return self._endpoint.grad_norm
 
     @property
     def groups_fixed(self) -> bool:
@@ -330,7 +342,7 @@ class Runtime(Uncopyable):
             for block, segments in self._segments.items():
                 self._session.set_segments(block, segments)
         self._groups_fixed = True
-        self._endpoint.begin(hyper_parameters)
+        self._endpoint.begin(hyper_parameters, self._max_grad_norm)
         self._begun_with = hyper_parameters
         self._gradients_seen = False
         self._passes[0].remember()

@@ -1,0 +1,101 @@
+"""Clipping by the global norm against none, out of core: with a limit that no step reaches, and one that all exceed.
+
+The three sides train the same model from the same values on the same batches, each with a server of its own whose budget
+is a fifth of its store. The bar is on steps of 2048 tokens. Steps of 32 tokens stand beside them: there the disk sets the
+pace, and what clipping adds to its traffic and takes from its overlap shows in full.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from argparse import Namespace
+from contextlib import ExitStack
+from typing import Any
+
+from common import arguments, result, run, table
+from processes import Side
+
+NAME = "clipping"
+BAR = "at most 5 % slower than without clipping, whether it clips or not, in both dtypes; where it never clips the same bits"
+UNIT = "seconds of a step, over those without clipping; the worst"
+LIMITS = {"off": None, "never clips": 1e6, "always clips": 1e-3}
+MOST = 1.05
+HIDDEN = 1024
+STORE_BYTES_PER_PARAMETER = {"bfloat16": 14, "float32": 12}
+LARGE, SMALL = "2048 tokens", "32 tokens"
+
+
+def measure(options: Namespace, dtype: str, tokens: str) -> dict[str, dict[str, Any]]:
+    """Medians of every side, and whether it did what its name says."""
+    layers = 2 if options.quick else 8
+    parameters = layers * 12 * HIDDEN * HIDDEN
+    seq, rows = (32, 1) if tokens == SMALL else (64 if options.quick else 256, 8)
+    settings = {
+        "shape": {"layers": layers, "hidden": HIDDEN, "heads": 16, "seq": seq}, "rows": rows,
+        "steps": 1 if options.quick else 2, "dtype": dtype, "checkpoint": True, "meta": True,
+        "memory": max(parameters * STORE_BYTES_PER_PARAMETER[dtype] // 5, 160 << 20), "folder": str(options.folder),
+        "threads": 2,
+    }  # fmt: skip
+    samples: dict[str, list[dict[str, Any]]] = {name: [] for name in LIMITS}
+    with ExitStack() as stack:
+        sides = {}
+        for name, limit in LIMITS.items():
+            wanted = {**settings, "max_grad_norm": limit}
+            sides[name] = stack.enter_context(Side(name, "ours/clipping.py", wanted))
+            sides[name].wait_ready()
+        for _ in range(max(3, options.repeats)):
+            for name, side in sides.items():
+                samples[name].append(side.sample()[0])
+    columns = ("seconds", "forward", "backward", "update", "bytes_read", "bytes_written")
+    found: dict[str, dict[str, Any]] = {}
+    for name, all_of in samples.items():
+        found[name] = {column: statistics.median(sample[column] for sample in all_of) for column in columns}
+        found[name]["ratio"] = statistics.median(
+            sample["seconds"] / off["seconds"] for sample, off in zip(all_of, samples["off"], strict=True)
+        )
+        steps = sum(len(sample["losses"]) for sample in all_of)
+        found[name]["clipped"] = sum(sample["clipped"] for sample in all_of) / steps
+    same = all(
+        one["losses"] == other["losses"] for one, other in zip(samples["off"], samples["never clips"], strict=True)
+    )
+    found["never clips"]["same_losses"] = same
+    print(f"\n{dtype}, steps of {seq * rows} tokens, {parameters / 1e6:.0f}M parameters")
+    per = 1 / parameters
+    table(
+        ["side", "s/step", "of off", "forward s", "backward s", "step() s", "read B/param", "written B/param"],
+        [
+            [name, *(row[c] for c in ("seconds", "ratio", "forward", "backward", "update")),
+             row["bytes_read"] * per, row["bytes_written"] * per]
+            for name, row in found.items()
+        ],
+    )  # fmt: skip
+    return found
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    options = arguments(__doc__ or NAME)
+
+    def measure_all() -> dict[str, Any]:
+        details = {
+            f"{dtype}, {tokens}": measure(options, dtype, tokens)
+            for dtype in STORE_BYTES_PER_PARAMETER
+            for tokens in ((LARGE,) if options.quick else (LARGE, SMALL))
+        }
+        barred = [found for name, found in details.items() if name.endswith(LARGE)]
+        worst = max(found[name]["ratio"] for found in barred for name in ("never clips", "always clips"))
+        right = all(
+            found["never clips"]["same_losses"]
+            and found["never clips"]["clipped"] == 0
+            and found["always clips"]["clipped"] == 1
+            for found in details.values()
+        )
+        ok = worst <= MOST and right
+        return result(NAME, ours=worst, peer=1.0, bar=BAR, ok=ok, unit=UNIT, details=details)
+
+    return run(NAME, BAR, UNIT, measure_all)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

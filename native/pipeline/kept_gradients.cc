@@ -1,0 +1,82 @@
+#include "pipeline/kept_gradients.h"
+
+#include <string>
+
+#include "kernels/crc32c.h"
+
+namespace luwu::pipeline {
+
+KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, kernels::Dtype dtype)
+    : layout_(store.layout()),
+      dtype_(dtype),
+      entries_(layout_.chunks().size()),
+      memory_(plan.pinned_bytes + plan.buffers * plan.buffer_bytes + store::kPage) {
+    std::byte* next = memory_.data();
+    std::vector<std::uint64_t> on_disk(layout_.stripes(), 0);
+    for (std::size_t chunk = 0; chunk < entries_.size(); ++chunk) {
+        const store::ChunkPlace& place = layout_.chunks()[chunk];
+        if (!place.trainable) continue;
+        Entry& entry = entries_[chunk];
+        entry.bytes = kept_bytes(place, dtype);
+        if (plan.pinned[chunk]) {
+            entry.memory = next;
+            next += entry.bytes;
+        } else {
+            entry.on_disk = true;
+            entry.offset = on_disk[place.stripe];
+            on_disk[place.stripe] += entry.bytes;
+        }
+    }
+    for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
+    if (plan.buffers > 0) files_ = store.make_scratch(on_disk);
+}
+
+bool KeptGradients::take_buffer(std::uint32_t chunk) {
+    if (free_buffers_.empty()) return false;
+    entries_[chunk].memory = free_buffers_.back();
+    free_buffers_.pop_back();
+    return true;
+}
+
+void KeptGradients::give_buffer_back(std::uint32_t chunk) {
+    Entry& entry = entries_[chunk];
+    if (!entry.on_disk || entry.memory == nullptr) return;
+    free_buffers_.push_back(entry.memory);
+    entry.memory = nullptr;
+}
+
+store::IoRequest KeptGradients::read(std::uint32_t chunk) const {
+    const Entry& entry = entries_[chunk];
+    store::IoRequest request;
+    request.file = files_[layout_.chunks()[chunk].stripe].descriptor();
+    request.offset = entry.offset;
+    request.add_part(entry.memory, entry.bytes);
+    return request;
+}
+
+store::IoRequest KeptGradients::write(std::uint32_t chunk) const {
+    store::IoRequest request = read(chunk);
+    request.operation = store::IoRequest::Operation::write;
+    return request;
+}
+
+std::uint32_t KeptGradients::checksum(std::uint32_t chunk) const {
+    return kernels::crc32c(0, entries_[chunk].memory, layout_.chunks()[chunk].elements * kernels::size_of(dtype_));
+}
+
+Error KeptGradients::failed(const store::IoRequest& request, std::uint32_t chunk) const {
+    const bool reading = request.operation == store::IoRequest::Operation::read;
+    return store::system_error(reading ? "read" : "write",
+                               files_[layout_.chunks()[chunk].stripe].path() + " (gradients that wait for their norm)",
+                               request.error);
+}
+
+Error KeptGradients::damaged(std::uint32_t chunk) const {
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    return {ErrorKind::corrupt, files_[place.stripe].path() + " at offset " + std::to_string(entries_[chunk].offset) +
+                                    " (gradient of block '" + layout_.shape().blocks[place.block].name + "', chunk " +
+                                    std::to_string(place.chunk) +
+                                    "): the checksum is wrong; the disk returned other bytes than were written"};
+}
+
+}  // namespace luwu::pipeline

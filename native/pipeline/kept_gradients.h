@@ -1,0 +1,60 @@
+// Gradients that wait for the global norm: in memory for good, or on disk, checksummed. Not thread-safe, but different
+// chunks' memory may be used at the same time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/residency.h"
+#include "store/aligned_buffer.h"
+#include "store/chunk_store.h"
+
+namespace luwu::pipeline {
+
+class KeptGradients {
+  public:
+    // `dtype` is that of what is kept. Throws Error(no_space) where the disks have no room for what goes there.
+    KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, kernels::Dtype dtype);
+
+    [[nodiscard]] kernels::Dtype dtype() const { return dtype_; }
+    [[nodiscard]] bool on_disk(std::uint32_t chunk) const { return entries_[chunk].on_disk; }
+    // Its place in memory; of one on disk its buffer, null while it has none.
+    [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
+
+    // Of chunks on disk. False: no buffer is free, try again when one was given back.
+    [[nodiscard]] bool take_buffer(std::uint32_t chunk);
+    void give_buffer_back(std::uint32_t chunk);  // if it has one
+    [[nodiscard]] store::IoRequest write(std::uint32_t chunk) const;
+    [[nodiscard]] store::IoRequest read(std::uint32_t chunk) const;
+    [[nodiscard]] std::uint64_t bytes(std::uint32_t chunk) const { return entries_[chunk].bytes; }
+
+    void set_squares(std::uint32_t chunk, double squares) { entries_[chunk].squares = squares; }
+    [[nodiscard]] double squares(std::uint32_t chunk) const { return entries_[chunk].squares; }
+    // Of a buffer's contents: what is read back must have the checksum that was set when it was written.
+    [[nodiscard]] std::uint32_t checksum(std::uint32_t chunk) const;
+    void set_checksum(std::uint32_t chunk, std::uint32_t checksum) { entries_[chunk].checksum = checksum; }
+    [[nodiscard]] std::uint32_t expected_checksum(std::uint32_t chunk) const { return entries_[chunk].checksum; }
+
+    [[nodiscard]] Error failed(const store::IoRequest& request, std::uint32_t chunk) const;
+    [[nodiscard]] Error damaged(std::uint32_t chunk) const;
+
+  private:
+    struct Entry {
+        bool on_disk = false;
+        std::byte* memory = nullptr;
+        std::uint64_t bytes = 0;
+        std::uint64_t offset = 0;  // in its stripe's scratch file
+        std::uint32_t checksum = 0;
+        double squares = 0;
+    };
+
+    const store::Layout& layout_;
+    kernels::Dtype dtype_;
+    std::vector<Entry> entries_;
+    store::AlignedBuffer memory_;
+    std::vector<std::byte*> free_buffers_;
+    std::vector<store::File> files_;  // per stripe
+};
+
+}  // namespace luwu::pipeline
