@@ -23,10 +23,8 @@ def export(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="with --dcp: learning rate to write there")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="with --dcp: weight decay to write there")] = None,
-    betas: Annotated[
-        tuple[float, float] | None, typer.Option(help="with --dcp: the optimizer's betas to write there")
-    ] = None,
-    eps: Annotated[float | None, typer.Option(help="with --dcp: the optimizer's epsilon to write there")] = None,
+    betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: betas to write there")] = None,
+    eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
 ) -> None:
     """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
 
