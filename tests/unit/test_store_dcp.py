@@ -28,7 +28,7 @@ from luwu.models.importing import import_pretrained
 from luwu.store.dcp_output import cut, export_dcp
 from luwu.store.dcp_source import DcpReader
 from luwu.store.exporting import export_safetensors
-from luwu.store.values import StoredValues
+from luwu.store.values import StoredValues, moment_names
 
 LR = 1e-2
 SETTINGS = {"lr": LR, "weight_decay": 0.1, "betas": (0.9, 0.99), "eps": 1e-7}
@@ -140,6 +140,52 @@ def test_training_goes_on_in_fsdp2_and_back_here(
             assert set(values.counts) == {5}
         here = train_here(back, tmp_path / "run2", family, 3)
         assert here == pytest.approx(sharded.train(5, 3), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [luwu.Adam, luwu.Adagrad, luwu.AdamW8bit])
+def test_states_of_other_optimizers_go_out_and_come_in(kind: Any, tmp_path: Path, one_rank: None) -> None:
+    save("gpt2", tmp_path / "in")
+    stores = [tmp_path / "store"], [tmp_path / "back"]
+    import_pretrained(tmp_path / "in", stores[0], optimizer=kind.kind)
+    with luwu.open(tmp_path / "run", stores=stores[0], memory="64MiB") as session:
+        model = luwu.parallelize(build("gpt2"), session, optimizer=kind)
+        optimizer = kind(model, lr=LR)
+        for step in range(2):
+            model(input_ids=batch(step), labels=batch(step)).loss.backward()
+            optimizer.step()
+    export_dcp(stores[0], tmp_path / "dcp", settings={"lr": LR})
+    sharded = Sharded("gpt2")
+    sharded.optimizer = dcp_output.TORCH_OPTIMIZERS[kind.kind](sharded.model.parameters())
+    sharded.load(tmp_path / "dcp")
+    assert sharded.optimizer.param_groups[0]["lr"] == LR
+    import_pretrained(tmp_path / "dcp", stores[1], model_folder=tmp_path / "in", optimizer=kind.kind)
+    with StoredValues(stores[0]) as before, StoredValues(stores[1]) as after:
+        assert (after.step, after.counts) == (2, before.counts)
+        parameters = dict(sharded.model.named_parameters())
+        for place in before.places():
+            mine = before.read(place, 0, place.parameter.numel, states=True)
+            back = after.read(place, 0, place.parameter.numel, states=True)
+            assert torch.equal(mine.parameters, back.parameters)
+            state = sharded.optimizer.state[parameters[place.parameter.name]]
+            for name, moment in zip(moment_names(before.manifest), mine.moments, strict=True):
+                assert torch.equal(moment, state[name].full_tensor().reshape(-1))
+            if kind is not luwu.AdamW8bit:  # which rounds again
+                assert all(map(torch.equal, mine.moments, back.moments))
+
+
+def test_optimizers_that_torch_has_not_are_refused(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "lion"], optimizer="lion")
+    with pytest.raises(ConfigError, match=r"optimizer lion: expected one whose states torch has .*export safetensors"):
+        export_dcp([tmp_path / "lion"], tmp_path / "dcp")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    with pytest.raises(ConfigError, match="momentum: AdamW has no such setting; it has lr, betas, eps, weight_decay"):
+        export_dcp([tmp_path / "store"], tmp_path / "dcp", settings={"momentum": 0.9})
+    export_dcp([tmp_path / "store"], tmp_path / "dcp")
+    with pytest.raises(ConfigError, match="has optimizer states, which a store for lion does not take"):
+        import_pretrained(tmp_path / "dcp", [tmp_path / "other"], model_folder=tmp_path / "in", optimizer="lion")
+    with pytest.raises(ConfigError, match=r"optimizer: expected one of adamw, .* found 'rmsprop'"):
+        import_pretrained(tmp_path / "in", [tmp_path / "other"], optimizer="rmsprop")
 
 
 def test_a_bfloat16_store_exports_its_masters(tmp_path: Path) -> None:

@@ -83,6 +83,31 @@ def test_info_knows_where_an_import_came_from(tmp_path: Path) -> None:
     assert found.step == 0
 
 
+def test_commands_bring_a_model_in_and_out(tmp_path: Path) -> None:
+    save("llama", tmp_path / "in")
+
+    def luwu_command(*arguments: object) -> str:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    luwu_command("import", tmp_path / "in", "--store", tmp_path / "store", "--optimizer", "adam", "--dtype", "bfloat16")
+    assert info([tmp_path / "store"]).optimizer_states == ("master", "exp_avg", "exp_avg_sq")
+    assert "nothing to do" in luwu_command(
+        "import", tmp_path / "in", "--store", tmp_path / "store", "--optimizer", "adam", "--dtype", "bfloat16"
+    )
+    said = luwu_command("export", tmp_path / "out", "--store", tmp_path / "store", "--shard-size", "20kB")
+    assert "step 0" in said
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
+    luwu_command("export", tmp_path / "dcp", "--store", tmp_path / "store", "--dcp", "--lr", 0.25, "--betas", 0.5, 0.75)
+    luwu_command("import", tmp_path / "dcp", "--model", tmp_path / "in", "--store", tmp_path / "back")
+    assert info([tmp_path / "back"]).model == ("LlamaForCausalLM",)
+    settings = json.loads((tmp_path / "dcp" / "luwu-export.json").read_text())["origin"]["settings"]
+    assert (settings["lr"], settings["betas"]) == (0.25, [0.5, 0.75])
+    refused = CliRunner().invoke(app, ["export", str(tmp_path / "x"), "--store", str(tmp_path / "store"), "--lr", "1"])
+    assert refused.exit_code == 2
+
+
 def test_verify_reads_all_and_finds_a_flipped_byte(tmp_path: Path) -> None:
     train(tmp_path, 3)
     store = tmp_path / "store"

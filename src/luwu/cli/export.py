@@ -12,7 +12,7 @@ def export(
     target: Annotated[Path, typer.Argument(help="folder to write to: new, empty, or with part of this export")],
     store: Annotated[list[Path], typer.Option("--store", help="folders of the store, in their order; or a run folder")],
     dcp: Annotated[
-        bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with AdamW's states, for FSDP2")
+        bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with optimizer states, for FSDP2")
     ] = False,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; default: as the store has the parameters")
@@ -23,16 +23,16 @@ def export(
     ] = None,
     lr: Annotated[float | None, typer.Option(help="with --dcp: learning rate to write there")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="with --dcp: weight decay to write there")] = None,
-    betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: AdamW's betas to write there")] = None,
-    eps: Annotated[float | None, typer.Option(help="with --dcp: AdamW's epsilon to write there")] = None,
+    betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: betas to write there")] = None,
+    eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
 ) -> None:
     """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
 
     The store must not be open in a server. What it reads is checked against the store's checksums; what it writes is
     complete or not there. The same command again keeps the files that are finished.
 
-    With `--dcp` the values are float32, and the optimizer's settings, which a store does not have, are those of
-    torch.optim.AdamW where no option names another: what loads the checkpoint takes them over.
+    With `--dcp` the values are float32, and the optimizer's settings, which a store does not have, are the defaults of
+    torch's class where no option names another: what loads the checkpoint takes them over.
 
     Exit status: 0 exported, 1 the store is damaged or in use or the disk is full, 2 settings that cannot work.
     """

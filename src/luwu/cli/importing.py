@@ -17,6 +17,10 @@ def import_model(
         Path | None, typer.Option(help="folder with config.json and tokenizer; default: the checkpoint's")
     ] = None,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what workers compute in")] = "float32",
+    optimizer: Annotated[
+        str,
+        typer.Option(help="to train with: adamw, adamw8bit, adam, sgd, lion or adagrad"),
+    ] = "adamw",
     blocks: Annotated[
         list[str] | None,
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
@@ -36,7 +40,9 @@ def import_model(
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype: expected float32 or bfloat16, found {dtype}")
     with progress_bar("import") as progress:
-        report = import_pretrained(checkpoint, store, model_folder=model, dtype=dtype, blocks=blocks, progress=progress)
+        report = import_pretrained(
+            checkpoint, store, model_folder=model, dtype=dtype, optimizer=optimizer, blocks=blocks, progress=progress
+        )
     if report.finished_before:
         typer.echo(f"{store[0]}: was imported from there before; nothing to do")
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from luwu.errors import ConfigError
 from luwu.models.pretrained import PretrainedReader, build_on_meta, ignored_names, read_buffers
 from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
@@ -15,7 +16,7 @@ from luwu.store.importing import ImportReport, import_values
 from luwu.store.manifest import DEFAULT_OPTIMIZER
 from luwu.store.model_files import keep_model_files
 from luwu.store.sources import CheckpointSource
-from luwu.store.values import Progress, no_progress
+from luwu.store.values import OPTIMIZERS, Progress, no_progress
 from luwu.worker.describe import describe
 
 
@@ -34,7 +35,7 @@ def import_pretrained(
     Killed, it goes on where it was when it is called again; finished, it is not repeated.
 
     Args:
-        checkpoint: a folder with safetensors, or of torch.distributed.checkpoint: then AdamW's states and their step
+        checkpoint: a folder with safetensors, or of torch.distributed.checkpoint: then optimizer states and their step
             come along, and it must be one that you trust, because torch describes it in a pickle.
         stores: folders that the store is striped over.
         model_folder: with config.json; None: the checkpoint's.
@@ -47,6 +48,8 @@ def import_pretrained(
         CheckpointError: its tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
             the store's folders hold another store. Others: see `luwu.store.importing.import_values`.
     """
+    if optimizer not in OPTIMIZERS:
+        raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, found {optimizer!r}")
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
     manifest = describe(model, blocks, getattr(torch, dtype), optimizer)

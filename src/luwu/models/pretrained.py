@@ -5,7 +5,6 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from copy import deepcopy
@@ -122,11 +121,6 @@ class PretrainedReader:
             self._kept = None  # its memory first
             self._kept = (conversion, conversion.convert(self._reader.read))
         return self._kept[1][name].reshape(-1)[first : first + count]
-
-    def read(self, name: str) -> Tensor:
-        """A whole tensor."""
-        shape = self.shape(name)
-        return self.read_range(name, 0, math.prod(shape)).view(shape)
 
     def _on_meta(self, name: str) -> Tensor:
         return torch.empty(self._reader.shape(name), dtype=self._reader.dtype(name), device="meta")

@@ -3,7 +3,7 @@
 The format is that of torch's ``FileSystemWriter``: files of tensors, each as ``torch.save`` writes it, and a pickled
 ``.metadata`` that says which piece of which tensor lies where. The names are those of ``{"model":
 get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer)}``, so that ``dcp.load`` fills an FSDP2
-model and its AdamW on any number of ranks. Tensors are cut into pieces; nobody has to hold one whole.
+model and its optimizer on any number of ranks. Tensors are cut into pieces; nobody has to hold one whole.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from luwu.errors import ConfigError
 from luwu.store.model_files import kept_buffers
 from luwu.store.outputs import Output, OutputFolder
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
@@ -41,8 +42,13 @@ FILE_BYTES = 2**30
 VERSION = "1.0.0"
 """Of the format, as torch 2.13 writes it."""
 
-STATES = 2
-"""Of AdamW, for each parameter."""
+TORCH_OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "adamw8bit": torch.optim.AdamW,  # its states in float32
+    "adam": torch.optim.Adam,
+    "adagrad": torch.optim.Adagrad,
+}
+"""What torch calls the optimizers whose states it has, with a step for each parameter, as the store does."""
 
 _ITEM_BYTES = 2048
 """What torch.save adds to a piece, at most."""
@@ -85,19 +91,19 @@ def export_dcp(
     optimizer_key: str = "optim",
     progress: Progress = no_progress,
 ) -> DcpReport:
-    """Write the committed step of a store at rest for ``dcp.load``: float32 values, and AdamW's states.
+    """Write the committed step of a store at rest for ``dcp.load``: float32 values and the optimizer's states.
 
     Args:
         folders: of the store, which is not changed.
         target: a folder that is new, empty, or has part of the same export, which is then finished.
-        settings: hyper-parameters of the optimizer, which a store does not have: ``lr``, ``betas``, ``eps``,
-            ``weight_decay``. Those left out are the defaults of torch.optim.AdamW.
+        settings: hyper-parameters of the optimizer, which a store does not have, such as ``lr``, ``betas``, ``eps`` and
+            ``weight_decay``. Those left out are the defaults of torch's class.
         model_key, optimizer_key: under which the state dicts stand.
         progress: of bytes written.
 
     Raises:
-        ConfigError: the target holds something else. StoreLockedError: a server has the store open.
-        StoreCorruptError: a checksum is wrong.
+        ConfigError: the target holds something else, the optimizer has no such setting, or torch has no such optimizer.
+        StoreLockedError: a server has the store open. StoreCorruptError: a checksum is wrong.
         StoreSpaceError, StorePermissionError, StoreError: the target cannot be written to.
     """
     with StoredValues(folders) as values:
@@ -113,16 +119,16 @@ def export_dcp(
         output = OutputFolder(target, origin)
         names = [f"__0_{number}.distcp" for number in range(len(files))]
         missing = {name: file for name, file in zip(names, files, strict=True) if not output.finished(name)}
-        output.require_room(sum(map(_nbytes, missing.values())))
-        total = sum(_place_bytes(place) for file in files for place in file)
-        done = total - sum(_place_bytes(place) for file in missing.values() for place in file)
+        output.require_room(sum(map(export.file_bytes, missing.values())))
+        total = sum(export.nbytes(place) for file in files for place in file)
+        done = total - sum(export.nbytes(place) for file in missing.values() for place in file)
         progress(done, total)
         for name, file in missing.items():
             with output.write(name) as opened:
                 entries: list[Entry] = []
                 for place in file:
                     entries += export.write(place, opened)
-                    done += _place_bytes(place)
+                    done += export.nbytes(place)
                     progress(done, total)
                 if name == names[0]:
                     entries += export.write_small(folders[0], opened)
@@ -146,17 +152,6 @@ def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:
             yield Piece((*outer, first, *(0 for _ in inner)), (*(1 for _ in outer), count, *inner))
 
 
-def _place_bytes(place: Place) -> int:
-    """Of a parameter with its states, as float32."""
-    return 4 * (1 + STATES) * place.parameter.numel
-
-
-def _nbytes(file: list[Place]) -> int:
-    """What a file takes, or a little more."""
-    pieces = sum(2 + place.parameter.numel // PIECE_ELEMENTS for place in file)
-    return sum(_place_bytes(place) for place in file) + _ITEM_BYTES * (2 + STATES) * pieces
-
-
 def _save(value: Any, file: Output) -> tuple[int, int]:
     """Write what torch.load reads; its first byte and its bytes."""
     first, buffer = file.written_bytes, io.BytesIO()
@@ -171,8 +166,8 @@ class _Export:
         self._values = values
         self._model_key = model_key
         self._optimizer_key = optimizer_key
-        blank = torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).state_dict()["param_groups"][0]
-        self.settings = {name: settings.get(name, value) for name, value in blank.items() if name != "params"}
+        self._states = moment_names(values.manifest)
+        self.settings = _all_settings(values.manifest.optimizer, settings)
         self._places = list(values.places())
         self.parameters = sum(place.parameter.numel for place in self._places)
 
@@ -180,17 +175,26 @@ class _Export:
         """Divide the parameters into files."""
         files: list[list[Place]] = [[]]
         for place in self._places:
-            if files[-1] and _nbytes([*files[-1], place]) > FILE_BYTES:
+            if files[-1] and self.file_bytes([*files[-1], place]) > FILE_BYTES:
                 files.append([])
             files[-1].append(place)
         return files
+
+    def nbytes(self, place: Place) -> int:
+        """Of a parameter with its states, as float32."""
+        return 4 * (1 + len(self._states)) * place.parameter.numel
+
+    def file_bytes(self, file: list[Place]) -> int:
+        """What a file takes, or a little more."""
+        pieces = sum(2 + place.parameter.numel // PIECE_ELEMENTS for place in file)
+        return sum(map(self.nbytes, file)) + _ITEM_BYTES * (2 + len(self._states)) * pieces
 
     def write(self, place: Place, file: Output) -> list[Entry]:
         """Write a parameter and its states, piece by piece."""
         entries: list[Entry] = []
         state_key = f"{self._optimizer_key}.state.{place.parameter.name}"
         names = [f"{self._model_key}.{place.parameter.name}"]
-        names += [f"{state_key}.{name}" for name in moment_names(self._values.manifest)] if self._trained(place) else []
+        names += [f"{state_key}.{name}" for name in self._states] if self._trained(place) else []
         first = 0
         for piece in cut(place.parameter.shape, PIECE_ELEMENTS):
             found = self._values.read(place, first, piece.numel, states=True)
@@ -256,6 +260,23 @@ class _Export:
             return (self._optimizer_key, "state", *name.removeprefix(states).rsplit(".", 1))
         key = self._model_key if name.startswith(f"{self._model_key}.") else self._optimizer_key
         return (key, name.removeprefix(f"{key}."))
+
+
+def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of the optimizer as torch has it, with those that are given."""
+    optimizer = TORCH_OPTIMIZERS.get(kind)
+    if optimizer is None:
+        raise ConfigError(
+            f"optimizer {kind}: expected one whose states torch has with their step ({', '.join(TORCH_OPTIMIZERS)}) "
+            "for torch.distributed.checkpoint; export safetensors"
+        )
+    blank = torch.nn.Parameter(torch.zeros(1))
+    known: dict[str, Any] = optimizer([blank]).state_dict()["param_groups"][0]  # type: ignore[call-arg]
+    known.pop("params")
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise ConfigError(f"{unknown[0]}: {optimizer.__name__} has no such setting; it has {', '.join(known)}")
+    return {**known, **given}
 
 
 def _add_chunk(

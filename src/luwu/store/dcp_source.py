@@ -1,4 +1,4 @@
-"""A torch.distributed.checkpoint as a source of a store's first values, with AdamW's states where it has them."""
+"""A torch.distributed.checkpoint as a source of a store's first values, with optimizer states where it has them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
-from luwu.errors import CheckpointError
+from luwu.errors import CheckpointError, ConfigError
 from luwu.store.checkpoint import listed
-from luwu.store.dcp_output import METADATA_NAME
+from luwu.store.dcp_output import METADATA_NAME, TORCH_OPTIMIZERS
 from luwu.store.dcp_tensor import SavedPiece
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
@@ -115,7 +115,7 @@ class DcpReader:
 
 
 class DcpSource:
-    """Parameters and, where the checkpoint has them, AdamW's states and their count of steps.
+    """Parameters and, where the checkpoint has them, the optimizer's states and their count of steps.
 
     The prefixes under which model and optimizer stand are found by the names of the model's parameters.
 
@@ -126,6 +126,7 @@ class DcpSource:
 
     Raises:
         CheckpointError: tensors are missing, or there are others, or a shape or dtype is another; files are damaged.
+        ConfigError: it has states that a store for this optimizer does not take from torch.
     """
 
     def __init__(self, path: Path, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
@@ -134,6 +135,11 @@ class DcpSource:
         parameters = [each for block in manifest.blocks for each in block.parameters]
         trained = [each for block in manifest.blocks if block.trainable for each in block.parameters]
         self._state_prefix = self._find_states(trained)
+        if self._state_prefix is not None and manifest.optimizer not in TORCH_OPTIMIZERS:
+            raise ConfigError(
+                f"{path}: has optimizer states, which a store for {manifest.optimizer} does not take from torch; "
+                f"import for one of {', '.join(TORCH_OPTIMIZERS)}, or save the checkpoint without them"
+            )
         self.reader.prefix = self._find_model(parameters)
         state_names = [] if self._state_prefix is None else [f"^{re.escape(self._state_prefix)}state\\."]
         self._names = match_names(self.reader, manifest, [*ignore, *state_names])
@@ -159,7 +165,7 @@ class DcpSource:
         return self.reader.read_range(self._names[parameter.name], first, count)
 
     def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
-        """AdamW's states of the same elements; none where the checkpoint has none."""
+        """The optimizer's states of the same elements; none where the checkpoint has none."""
         if self._state_prefix is None:
             return []
         return [self._states.read_range(self._state(parameter, moment), first, count) for moment in self._moments]

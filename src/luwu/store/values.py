@@ -33,6 +33,9 @@ _STATES = {
     "adagrad": ("sum",),
 }
 
+OPTIMIZERS = tuple(_STATES)
+"""The kinds whose states a store may keep."""
+
 
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
     """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes."""
