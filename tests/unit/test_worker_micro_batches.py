@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tests.unit import model_families
 from tests.unit.fake_session import FakeSession, StoredBlock
 from tests.unit.worker_models import (
     VOCABULARY,
@@ -95,6 +96,14 @@ def test_a_step_pulls_and_pushes_what_it_does_without(checkpoint):
         train(model, AdamW(model), range(3))
         logs.append(session.endpoint.log)
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mixtral", "bert_mlm", "vit", "t5"])
+def test_models_of_transformers(family):
+    model = model_families.make(family)
+    model.config.output_router_logits = False  # layers hand these out past their outputs
+    loss = model_families.loss_of(family)
+    assert_same_training(model, loss, steps=2, micro_batch_size=3, tolerance=1e-4)
 
 
 @BOTH_WAYS

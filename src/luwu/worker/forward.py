@@ -16,6 +16,7 @@ from luwu.errors import StepOrderError
 from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory
 from luwu.worker.caches import is_cache, without_caches
+from luwu.worker.compiled import compiled_call
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
 from luwu.worker.rules import why_no_part
@@ -29,8 +30,13 @@ class WrappedForward(Uncopyable):
     def __init__(self, runtime: Runtime, unit: Unit, module: nn.Module) -> None:
         self._runtime = runtime
         self._unit = unit
-        self._original: Callable[..., Any] = module.forward
-        update_wrapper(cast(Callable[..., Any], self), self._original)
+        self._original: Callable[..., Any] = compiled_call(module) or module.forward
+        update_wrapper(cast(Callable[..., Any], self), module.forward)
+
+    def install(self, module: nn.Module) -> None:
+        """Stand in front of the module's forward, or of what ``module.compile()`` made of that."""
+        place = "forward" if compiled_call(module) is None else "_compiled_call_impl"
+        object.__setattr__(module, place, self)
 
 
 class RootForward(WrappedForward):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.worker.compiled import RefuseCompile, check_not_around_units
 from luwu.worker.flatten import Unit, flatten, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.gradients import Gradients
@@ -53,7 +54,8 @@ def parallelize(
     takes no memory: `full_state_dict` reads the values. Buffers stay with the worker.
 
     Args:
-        model: any module; its ``requires_grad`` flags are final. Its state_dict keys stay.
+        model: any module; its ``requires_grad`` flags are final. Its state_dict keys stay. Blocks may be compiled, by
+            ``block.compile()`` before; the model may not.
         session: where the parameters live.
         blocks: the modules pulled as one: classes, or patterns of module names such as ``h.*``; of nested matches the
             outermost. None: the classes that repeat in a ModuleList or Sequential. The rest forms the root block, which
@@ -89,7 +91,9 @@ def parallelize(
         raise ConfigError(f"dtype: expected torch.float32 or torch.bfloat16, found {dtype}")
     if hasattr(model, RUNTIME_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
-    units = flatten(model, select_modules(model, blocks))
+    selected = select_modules(model, blocks)
+    check_not_around_units(model, [module for _, module in selected])
+    units = flatten(model, selected)
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     micro_batches = MicroBatches(units, micro_batch_size)
@@ -179,7 +183,9 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     for name, part in modules_outside(model, (unit.module for unit in others)):
         wrapped.append((part, PartForward(runtime, root, name, part)))
     for module, forward in wrapped:
-        object.__setattr__(module, "forward", forward)
+        forward.install(module)
+    for unit in units:
+        object.__setattr__(unit.module, "compile", RefuseCompile("" if unit is root else unit.name))
     guard_saving(model)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from luwu.errors import ConfigError
+from luwu.worker.compiled import inside_compiled
 
 Blocks = Iterable["type[nn.Module] | str"] | None
 """Module classes and patterns of module names (``h.*``), or None to find the repeated layers."""
@@ -62,7 +63,7 @@ def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tu
 def _matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
     if isinstance(module, _NEVER_CALLED):
         return False
-    return fnmatchcase(name, entry) if isinstance(entry, str) else isinstance(module, entry)
+    return fnmatchcase(name, entry) if isinstance(entry, str) else isinstance(inside_compiled(module), entry)
 
 
 def _collect(
