@@ -40,7 +40,7 @@ class Trained:
 def test_forward_without_an_optimizer():
     model = Tiny()
     parallelize(model, FakeSession())
-    with pytest.raises(StepOrderError, match=r"make luwu\.AdamW"):
+    with pytest.raises(StepOrderError, match=r"such as luwu\.AdamW"):
         loss_of(model, 0)
 
 

@@ -21,11 +21,14 @@ def import_model(
         list[str] | None,
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
     ] = None,
+    optimizer: Annotated[
+        str, typer.Option(help="the optimizer to train with, such as lion or adamw8bit: the store keeps its states")
+    ] = "adamw",
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
-    `luwu.parallelize` of the same model with the same blocks and dtype then trains on it. An import that was killed
-    goes on where it was when the same command is given again; one that was finished is not repeated.
+    `luwu.parallelize` of the same model with the same blocks, dtype and optimizer then trains on it. An import that was
+    killed goes on where it was when the same command is given again; one that was finished is not repeated.
 
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """
@@ -36,7 +39,9 @@ def import_model(
     if dtype not in ("float32", "bfloat16"):
         raise ConfigError(f"--dtype: expected float32 or bfloat16, found {dtype}")
     with progress_bar("import") as progress:
-        report = import_pretrained(checkpoint, store, model_folder=model, dtype=dtype, blocks=blocks, progress=progress)
+        report = import_pretrained(
+            checkpoint, store, model_folder=model, dtype=dtype, blocks=blocks, optimizer=optimizer, progress=progress
+        )
     if report.finished_before:
         typer.echo(f"{store[0]}: was imported from there before; nothing to do")
     else:
