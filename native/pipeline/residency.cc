@@ -12,9 +12,11 @@ namespace luwu::pipeline {
 namespace {
 
 constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
-// More in flight than this did not move the disk any faster.
+// More in flight than this did not move the disk any faster. Small states, such as those of 8 bits, need more buffers
+// for as many bytes, up to a few more than an I/O engine takes at once.
+constexpr std::uint64_t kStateBytesUseful = 36U << 20;
 constexpr std::uint64_t kStateBuffersUseful = 12;
-constexpr std::uint64_t kStateBytesUseful = 36U << 20;  // where states are small, such as those of 8 bits
+constexpr std::uint64_t kStateBuffersMost = 24;
 
 std::string mebibytes(std::uint64_t bytes) {
     std::array<char, 48> text{};
@@ -140,7 +142,8 @@ class Planner {
             plan_.total_bytes = fixed_bytes_ + window_used_ + state_bytes_;
             return;
         }
-        const std::uint64_t most = std::max(kStateBuffersUseful, kStateBytesUseful / plan_.state_buffer_bytes);
+        const std::uint64_t most =
+            std::clamp(kStateBytesUseful / plan_.state_buffer_bytes, kStateBuffersUseful, kStateBuffersMost);
         const std::uint64_t useful = std::min(most, room / plan_.state_buffer_bytes);
         plan_.state_buffers = static_cast<std::uint32_t>(useful);
         const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
