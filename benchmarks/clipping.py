@@ -1,8 +1,8 @@
 """Clipping by the global norm against none, out of core: with a limit that no step reaches, and one that all exceed.
 
-The three sides train the same model from the same values on the same batches, each with a server of its own whose budget
-is a fifth of its store. The bar is on steps of 2048 tokens. Steps of 32 tokens stand beside them: there the disk sets the
-pace, and what clipping adds to its traffic and takes from its overlap shows in full.
+The three sides train the same model from the same values on the same batches, each with a server of its own whose
+budget is a fifth of its store. The bar is on steps of 2048 tokens. Steps of 32 tokens stand beside them: there the disk
+sets the pace, and what clipping adds to its traffic and takes from its overlap shows in full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from common import arguments, result, run, table
 from processes import Side
 
 NAME = "clipping"
-BAR = "at most 5 % slower than without clipping, whether it clips or not, in both dtypes; where it never clips the same bits"
+BAR = (
+    "at most 5 % slower than without clipping, whether it clips or not, in both dtypes; where it never clips the same "
+    "bits"
+)
 UNIT = "seconds of a step, over those without clipping; the worst"
 LIMITS = {"off": None, "never clips": 1e6, "always clips": 1e-3}
 MOST = 1.05

@@ -55,7 +55,7 @@ def _clipping(found: Mapping[str, Any]) -> Iterable[Row]:
         never, always = sides["never clips"], sides["always clips"]
         yield (
             f"clipping out of core, {case} a step",
-            f"{never['ratio']:.2f} times the step without where it never clips, {always['ratio']:.2f} where it always does",
+            f"{never['ratio']:.2f} times the step without where it never clips, {always['ratio']:.2f} where always",
             f"1; the same losses: {'yes' if never['same_losses'] else '**no**'}",
         )
 

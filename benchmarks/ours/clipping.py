@@ -48,11 +48,13 @@ def main() -> None:
     replies = take_stdout()
     wanted = settings()
     torch.set_num_threads(wanted["threads"])
-    with tempfile.TemporaryDirectory(dir=wanted["folder"], prefix="luwu-") as folder:
-        with luwu.open(Path(folder) / "run", memory=wanted["memory"], rank=0, workers=1) as session:
-            clipping = Clipping(wanted, session)
-            clipping.sample()
-            serve(replies, clipping.sample)
+    with (
+        tempfile.TemporaryDirectory(dir=wanted["folder"], prefix="luwu-") as folder,
+        luwu.open(Path(folder) / "run", memory=wanted["memory"], rank=0, workers=1) as session,
+    ):
+        clipping = Clipping(wanted, session)
+        clipping.sample()
+        serve(replies, clipping.sample)
 
 
 if __name__ == "__main__":

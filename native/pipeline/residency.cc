@@ -15,7 +15,15 @@ namespace {
 
 constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
 constexpr std::uint32_t kKeptBuffers = 4;          // of gradients on their way to the disk or back
-constexpr std::uint32_t kStateBuffersUseful = 12;  // more in flight than this did not move the disk any faster
+// More in flight than this did not move the disk any faster. Small states, such as those of 8 bits, need more buffers
+// for as many bytes, up to a few more than an I/O engine takes at once.
+constexpr std::uint64_t kStateBytesUseful = 36U << 20;
+constexpr std::uint64_t kStateBuffersUseful = 12;
+constexpr std::uint64_t kStateBuffersMost = 24;
+
+std::uint64_t useful_state_buffers(std::uint64_t buffer_bytes) {
+    return std::clamp(kStateBytesUseful / buffer_bytes, kStateBuffersUseful, kStateBuffersMost);
+}
 
 std::string mebibytes(std::uint64_t bytes) {
     std::array<char, 48> text{};
@@ -142,7 +150,8 @@ class Planner {
             plan_.total_bytes = fixed_bytes_ + window_used_ + state_bytes_;
             return;
         }
-        const std::uint64_t useful = std::min(std::uint64_t{kStateBuffersUseful}, room / plan_.state_buffer_bytes);
+        const std::uint64_t useful =
+            std::min(useful_state_buffers(plan_.state_buffer_bytes), room / plan_.state_buffer_bytes);
         plan_.state_buffers = static_cast<std::uint32_t>(useful);
         const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
         std::vector<std::uint64_t> costs;
@@ -207,7 +216,7 @@ class ClippingPlanner {
                                                       " but clipping this model's gradients needs at least " +
                                                       mebibytes(other_bytes_ + least) + "; raise --memory");
         }
-        const std::uint64_t useful = std::min(std::uint64_t{kStateBuffersUseful}, room_ / state_buffer_bytes_);
+        const std::uint64_t useful = std::min(useful_state_buffers(state_buffer_bytes_), room_ / state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);
         if (ring + kept_total_ <= room_) {
             pin(kept_, kept_total_, result_.kept.pinned, result_.kept.pinned_bytes);

@@ -1,4 +1,4 @@
-"""Clipping by the global norm over real servers: against plain torch, the same bits on every way, killed and resumed."""
+"""Clipping by the global norm over real servers: against torch, the same bits on every way, killed and resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.udp import Join, local_server, remote, train, udp_tree
 
 import luwu
 from luwu.errors import LuwuError, StepOrderError
-from luwu.server.folders import open_reader
+from luwu.store.folders import open_reader
 
 WORKERS = 2
 STEPS = 6

@@ -28,8 +28,8 @@ def import_model(
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
-    `luwu.parallelize` of the same model with the same blocks and dtype then trains on it. An import that was killed
-    goes on where it was when the same command is given again; one that was finished is not repeated.
+    `luwu.parallelize` of the same model with the same blocks, dtype and optimizer then trains on it. An import that was
+    killed goes on where it was when the same command is given again; one that was finished is not repeated.
 
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """

@@ -27,8 +27,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     Updates begin during backward, so hyper-parameters are read when the forward begins, and `step` waits for the server
     to commit. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
     gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. State is in
-    the store and so not in ``state_dict()``. With ``max_grad_norm`` `step` may return before the step is on the disk: the
-    next one waits for that.
+    the store and so not in ``state_dict()``. With ``max_grad_norm`` `step` may return before the step is on the disk:
+    the next one waits for that.
 
     A subclass names its ``kind``, as the server and the store's manifest know it, and the ``order`` in which the
     server's part takes a group's settings.
@@ -36,8 +36,8 @@ class StoreOptimizer(torch.optim.Optimizer):
     Args:
         params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
         defaults: of the groups' settings.
-        max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it as
-            torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
+        max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it
+            as torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
         max_skipped: so many steps rolled back in a row raise NonFiniteError.
 
     Raises:

@@ -19,7 +19,7 @@ from luwu.store.folders import Store
 HyperParameters = Sequence[float]
 
 StepEnding = tuple[int, float | None]
-"""1: committed, 0: rolled back, 2: prepared; with clipping, the sum of squares of the averaged gradient, where known."""
+"""1: committed, 0: rolled back, 2: prepared; with clipping, the averaged gradient's sum of squares, where known."""
 
 
 class NetworkCore(Core, Protocol):
