@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 import torch
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.unit.pretrained import build, save
 from tests.unit.worker_models import Block, Tiny, assert_same_state, loss_of, train
 from torch import nn
 from torch.optim import lr_scheduler
 
 import luwu
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
+from luwu.models.importing import import_pretrained
 from luwu.store.folders import open_reader
 from luwu.store.manifest import Manifest
+from luwu.store.upkeep import compact, info, verify
 
 MEMORY = 64 << 20
 
@@ -195,6 +198,22 @@ def test_states_of_eight_bits_take_a_third(tmp_path: Path) -> None:
         sizes[optimizer] = (tmp_path / optimizer / "store/chunks.luwu").stat().st_size / 2 / elements
     assert sizes["adamw"] == pytest.approx(2 + 12, rel=0.05)
     assert sizes["adamw8bit"] == pytest.approx(2 + 4, rel=0.05)
+
+
+def test_an_imported_store_is_for_the_optimizer_that_was_named(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    store = tmp_path / "store"
+    import_pretrained(tmp_path / "in", [store], dtype="bfloat16", optimizer="adamw8bit")
+    with luwu.open(tmp_path / "run", stores=[store], memory=MEMORY) as session:
+        model = luwu.parallelize(build("gpt2"), session, optimizer=luwu.AdamW8bit, dtype=torch.bfloat16)
+        optimizer, tokens = luwu.AdamW8bit(model), torch.arange(24).reshape(2, 12)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+    found = info([store])
+    assert (found.optimizer, found.optimizer_states) == ("adamw8bit", ("master", "exp_avg", "exp_avg_sq"))
+    assert compact([store]) > 0
+    report = verify([store])
+    assert (report.step, report.damaged) == (1, 0)
 
 
 def test_a_store_of_another_optimizer_is_refused_by_both_names(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def print_info(found: StoreInfo) -> None:
         "from": f"{len(found.origin)} files such as {found.origin[0]}" if found.origin else "",
         "step": state + (" (open in another process)" if found.in_use else ""),
         "parameters": f"{found.trainable + found.frozen:,}, {found.frozen:,} of them frozen; {found.dtype}",
-        "optimizer": ", ".join(found.optimizer_states) or "none",
+        "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
         "divided into": f"{found.blocks} blocks, {found.chunks} chunks",
         "uuid": found.uuid,
     }

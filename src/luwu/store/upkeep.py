@@ -47,6 +47,7 @@ class StoreInfo:
         dtype: of the parameters as workers pull them.
         trainable, frozen: parameters.
         blocks, chunks: that they are divided into.
+        optimizer: kind whose states the store keeps.
         optimizer_states: kept of each trainable parameter, the float32 master of a bfloat16 store included.
         step: committed; None: there are no values yet.
         attempts, rolled_back: steps tried, and those that were rolled back.
@@ -63,6 +64,7 @@ class StoreInfo:
     frozen: int
     blocks: int
     chunks: int
+    optimizer: str
     optimizer_states: tuple[str, ...]
     step: int | None
     attempts: int
@@ -107,6 +109,7 @@ def info(folders: list[Path]) -> StoreInfo:
         frozen=counts[False],
         blocks=len(manifest.blocks),
         chunks=sum(len(reader.chunks(block)) for block in range(len(manifest.blocks))),
+        optimizer=manifest.optimizer,
         optimizer_states=(*master, *moment_names(manifest)) if counts[True] else (),
         step=int(reader.step) if reader.initialised else None,
         attempts=int(reader.attempts),
