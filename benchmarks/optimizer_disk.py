@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 from contextlib import ExitStack
 from typing import Any
 
@@ -32,13 +33,16 @@ def main() -> int:
 
     def measure() -> dict[str, Any]:
         with ExitStack() as stack:
+            # Sides are killed at the end: what they made is this process's to remove.
+            stores = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-"))
+            wanted = {**settings, "folder": stores}
             rates: dict[str, list[float]] = {"luwu": [], "deepspeed": []}
             sides, notes = {}, {}
             if not options.only_peer:
-                sides["luwu"] = stack.enter_context(Side("luwu", "ours/optimizer_disk.py", settings))
+                sides["luwu"] = stack.enter_context(Side("luwu", "ours/optimizer_disk.py", wanted))
             try:
                 sides["deepspeed"] = stack.enter_context(
-                    Side("deepspeed", "peers/deepspeed_optimizer_nvme.py", settings, python=require_peers())
+                    Side("deepspeed", "peers/deepspeed_optimizer_nvme.py", wanted, python=require_peers())
                 )
             except BenchmarkError as error:
                 notes["deepspeed"] = str(error)

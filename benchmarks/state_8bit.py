@@ -59,11 +59,12 @@ def measure_rates(folder: Path, quick: bool, repeats: int) -> tuple[dict[str, fl
     blocks, memory, steps = (12, 64 << 20, 2) if quick else (48, 128 << 20, 3)
     moved: dict[str, list[float]] = {FLOATS: [], BYTES: []}
     with ExitStack() as stack:
+        stores = stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix="luwu-"))  # children are killed
         sides = {}
         for name in moved:
             wanted = {
                 "blocks": blocks, "block_elements": BLOCK_ELEMENTS, "memory_bytes": memory, "steps": steps,
-                "folder": str(folder), "optimizer": name, "pulls": True,
+                "folder": stores, "optimizer": name, "pulls": True,
             }  # fmt: skip
             sides[name] = stack.enter_context(Side(name, "ours/optimizer_disk.py", wanted))
         for side in sides.values():

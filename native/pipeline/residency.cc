@@ -15,7 +15,9 @@ namespace {
 
 constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
 constexpr std::uint32_t kKeptBuffers = 4;          // of gradients on their way to the disk or back
-constexpr std::uint32_t kStateBuffersUseful = 12;  // more in flight than this did not move the disk any faster
+// More in flight than this did not move the disk any faster.
+constexpr std::uint64_t kStateBuffersUseful = 12;
+constexpr std::uint64_t kStateBytesUseful = 36U << 20;  // where states are small, such as those of 8 bits
 
 std::string mebibytes(std::uint64_t bytes) {
     std::array<char, 48> text{};
@@ -142,7 +144,8 @@ class Planner {
             plan_.total_bytes = fixed_bytes_ + window_used_ + state_bytes_;
             return;
         }
-        const std::uint64_t useful = std::min(std::uint64_t{kStateBuffersUseful}, room / plan_.state_buffer_bytes);
+        const std::uint64_t most = std::max(kStateBuffersUseful, kStateBytesUseful / plan_.state_buffer_bytes);
+        const std::uint64_t useful = std::min(most, room / plan_.state_buffer_bytes);
         plan_.state_buffers = static_cast<std::uint32_t>(useful);
         const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
         std::vector<std::uint64_t> costs;
