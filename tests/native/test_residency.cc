@@ -150,7 +150,7 @@ TEST_CASE("pinned chunks are spread evenly over the model") {
     const auto layout = layout_of(40, 8000, kernels::Dtype::bfloat16);
     const auto held = first_held(40);
     const auto minimum = pipeline::plan_residency(layout, 1U << 30, 1, held).minimum_bytes;
-    const auto plan = pipeline::plan_residency(layout, minimum + 20 * 100000 + 40 * 16384, 1, held);
+    const auto plan = pipeline::plan_residency(layout, minimum + 32 * 100000 + 40 * 16384, 1, held);
     const auto half = plan.state_pinned.begin() + 20;
     const auto first = std::count(plan.state_pinned.begin(), half, true);
     const auto second = std::count(half, plan.state_pinned.end(), true);
