@@ -21,8 +21,9 @@ constexpr std::uint64_t kStateBytesUseful = 36U << 20;
 constexpr std::uint64_t kStateBuffersUseful = 12;
 constexpr std::uint64_t kStateBuffersMost = 24;
 
-std::uint64_t useful_state_buffers(std::uint64_t buffer_bytes) {
-    return std::clamp(kStateBytesUseful / buffer_bytes, kStateBuffersUseful, kStateBuffersMost);
+std::uint64_t useful_buffers(std::uint64_t room_bytes, std::uint64_t buffer_bytes) {
+    const std::uint64_t most = std::clamp(kStateBytesUseful / buffer_bytes, kStateBuffersUseful, kStateBuffersMost);
+    return std::min(most, room_bytes / buffer_bytes);
 }
 
 std::string mebibytes(std::uint64_t bytes) {
@@ -150,9 +151,7 @@ class Planner {
             plan_.total_bytes = fixed_bytes_ + window_used_ + state_bytes_;
             return;
         }
-        const std::uint64_t useful =
-            std::min(useful_state_buffers(plan_.state_buffer_bytes), room / plan_.state_buffer_bytes);
-        plan_.state_buffers = static_cast<std::uint32_t>(useful);
+        plan_.state_buffers = static_cast<std::uint32_t>(useful_buffers(room, plan_.state_buffer_bytes));
         const std::uint64_t ring = plan_.state_buffers * plan_.state_buffer_bytes;
         std::vector<std::uint64_t> costs;
         for (const store::ChunkPlace& place : layout_.chunks())
@@ -216,7 +215,7 @@ class ClippingPlanner {
                                                       " but clipping this model's gradients needs at least " +
                                                       mebibytes(other_bytes_ + least) + "; raise --memory");
         }
-        const std::uint64_t useful = std::min(useful_state_buffers(state_buffer_bytes_), room_ / state_buffer_bytes_);
+        const std::uint64_t useful = useful_buffers(room_, state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);
         if (ring + kept_total_ <= room_) {
             pin(kept_, kept_total_, result_.kept.pinned, result_.kept.pinned_bytes);
