@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import arguments, median_alternating, result, run, table
+from common import BenchmarkError, arguments, median_alternating, result, run, table
 from processes import Side
 from rich.console import Console
 
@@ -97,7 +97,8 @@ def measure_losses(folder: Path, quick: bool) -> dict[str, float]:
             console = Console(file=stack.enter_context(open(os.devnull, "w")))
             display = stack.enter_context(choose_display(console, steps))
             outcome = LocalRun(settings, RunFolder(run_folder), display).run()
-        assert outcome.validation_loss is not None
+        if outcome.validation_loss is None:
+            raise BenchmarkError(f"the run with {name} was stopped after step {outcome.step}")
         losses[name] = outcome.validation_loss
     return losses
 
