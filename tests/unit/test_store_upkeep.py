@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 import luwu
 from luwu.cli.main import app
 from luwu.errors import CheckpointError, ConfigError, StoreCorruptError, StoreFormatError, StoreLockedError
+from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import CheckpointSource
 from luwu.store.upkeep import compact, info, verify
 from luwu.worker.describe import describe
@@ -204,3 +206,11 @@ def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:
     for work in (verify, compact):
         with pytest.raises(StoreFormatError, match="has no values yet"):
             work([tmp_path / "store"])
+
+
+def test_one_of_several_servers_keeps_the_step_before(tmp_path: Path) -> None:
+    parameter = ParameterManifest("weight", (4096,), 0, 4096)
+    manifest = Manifest("float32", 2048, (BlockManifest("layer", True, (parameter,), 2048, first=2048),))
+    write_identity(tmp_path, StoreIdentity("0" * 32, 1, manifest))
+    with pytest.raises(ConfigError, match=r"elements 2048 to 4096 of block layer.*go back to the step before"):
+        compact([tmp_path])

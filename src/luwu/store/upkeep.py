@@ -19,7 +19,7 @@ from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, reader_of
 from luwu.store.importing import ORIGIN_NAME
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
-from luwu.store.values import Progress, moment_names, no_progress, require_identity
+from luwu.store.values import Progress, moment_names, no_progress, require_identity, require_whole
 
 READS_AHEAD = 4
 """Chunks that `verify` has in memory at once."""
@@ -171,9 +171,13 @@ def compact(folders: list[Path]) -> int:
 
     Raises:
         StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        ConfigError: it is one of several servers', which may have to go back to the step before together.
         StoreError: the file system cannot make holes in files.
     """
     identity = require_identity(folders)
+    require_whole(
+        folders[0], identity.manifest, "leave it as it is: all servers may have to go back to the step before"
+    )
     writer = _native.StoreWriter(
         [str(folder) for folder in folders],
         identity.uuid,

@@ -94,7 +94,9 @@ class StoredValues:
             self._reader = reader_of(folders, self.identity)
             if not self._reader.initialised:
                 raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
-            _require_whole(folders[0], self.manifest)
+            require_whole(
+                folders[0], self.manifest, "train on one server, or save luwu.full_state_dict(model) in a worker"
+            )
         except BaseException:
             self._held.close()
             raise
@@ -209,12 +211,12 @@ def require_identity(folders: list[Path]) -> StoreIdentity:
     return identity
 
 
-def _require_whole(folder: Path, manifest: Manifest) -> None:
+def require_whole(folder: Path, manifest: Manifest, remedy: str) -> None:
+    """Refuse the store of one of several servers, which holds parts of blocks; raises ConfigError."""
     for block in manifest.blocks:
         end = max(parameter.offset + parameter.numel for parameter in block.parameters)
         if block.first != 0 or block.elements < end:
             raise ConfigError(
                 f"the store at {folder} is that of one of several servers: it has elements {block.first} to "
-                f"{block.first + block.elements} of block {block.name}, expected 0 to {end}; train on one server, or "
-                "save luwu.full_state_dict(model) in a worker"
+                f"{block.first + block.elements} of block {block.name}, expected 0 to {end}; {remedy}"
             )
