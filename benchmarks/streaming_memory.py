@@ -1,4 +1,4 @@
-"""Peak memory of what streams a model through: import and export, for a model and for one four times as deep.
+"""Peak memory of what streams a model through: import, export and generation, for a model and one four times as deep.
 
 Each operation runs in a process of its own, whose peak (VmHWM) holds the interpreter and torch as well. The peer is
 what people do otherwise: load the checkpoint with transformers and save it.
@@ -18,8 +18,11 @@ from common import BenchmarkError, arguments, result, run, table
 from processes import HERE, environment
 
 NAME = "streaming_memory"
-BAR = "the peak of import, export, export --dcp and import of dcp grows less than 3 % in a model 4 times as deep"
-OURS = ("import", "export", "export --dcp", "import of dcp")
+BAR = (
+    "the peak of import, export, export --dcp, import of dcp and generate grows less than 3 % in a model 4 times as "
+    "deep"
+)
+OURS = ("import", "export", "export --dcp", "import of dcp", "generate")
 PEER = "transformers"
 DEEPER = 4
 
@@ -52,7 +55,7 @@ def measure_depth(shape: dict[str, int], folder: Path, operations: tuple[str, ..
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    hidden, layers = (256, 2) if options.quick else (1024, 4)
+    hidden, layers = (256, 8) if options.quick else (512, 12)  # more than the budget of generate, in either depth
     operations = (PEER,) if options.only_peer else (*OURS, PEER)
 
     def measure() -> dict[str, Any]:

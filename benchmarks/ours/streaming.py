@@ -12,6 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+BUDGET_BLOCKS = 8
+"""The server's budget in the benchmark of generation: so many times the largest block."""
+
+PROMPT, TOKENS = list(range(16)), 16
+"""What is given, and how many tokens are written after it."""
+
 
 def config_of(shape: dict[str, int]) -> Any:
     """A Llama of this many layers."""
@@ -26,10 +32,15 @@ def config_of(shape: dict[str, int]) -> Any:
 def make(shape: dict[str, int], folder: Path) -> None:
     """Writes the checkpoint that the others read; its own memory is not the question."""
     import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaForCausalLM
 
     torch.manual_seed(0)
     LlamaForCausalLM(config_of(shape)).save_pretrained(folder / "in", max_shard_size="200MB")
+    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "</s>"]
+    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(letters)}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "in" / "tokenizer.json"))
 
 
 def import_safetensors(shape: dict[str, int], folder: Path) -> None:
@@ -60,6 +71,21 @@ def import_dcp(shape: dict[str, int], folder: Path) -> None:
     import_pretrained(folder / "dcp", [folder / "back"], model_folder=folder / "in")
 
 
+def generate(shape: dict[str, int], folder: Path) -> None:
+    """`luwu generate`, with a budget for a few blocks, of the store that was imported."""
+    from luwu.launch.reading import find_readable
+    from luwu.launch.writing import write
+    from luwu.models.generation import Sampling
+
+    readable = find_readable([folder / "store"])
+    largest = max(block.elements for block in readable.manifest.blocks) * 4
+    with readable.open(memory=BUDGET_BLOCKS * largest) as model:
+        written: list[list[int]] = []
+        write(model, readable.vocabulary, PROMPT, TOKENS, Sampling(), 1, written.append)
+    if not written:
+        raise RuntimeError("expected tokens, found none")
+
+
 def transformers(shape: dict[str, int], folder: Path) -> None:
     """The peer: load the checkpoint and save it again."""
     from transformers import LlamaForCausalLM
@@ -73,6 +99,7 @@ OPERATIONS: dict[str, Callable[[dict[str, int], Path], None]] = {
     "export": export_safetensors,
     "export --dcp": export_dcp,
     "import of dcp": import_dcp,
+    "generate": generate,
     "transformers": transformers,
 }
 

@@ -177,6 +177,8 @@ class RunSettings(Group):
     """sequences a step, over all workers together"""
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
+    eval_every: Annotated[int, Field(ge=0)] = 0
+    """steps after which validation loss is measured, again and again; 0: after the last step alone"""
     workers: Annotated[int, Field(ge=1)] = 2
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0

@@ -13,7 +13,7 @@ from luwu.config import build_settings
 from luwu.errors import CheckpointError, ConfigError
 from luwu.launch.folder import check_model, default_folder, tokenizer_of_model
 from luwu.launch.model import make_model
-from luwu.models.gpt import generate
+from luwu.models.generation import Sampling, generate
 from luwu.models.language import CausalForward, build_causal_on_meta
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def test_a_configuration_alone_starts_from_the_seed(llama):
 def test_samples_are_of_the_datas_tokens(llama):
     model = run_model(llama[0], vocabulary=5)
     model.module.eval()
-    written = generate(model.predict, torch.tensor([1, 2]), 30, 16, 1.0, 0)
+    written = torch.cat([torch.tensor([1, 2]), *generate(model.predict, torch.tensor([1, 2]), 30, 16, Sampling())])
     assert len(written) == 32 and int(written.max()) < 5
 
 

@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from luwu.cli.doctor import doctor
+from luwu.cli.evaluate import evaluate
 from luwu.cli.export import export
+from luwu.cli.generate import generate
 from luwu.cli.health import health
 from luwu.cli.importing import import_model
 from luwu.cli.server import server
@@ -62,6 +64,8 @@ app.command()(train)
 app.command()(tokenizer)
 app.command()(server)
 app.command()(switch)
+app.command()(generate)
+app.command("eval")(evaluate)
 app.command("import")(import_model)
 app.command()(export)
 app.add_typer(store, name="store")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def _prepare(
     with Writer(folder, fingerprint, tokenizer) as writer:
         position = writer.notes.position
         passages = Passages(source, cutter, text_field, keep_blank_files=bytewise, position=position)
-        for batch in _batches(passages):
+        for batch in batches(passages):
             writer.write(batch, every, passages.position)
             if on_progress is not None:
                 on_progress(passages.done_bytes, source.total_bytes)
@@ -146,7 +146,8 @@ def _fingerprint(source: Source, tokenizer: Tokenizer, settings: Sequence[object
     return digest.hexdigest()
 
 
-def _batches(passages: Passages) -> Iterator[list[Passage]]:
+def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    """Passages by the batch: `BATCH_BYTES` of text, so that making tokens keeps all threads busy."""
     batch: list[Passage] = []
     size = 0
     for passage in passages:

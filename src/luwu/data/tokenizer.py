@@ -102,6 +102,10 @@ class FileTokenizer:
         """The tokens of each text, made in parallel by the library's own threads."""
         return [encoding.ids for encoding in self._reader.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """The tokens of a text with those that begin it, where the file says that its model is used to them."""
+        return list(self._reader.encode(text).ids)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, with special tokens as their names."""
         return self._reader.decode(list(tokens), skip_special_tokens=False)

@@ -65,7 +65,7 @@ class Writer:
 
     def write(self, batch: list[Passage], every: int, position: Position) -> None:
         """Append the tokens of a batch, and note that now and then."""
-        tokens = _tokens_of(batch, self._tokenizer)
+        tokens = tokens_of(batch, self._tokenizer)
         for held_back in (False, True):
             chosen = [index for index, passage in enumerate(batch) if passage.held_back(every) == held_back]
             if chosen:
@@ -163,7 +163,8 @@ class Writer:
         return file
 
 
-def _tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
+def tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
+    """The tokens of each passage, with the one that ends documents after the last passage of each."""
     kind = token_type(tokenizer.vocabulary)
     if tokenizer.end is None:
         return [np.frombuffer(passage.data, kind) for passage in batch]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from luwu.config import Settings
@@ -11,7 +13,7 @@ from luwu.data.tokenizer import Tokenizer, Tokens
 from luwu.fabric.session import Session
 from luwu.launch.model import Predict, RunModel
 from luwu.launch.reports import ReportFunction
-from luwu.models.gpt import generate
+from luwu.models.generation import Sampling, generate
 
 PROMPT_BYTES = 64
 
@@ -31,11 +33,12 @@ def evaluate(
         report({"kind": "stage", "text": "writing a sample", "detail": ""})
     tokenizer = corpus.tokenizer()
     prompt = prompt_tokens(corpus.validation, tokenizer)
-    seq, sample = settings.model.seq, settings.sample
-    written = generate(
-        model.predict, torch.tensor(prompt, device=device), sample.length, seq, sample.temperature, settings.run.seed
-    )
-    beginning, whole = tokenizer.decode(prompt), tokenizer.decode(written.tolist())
+    sampling = Sampling(settings.sample.temperature, seed=settings.run.seed)
+    begin, count, seq = torch.tensor(prompt, device=device), settings.sample.length, settings.model.seq
+    written = [
+        int(token) for token in generate(model.predict, begin, count, seq, sampling, cache=model.new_cache(samples=1))
+    ]
+    beginning, whole = tokenizer.decode(prompt), tokenizer.decode(prompt + written)
     report(
         {
             "kind": "result",
@@ -47,35 +50,62 @@ def evaluate(
     )
 
 
-@torch.no_grad()
 def validate(
     settings: Settings,
     predict: Predict,
     session: Session,
     text: Tokens,
     device: torch.device,
-    report: ReportFunction,
+    report: ReportFunction | None = None,
 ) -> tuple[float, int]:
-    """This worker's share of the validation: its losses summed over sequences, and how many sequences it had.
+    """This worker's share of the validation: its losses summed over sequences, and how many sequences it had."""
+
+    def tell(done: int, wanted: int) -> None:
+        if session.rank == 0 and report is not None:
+            report({"kind": "stage", "text": "validating", "detail": f"{done} of {wanted} sequences"})
+
+    seq, batch, wanted = settings.model.seq, settings.run.batch, settings.data.validation_windows
+    return measure(predict, text, seq, batch, wanted, device, (session.rank, session.workers), tell)
+
+
+@torch.no_grad()
+def measure(
+    predict: Predict,
+    text: Tokens,
+    seq: int,
+    batch: int,
+    wanted: int,
+    device: torch.device,
+    place: tuple[int, int] = (0, 1),
+    on_progress: Callable[[int, int], None] = lambda done, wanted: None,
+) -> tuple[float, int]:
+    """One worker's losses in nats per token, summed over its sequences, and how many it had.
 
     The windows are spread evenly over the text. In a pass without a sequence of its own a worker looks at another's
     and does not count it: it must pull as the others do.
+
+    Args:
+        predict: the model in eval mode.
+        text: tokens, more than ``seq``.
+        seq: tokens of a sequence.
+        batch: sequences of a pass, over all workers.
+        wanted: sequences, if the text has so many.
+        device: of the model.
+        place: the worker's rank, and how many there are.
+        on_progress: called with sequences done and in all.
     """
-    seq, batch = settings.model.seq, settings.run.batch
     available = count_windows(text, seq)
-    wanted = min(available, settings.data.validation_windows)
+    wanted = min(available, wanted)
     windows = [index * available // wanted for index in range(wanted)]
     loss_sum, sequences = 0.0, 0
     for first in range(0, wanted, batch):
         together = windows[first : first + batch]
-        own = together[share(len(together), session.rank, session.workers)]
+        own = together[share(len(together), *place)]
         inputs, targets = cut(text, own or together[:1], seq)
         loss = predict(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)).loss.item()
         loss_sum += loss * len(own)
         sequences += len(own)
-        if session.rank == 0:
-            done = first + len(together)
-            report({"kind": "stage", "text": "validating", "detail": f"{done} of {wanted} sequences"})
+        on_progress(first + len(together), wanted)
     return loss_sum, sequences
 
 

@@ -225,6 +225,8 @@ class LocalRun:
         self._training = record.step < self._settings.run.steps
         if not record.committed:
             self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
+        if record.validation_loss is not None:
+            self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
         self._display.step(self._meter, self._server.stats())
 
     def _on_stopped(self, rank: int, report: Report) -> None:

@@ -15,6 +15,7 @@ from luwu.config import Settings
 from luwu.fabric.session import Session
 from luwu.launch.optimizers import optimizer_class
 from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.models.kv_cache import KeyValueCache
 from luwu.models.language import CausalForward, build_causal_on_meta
 
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth")
@@ -30,6 +31,23 @@ class RunModel:
     module: nn.Module
     predict: Predict
     parameters: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest text that the model can see; None: it does not say."""
+        if isinstance(self.module, GPT):
+            return self.module.config.seq
+        config: Any = self.module.config
+        found = getattr(config.get_text_config(), "max_position_embeddings", None)
+        return None if found is None else int(found)
+
+    def new_cache(self, samples: int) -> KeyValueCache | None:
+        """An empty cache for texts written together; None: `predict` takes none."""
+        if not isinstance(self.module, GPT):
+            return None
+        return KeyValueCache(self.module.config, samples, self.dtype, self.device)
 
 
 def make_model(settings: Settings, session: Session, device: torch.device, vocabulary: int) -> RunModel:
@@ -50,12 +68,13 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         module = build_causal_on_meta(path, vocabulary, settings.model.seq)
         predict = CausalForward(module, vocabulary)
     parameters = sum(parameter.numel() for parameter in module.parameters())
+    dtype = getattr(torch, settings.run.dtype)
     luwu.parallelize(
         module,
         session,
         blocks=[Block] if path is None else None,
         optimizer=optimizer_class(settings.optimizer),
-        dtype=getattr(torch, settings.run.dtype),
+        dtype=dtype,
         device=device,
         checkpoint=settings.run.checkpoint,
         micro_batch_size=settings.run.micro_batch,
@@ -63,7 +82,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         seed=settings.run.seed,
         weights=path if path is not None and has_weights(path) else None,
     )
-    return RunModel(module, predict, parameters)
+    return RunModel(module, predict, parameters, dtype, device)
 
 
 def has_weights(path: Path) -> bool:

@@ -10,11 +10,12 @@ import torch
 from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
+from luwu.data.tokenizer import Tokens
 from luwu.errors import ConfigError, DataError
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.session import Session
-from luwu.launch.evaluation import evaluate
+from luwu.launch.evaluation import evaluate, validate
 from luwu.launch.job import Job
 from luwu.launch.model import RunModel, make_model
 from luwu.launch.optimizers import make_optimizer
@@ -42,7 +43,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         }
     )
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
-    trainer = Trainer(settings, model, session, sampler, device, report)
+    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report)
     stopped = False
     while not stopped and session.step < settings.run.steps:
         stopped = trainer.run_step(stop, job.stop_path)
@@ -82,12 +83,15 @@ class Trainer:
         model: RunModel,
         session: Session,
         sampler: Sampler,
+        held_back: Tokens,
         device: torch.device,
         report: ReportFunction,
     ) -> None:
         self._report = report
         self._settings = settings
+        self._module = model.module
         self._predict = model.predict
+        self._held_back = held_back
         self._session = session
         self._sampler = sampler
         self._device = device
@@ -115,19 +119,37 @@ class Trainer:
             partial.write_text(str(attempt))
             partial.replace(stop_path)
         self._optimizer.step()
-        self._report(
-            {
-                "kind": "step",
-                "attempt": attempt,
-                "step": session.step,
-                "committed": session.step > before,
-                "loss": loss.item(),
-                "sequences": len(inputs),
-                "tokens": inputs.size,
-                "lr": lr,
-                "grad_norm": self._optimizer.last_grad_norm,
-                "seconds": time.perf_counter() - started,
-                "endpoint": session.endpoint.stats(),
-            }
-        )
-        return stop_path.exists() and int(stop_path.read_text()) == attempt
+        committed = session.step > before
+        words = {
+            "kind": "step",
+            "attempt": attempt,
+            "step": session.step,
+            "committed": committed,
+            "loss": loss.item(),
+            "sequences": len(inputs),
+            "tokens": inputs.size,
+            "lr": lr,
+            "grad_norm": self._optimizer.last_grad_norm,
+            "seconds": time.perf_counter() - started,
+            "endpoint": session.endpoint.stats(),
+        }
+        last = stop_path.exists() and int(stop_path.read_text()) == attempt
+        if committed and not last:
+            words["validation"] = self._validate_if_due()
+        self._report(words)
+        return last
+
+    def _validate_if_due(self) -> tuple[float, int] | None:
+        """This worker's share of a validation in the middle of training; no random number is drawn.
+
+        All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`.
+        """
+        step, run = self._session.step, self._settings.run
+        if not run.eval_every or step % run.eval_every or step >= run.steps:
+            return None
+        training = self._module.training
+        self._module.eval()
+        try:
+            return validate(self._settings, self._predict, self._session, self._held_back, self._device)
+        finally:
+            self._module.train(training)

@@ -8,14 +8,14 @@ into the residual stream divided by sqrt(2 * layers).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from luwu.models.kv_cache import KeyValueCache, LayerCache
 from luwu.worker.tiled_loss import tiled_cross_entropy
 
 VOCABULARY = 256
@@ -76,14 +76,22 @@ class Attention(nn.Module):
         self.inputs = Linear(config.hidden, 3 * config.hidden, INITIAL_DEVIATION)
         self.output = Linear(config.hidden, config.hidden, residual_deviation(config))
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Mix every token with the tokens before it; the shape stays."""
+    def forward(self, hidden: Tensor, cache: LayerCache | None = None) -> Tensor:
+        """Mix every token with the tokens before it, those in the cache included; the shape stays."""
         batch, tokens, width = hidden.shape
         query, key, value = (
             part.view(batch, tokens, self.heads, -1).transpose(1, 2) for part in self.inputs(hidden).split(width, dim=2)
         )
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        before = 0 if cache is None else cache.get_seq_length()
+        if cache is not None:
+            key, value = cache.update(key, value)
+        mask = None
+        if before and tokens > 1:
+            mask = torch.ones(tokens, before + tokens, dtype=torch.bool, device=hidden.device).tril(before)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=before == 0
+        )
         output: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, tokens, width))
         return output
 
@@ -100,9 +108,9 @@ class Block(nn.Module):
         self.contract = Linear(4 * config.hidden, config.hidden, residual_deviation(config))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, cache: LayerCache | None = None) -> Tensor:
         """Add this layer's two contributions to [batch, tokens, hidden]."""
-        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden)))
+        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), cache))
         inner = functional.gelu(self.expand(self.network_norm(hidden)))
         output: Tensor = hidden + self.dropout(self.contract(inner))
         return output
@@ -120,15 +128,21 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
 
-    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
+    def forward(self, ids: Tensor, targets: Tensor | None = None, cache: KeyValueCache | None = None) -> Prediction:
         """Predict the next token at every position; with targets, only say how well: all logits at once are many.
 
         `ids` and `targets` are int64 [batch, tokens] with tokens <= config.seq; targets are the ids one place on.
+        With a cache the ids follow the tokens in it and are added to it, and logits are those of the last position
+        alone: for use under torch.no_grad().
         """
-        positions = torch.arange(ids.shape[1], device=ids.device)
+        before = 0 if cache is None else cache.tokens
+        positions = torch.arange(before, before + ids.shape[1], device=ids.device)
         hidden = self.dropout(self.tokens(ids) + self.positions(positions))
-        for block in self.blocks:
-            hidden = block(hidden)
+        for index, block in enumerate(self.blocks):
+            hidden = block(hidden) if cache is None else block(hidden, cache.layers[index])
+        if cache is not None:
+            cache.tokens += ids.shape[1]
+            hidden = hidden[:, -1:]
         hidden = self.norm(hidden)
         if targets is None:
             return Prediction(logits=functional.linear(hidden, self.tokens.weight))
@@ -138,22 +152,3 @@ class GPT(nn.Module):
 def residual_deviation(config: GPTConfig) -> float:
     """Deviation of a layer's two residual projections, so that the stream's variance does not grow with depth."""
     return INITIAL_DEVIATION / math.sqrt(2 * config.layers)
-
-
-@torch.no_grad()
-def generate(model: Callable[..., Any], prompt: Tensor, count: int, seq: int, temperature: float, seed: int) -> Tensor:
-    """Append `count` sampled tokens to `prompt` (int64 [tokens]) and return both, int64 [tokens + count].
-
-    The model sees less than the last `seq` tokens: a text that fills them loses its older half. So the last position is
-    never used, which learns least, because nothing ever attends to it. Draws come from a generator of their own on the
-    CPU, so the same model, prompt and seed give the same text on every worker.
-    """
-    half = max(1, seq // 2)
-    generator = torch.Generator().manual_seed(seed)
-    ids = prompt
-    for _ in range(count):
-        start = 0 if len(ids) < seq else (len(ids) // half - 1) * half
-        logits = model(ids[start:].unsqueeze(0)).logits[0, -1].float().cpu()
-        drawn = torch.multinomial(torch.softmax(logits / temperature, dim=0), 1, generator=generator)
-        ids = torch.cat([ids, drawn.to(ids.device)])
-    return ids

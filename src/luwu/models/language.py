@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from luwu.errors import ConfigError
+from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
 from luwu.models.pretrained import CONFIG_NAME
 
@@ -45,6 +47,71 @@ class CausalForward:
         if balanced and output.aux_loss is not None:
             loss = loss + self._auxiliary_weight * output.aux_loss
         return Prediction(output.logits, loss)
+
+
+@torch.no_grad()
+def generate_causal(
+    model: PreTrainedModel,
+    prompt: Tensor,
+    count: int,
+    vocabulary: int,
+    sampling: Sampling,
+    samples: int,
+    on_tokens: Callable[[list[int]], None],
+) -> None:
+    """Go on from a prompt by the model's own ``generate``, with its cache and what its generation_config says.
+
+    Args:
+        model: parallelized or not, in eval mode.
+        prompt: int64 [tokens], at least one.
+        count: tokens to write at most; a text that has ended is filled up.
+        vocabulary: tokens that may be written are below it.
+        sampling: how tokens are chosen; draws are on the model's device, and texts beside the first have no own seeds.
+        samples: texts that are written together.
+        on_tokens: called with the next token of each text.
+    """
+    options: dict[str, Any] = {"do_sample": sampling.temperature > 0.0}
+    if options["do_sample"]:
+        options |= {"temperature": sampling.temperature, "top_k": sampling.top_k or 0}
+    known = int(model.config.get_text_config().vocab_size)
+    if known > vocabulary:
+        options["suppress_tokens"] = list(range(vocabulary, known))
+    ids = prompt.unsqueeze(0)
+    ends = end_tokens(model)
+    with torch.random.fork_rng([prompt.device] if prompt.device.type == "cuda" else []):
+        torch.manual_seed(sampling.seed)
+        model.generate(  # type: ignore[operator]
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            num_return_sequences=samples,
+            pad_token_id=min(ends, default=0),
+            streamer=_Streamer(on_tokens),
+            **options,
+        )
+
+
+def end_tokens(model: PreTrainedModel) -> set[int]:
+    """The tokens that end a text, by the model's generation_config."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    return set() if found is None else set(found) if isinstance(found, (list, tuple)) else {int(found)}
+
+
+class _Streamer:
+    """What transformers tells of its tokens: the prompt first, then one of each text at a time."""
+
+    def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
+        self._on_tokens = on_tokens
+        self._prompt = True
+
+    def put(self, tokens: Tensor) -> None:
+        """Take the prompt, or the next tokens, int64 [samples]."""
+        if not self._prompt:
+            self._on_tokens(tokens.tolist())
+        self._prompt = False
+
+    def end(self) -> None:
+        """Nothing is left to do."""
 
 
 def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:

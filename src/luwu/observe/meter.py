@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
 
 RECENT_STEPS = 20
 """Rates are taken over this many last steps."""
@@ -25,6 +28,8 @@ class StepReport(TypedDict):
     grad_norm: float | None
     seconds: float
     endpoint: Mapping[str, int | float]
+    validation: NotRequired[tuple[float, int] | None]
+    """sum of losses over sequences, and sequences, where the step ended with a validation"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,8 @@ class StepRecord:
     hidden: float
     bytes_pulled: int
     bytes_pushed: int
+    validation_loss: float | None = None
+    """in nats per token, after this step, where it was measured"""
 
 
 class Meter:
@@ -109,6 +116,7 @@ class Meter:
             hidden=self._hidden_since_last(reports),
             bytes_pulled=int(sum(report["endpoint"]["bytes_pulled"] for report in reports.values())),
             bytes_pushed=int(sum(report["endpoint"]["bytes_pushed"] for report in reports.values())),
+            validation_loss=_validation_loss(reports),
         )
 
     def _hidden_since_last(self, reports: Mapping[int, StepReport]) -> float:
@@ -120,3 +128,8 @@ class Meter:
             busy += report["endpoint"]["busy_seconds"] - before.get("busy_seconds", 0.0)
             self._endpoints[rank] = report["endpoint"]
         return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
+
+
+def _validation_loss(reports: Mapping[int, StepReport]) -> float | None:
+    found = [measured for report in reports.values() if (measured := report.get("validation")) is not None]
+    return sum(loss_sum for loss_sum, _ in found) / sum(count for _, count in found) if found else None

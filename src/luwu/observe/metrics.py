@@ -19,10 +19,12 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def append(self, record: StepRecord) -> None:
-        """Write one row; a loss or norm that is not finite becomes null."""
+        """Write one row; what is not finite becomes null, and a validation that was not made is left out."""
         row = asdict(record)
-        for name in ("loss", "grad_norm"):
-            if row[name] is not None and not math.isfinite(row[name]):
+        if record.validation_loss is None:
+            del row["validation_loss"]
+        for name in ("loss", "grad_norm", "validation_loss"):
+            if row.get(name) is not None and not math.isfinite(row[name]):
                 row[name] = None  # JSON has no NaN
         self._file.write(json.dumps(row) + "\n")
 

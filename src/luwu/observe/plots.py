@@ -35,6 +35,10 @@ def draw_loss(
     steps = [row["step"] for row in committed]
     _line(axes, steps, [row["loss"] for row in committed], "training")
     axes.axhline(unigram, color="#888888", linestyle=":", label=f"single-{unit} entropy {unigram:.2f}")
+    measured = [row for row in committed if row.get("validation_loss") is not None]
+    if measured:
+        losses = [row["validation_loss"] for row in measured]
+        axes.plot([row["step"] for row in measured], losses, ".", color=ACCENT, label="validation", zorder=4)
     if validation is not None:
         axes.plot([steps[-1]], [validation], "o", color=ACCENT, label=f"validation {validation:.3f}", zorder=5)
     rolled_back = [row for row in rows if not row["committed"]]

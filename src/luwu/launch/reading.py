@@ -1,0 +1,220 @@
+"""A run's model, or an imported one, opened to be read: what `luwu generate` and `luwu eval` have in common.
+
+Its blocks are pulled from the store as in training, so its size does not matter, and none of their values changes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+import luwu
+from luwu.config import OptimizerSettings, Settings, build_settings
+from luwu.data.corpus import Corpus
+from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer
+from luwu.errors import ConfigError, StoreLockedError
+from luwu.fabric.local import DEFAULT_MEMORY
+from luwu.fabric.session import Session
+from luwu.launch.folder import RunFolder
+from luwu.launch.model import RunModel, make_model
+from luwu.launch.optimizers import optimizer_class
+from luwu.launch.training import choose_device
+from luwu.models.language import CausalForward
+from luwu.models.pretrained import build_on_meta
+from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, open_reader
+from luwu.store.manifest import ROOT_NAME, Manifest
+from luwu.store.model_files import kept_buffers, kept_model_folder
+
+LONGEST_SEQ = 1024
+"""An imported model is measured on sequences of at most so many tokens where nothing else is said."""
+
+GENERATION_CONFIG_NAME = "generation_config.json"
+
+
+class Readable(ABC):
+    """A model at rest.
+
+    Attributes:
+        name: as the user named it.
+        stores: folders of its store.
+        settings: of the run; None: an imported model.
+        manifest: of the store.
+        step: committed steps.
+        tokenizer: makes tokens of text.
+        vocabulary: tokens are below it.
+        seq: tokens of a sequence: the run's, or what suits an imported model.
+    """
+
+    settings: Settings | None = None
+
+    def __init__(self, name: Path, stores: list[Path]) -> None:
+        self.name = name
+        self.stores = stores
+        reader, self.manifest = open_reader(stores)
+        if not reader.initialised:
+            raise ConfigError(f"{name}: expected a model, found a store without values yet; train or import first")
+        self.step = int(reader.step)
+        self.tokenizer: Tokenizer
+        self.vocabulary: int
+        self.seq: int
+
+    @abstractmethod
+    def prompt_tokens(self, text: str) -> list[int]:
+        """A prompt as the model is used to it."""
+
+    @abstractmethod
+    def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel: ...
+
+    @contextmanager
+    def open(
+        self, *, memory: str | int | None = None, device: str | None = None, micro_batch: int | None = None
+    ) -> Iterator[RunModel]:
+        """Open the store and put the model into eval mode.
+
+        Args:
+            memory: the server's budget; None: the run's, or that of `luwu.open`.
+            device: cpu or cuda; None: the run's, or cpu.
+            micro_batch: rows that a block computes at a time.
+
+        Raises:
+            StoreLockedError: a run or another reader has the store open. Others: as `luwu.open` and `luwu.parallelize`.
+        """
+        settings = self.settings or Settings()
+        wanted = settings.run.model_copy(update={"device": device} if device else {})
+        where = choose_device(settings.model_copy(update={"run": wanted}), 0)
+        budget = memory or (DEFAULT_MEMORY if self.settings is None else self.settings.run.memory)
+        try:
+            # Not in the run's folder: a store is locked by itself, and reading leaves nothing behind.
+            with (
+                TemporaryDirectory(prefix="luwu-") as scratch,
+                luwu.open(scratch, stores=self.stores, memory=budget, rank=0, workers=1) as session,
+            ):
+                model = self._build(session, where, micro_batch)
+                model.module.eval()
+                yield model
+        except StoreLockedError as error:
+            raise StoreLockedError(
+                f"{self.name} is in use: {str(error).split(';')[0]}; wait for it to end, or stop it with Ctrl-C and "
+                "resume it afterwards (luwu train --eval-every measures while it trains)"
+            ) from error
+
+
+class ReadableRun(Readable):
+    """What `luwu train` left in its folder."""
+
+    settings: Settings
+
+    def __init__(self, folder: Path) -> None:
+        run = RunFolder(folder)
+        self.settings = build_settings(run.saved_settings() or {})
+        stores = [Path(store) for store in self.settings.run.stores] or [run.path / "store"]
+        if not (stores[0] / MANIFEST_NAME).is_file():
+            raise ConfigError(
+                f"{folder}: expected the run's store in {stores[0]}, found none; a run that was trained with --server "
+                "has its store there"
+            )
+        super().__init__(folder, stores)
+        corpus = Corpus.load(run.path)
+        if corpus is None:
+            raise ConfigError(f"{folder}: expected corpus.json of the run's text, found none; start the run again")
+        self.corpus = corpus
+        self.tokenizer = corpus.tokenizer()
+        self.vocabulary = corpus.vocabulary
+        self.seq = self.settings.model.seq
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """The tokens of the text alone, as the run was trained."""
+        return self.tokenizer.encode([text])[0]
+
+    def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:
+        changed = self.settings.run.model_copy(update={"micro_batch": micro_batch, "offload": None})
+        return make_model(self.settings.model_copy(update={"run": changed}), session, device, self.vocabulary)
+
+
+class ReadableImport(Readable):
+    """A store that `luwu import` made, with the model's configuration and tokenizer beside it."""
+
+    def __init__(self, name: Path, stores: list[Path], folder: Path) -> None:
+        super().__init__(name, stores)
+        self.folder = folder
+        if not (folder / TOKENIZER_FILE).is_file():
+            raise ConfigError(
+                f"{name}: expected {TOKENIZER_FILE} among the model's files in {folder}, found none; put it there, as "
+                "save_pretrained of transformers' fast tokenizer writes it"
+            )
+        self._tokenizer = FileTokenizer(folder)
+        self.tokenizer = self._tokenizer
+        self._module = build_on_meta(folder)
+        config = self._module.config.get_text_config()
+        self.vocabulary = min(self._tokenizer.vocabulary, int(config.vocab_size))
+        self.seq = min(LONGEST_SEQ, getattr(config, "max_position_embeddings", None) or LONGEST_SEQ)
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """The tokens of the text after those that the model's tokenizer begins every text with."""
+        return self._tokenizer.encode_prompt(text)
+
+    def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:
+        module, manifest = self._module, self.manifest
+        if (self.folder / GENERATION_CONFIG_NAME).is_file():
+            from transformers import GenerationConfig
+
+            module.generation_config = GenerationConfig.from_pretrained(self.folder)
+        dtype = getattr(torch, manifest.dtype)
+        luwu.parallelize(
+            module,
+            session,
+            blocks=_units_of(manifest),
+            optimizer=optimizer_class(OptimizerSettings.model_validate({"name": manifest.optimizer})),
+            dtype=dtype,
+            device=device,
+            micro_batch_size=micro_batch,
+        )
+        buffers = kept_buffers(self.stores[0])
+        if buffers is not None:
+            for name, buffer in module.named_buffers():
+                if name in buffers.tensors:
+                    buffer.copy_(buffers.read(name, 0, math.prod(buffer.shape)).view(buffer.shape))
+        parameters = sum(parameter.numel for block in manifest.blocks for parameter in block.parameters)
+        return RunModel(module, CausalForward(module, self.vocabulary), parameters, dtype, device)
+
+
+def find_readable(named: list[Path]) -> Readable:
+    """What a user named: the folder of a run, or those of a store that `luwu import` made.
+
+    Raises:
+        ConfigError: there is no such folder, or it is neither. Others: its files are damaged, see `luwu.errors`.
+    """
+    first = named[0]
+    if not first.is_dir():
+        raise ConfigError(f"{first}: expected a run folder or a store, found no such folder; check the path")
+    if len(named) == 1 and RunFolder(first).config_path.is_file():
+        return ReadableRun(first)
+    inside = first / "store"
+    alone = len(named) == 1 and not (first / MANIFEST_NAME).is_file() and (inside / MANIFEST_NAME).is_file()
+    stores = [inside] if alone else named
+    if not (stores[0] / MANIFEST_NAME).is_file():
+        raise ConfigError(
+            f"{first}: expected a run folder of luwu train or a store of luwu import, found neither config.toml nor "
+            f"{MANIFEST_NAME}; check the path"
+        )
+    if (stores[0] / UNFINISHED_IMPORT_NAME).exists():
+        raise ConfigError(f"{first}: expected a whole store, found an import that was not finished; give it again")
+    folder = kept_model_folder(stores[0])
+    if folder is None:
+        raise ConfigError(
+            f"{first}: expected a store of luwu import, which knows its model, found one without; name the run folder "
+            "if luwu train made it, or open it in a script with luwu.open and luwu.parallelize"
+        )
+    return ReadableImport(first, stores, folder)
+
+
+def _units_of(manifest: Manifest) -> list[str] | None:
+    """The modules that the store has as blocks; None: all is root."""
+    names = [block.name for block in manifest.blocks if block.name != ROOT_NAME]
+    return names or None

@@ -1,0 +1,58 @@
+"""A large pass of an evaluation pulls each block once, whatever the blocks compute at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.fake_session import FakeSession
+
+from luwu.config import build_settings
+from luwu.errors import ConfigError, DataError
+from luwu.launch.model import make_model
+from luwu.launch.scoring import rows_together, score
+
+CPU = torch.device("cpu")
+
+
+def model_of(micro_batch):
+    settings = build_settings(
+        {"model": {"layers": 2, "hidden": 32, "heads": 2, "seq": 16}, "run": {"micro_batch": micro_batch}}
+    )
+    session = FakeSession()
+    model = make_model(settings, session, CPU, 256)
+    model.module.eval()
+    return model, session.endpoint
+
+
+TEXT = np.random.default_rng(0).integers(0, 256, 16 * 12 + 1).astype(np.uint8)
+
+
+def test_each_pass_pulls_each_block_once():
+    found = {}
+    for micro_batch, batch in ((None, 4), (2, 12), (5, 12)):
+        model, endpoint = model_of(micro_batch)
+        found[micro_batch, batch] = score(model, 3, TEXT, 1.0, seq=16, batch=batch)
+        pulls = [block for what, block in endpoint.log if what == "pull"]
+        assert all(pulls.count(block) == 12 // batch for block in set(pulls)), pulls
+    losses = [each.loss for each in found.values()]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+    assert {each.windows for each in found.values()} == {12}
+
+
+def test_windows_are_limited_and_passes_are_as_large_as_memory_allows():
+    model, _ = model_of(None)
+    told = []
+    found = score(model, 3, TEXT, 2.0, seq=16, windows=5, batch=2, on_progress=lambda *counts: told.append(counts))
+    assert (found.step, found.windows, found.tokens) == (3, 5, 80)
+    assert told == [(2, 5), (4, 5), (5, 5)]
+    assert found.bits_per_byte == pytest.approx(found.loss / 2 / np.log(2))
+    assert rows_together(model, 16) == 4096
+
+
+def test_what_is_too_long_or_too_short_is_refused():
+    model, _ = model_of(None)
+    with pytest.raises(ConfigError, match="seq: expected at most 16 tokens"):
+        score(model, 0, TEXT, 1.0, seq=17)
+    with pytest.raises(DataError, match=r"expected at least 17 tokens .* found 16"):
+        score(model, 0, TEXT[:16], 1.0, seq=16)
