@@ -19,7 +19,7 @@ train: setup ## Train a small language model on this machine's Python sources
 
 test: setup ## Native unit tests, then the Python tests
 	@tools/native_tests.sh native
-	@$(BIN)/python -m pytest -q
+	@tools/python_tests.sh
 
 test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, and under ThreadSanitizer
 	@tools/native_tests.sh asan address,undefined
