@@ -1,14 +1,6 @@
 #!/usr/bin/env bash
-# Runs the Python tests: those of parts beside those with processes and networks of their own, which mostly wait.
+# Runs the Python tests in three processes, a file in one of them: many tests mostly wait for processes of their own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-units=$(mktemp)
-trap 'rm -f "$units"' EXIT
-.venv/bin/python -m pytest -q tests/unit >"$units" 2>&1 &
-running=$!
-status=0
-.venv/bin/python -m pytest -q tests/integration || status=$?
-wait "$running" || status=$?
-cat "$units"
-exit "$status"
+exec .venv/bin/python -m pytest -q --numprocesses 3 --dist loadfile "$@"
