@@ -1,4 +1,4 @@
-"""Models people have: 20 steps of float32 training of each family, clipped, against plain torch, with tied and frozen parts.
+"""Models people have: 20 clipped steps of each family in float32 against plain torch, tied and frozen parts included.
 
 Both sides start from the same bits and see the same batches. luwu opens a store for each model in its worker process.
 What can be shared out among workers without changing the mathematics runs with two as well: not batch norms and a

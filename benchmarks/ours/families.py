@@ -21,8 +21,7 @@ def train(wanted: dict[str, Any], variant: str) -> list[float]:
     model = build(variant)
     with luwu.open(Path(wanted["folder"], variant.replace(" ", "-")), memory="256MiB") as session:
         luwu.parallelize(model, session)
-        clipping = {} if wanted["max_grad_norm"] is None else {"max_grad_norm": wanted["max_grad_norm"]}
-        optimizer = luwu.AdamW(model, **ADAMW, **clipping)
+        optimizer = luwu.AdamW(model, **ADAMW, max_grad_norm=wanted["max_grad_norm"])
         return losses(model, variant, optimizer, range(wanted["steps"]), rank, workers)
 
 

@@ -20,8 +20,7 @@ def train(wanted: dict[str, Any], variant: str) -> list[float]:
     optimizer = torch.optim.AdamW(trainable, **ADAMW)
 
     def clip() -> None:
-        if wanted["max_grad_norm"] is not None:
-            nn.utils.clip_grad_norm_(trainable, wanted["max_grad_norm"])
+        nn.utils.clip_grad_norm_(trainable, wanted["max_grad_norm"])
 
     return losses(model, variant, optimizer, range(wanted["steps"]), before_step=clip)
 
