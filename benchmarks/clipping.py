@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
+import tempfile
 from argparse import Namespace
 from contextlib import ExitStack
 from typing import Any
@@ -34,13 +35,15 @@ def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, di
     settings = {
         "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": seq}, "rows": rows,
         "steps": 1 if options.quick else 2, "dtype": dtype, "checkpoint": True, "meta": True,
-        "memory": memory, "folder": str(options.folder), "threads": len(os.sched_getaffinity(0)),
+        "memory": memory, "threads": len(os.sched_getaffinity(0)),
     }  # fmt: skip
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in LIMITS}
     with ExitStack() as stack:
+        # Held here, because the children are killed.
+        stores = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-"))
         sides = {}
         for name, limit in LIMITS.items():
-            wanted = {**settings, "max_grad_norm": limit}
+            wanted = {**settings, "folder": stores, "max_grad_norm": limit}
             sides[name] = stack.enter_context(Side(name, "ours/clipping.py", wanted))
             sides[name].wait_ready()
         for _ in range(max(3, options.repeats)):
