@@ -268,6 +268,7 @@ class Pipeline {
     std::vector<std::uint32_t> recorded_pushes_;  // of this step
     std::size_t prefetch_block_ = 0;              // cursor in push_order_
     std::size_t prefetch_chunk_ = 0;              // and in that block's chunks
+    bool prefetches_next_step_ = false;           // the cursor has been at the end of push_order_ since the step began
     std::uint32_t updating_blocks_ = 0;           // in this step
     std::uint32_t keeping_blocks_ = 0;
     std::uint32_t reads_in_flight_ = 0;

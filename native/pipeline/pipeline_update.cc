@@ -91,8 +91,8 @@ void Pipeline::prefetch_states() {
         const std::uint32_t block = push_order_[prefetch_block_];
         const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
         if (blocks_[block].updating && settling_ && settling_->reads_on) return;  // its turn comes when it is written
-        const bool skip =
-            blocks_[block].updating || (step_is_void() && blocks_[block].updated) || (settles && !blocks_[block].stale);
+        const bool had_its_turn = blocks_[block].updated && (step_is_void() || !prefetches_next_step_);
+        const bool skip = blocks_[block].updating || had_its_turn || (settles && !blocks_[block].stale);
         while (!skip && prefetch_chunk_ < chunks) {
             const auto chunk = layout_.first_chunk(block) + static_cast<std::uint32_t>(prefetch_chunk_);
             if (states_.state(chunk) == StateCache::State::absent) {
@@ -103,6 +103,7 @@ void Pipeline::prefetch_states() {
         }
         prefetch_chunk_ = 0;
         prefetch_block_ = (prefetch_block_ + 1) % push_order_.size();
+        if (prefetch_block_ == 0) prefetches_next_step_ = true;
         ++seen;
     }
 }
@@ -443,6 +444,7 @@ void Pipeline::finish_step(StepEnd end, const std::vector<std::uint32_t>& order)
         pass_.end_step();
         push_order_ = order;
         prefetch_block_ = prefetch_chunk_ = 0;  // what is there already is passed over
+        prefetches_next_step_ = false;
     }
     recorded_pushes_.clear();
     roll_back_ = poisoned_ = closing_ = decided_ = committing_ = false;

@@ -125,8 +125,7 @@ class Planner {
     }
 
     void pin_parameters() {
-        const std::uint64_t states = std::min(state_bytes_, kStateBuffersMinimum * plan_.state_buffer_bytes);
-        const std::uint64_t room = memory_bytes_ - fixed_bytes_ - states;
+        const std::uint64_t room = memory_bytes_ - fixed_bytes_ - ring_before_parameters();
         if (rotating_bytes_ <= room) {
             plan_.slots = 0;
             std::fill(pinned_.begin(), pinned_.end(), true);
@@ -139,6 +138,17 @@ class Planner {
         }
         const std::uint64_t slots_bytes = plan_.slots * plan_.slot_bytes;
         window_used_ = slots_bytes + choose_evenly(costs, room - slots_bytes, pinned_);
+    }
+
+    // Without enough in flight the disk idles, which costs more than reading some parameters; but at most half of what
+    // both could have, so that a small budget still keeps some.
+    [[nodiscard]] std::uint64_t ring_before_parameters() const {
+        if (state_bytes_ == 0) return 0;
+        const std::uint64_t both =
+            memory_bytes_ - fixed_bytes_ - std::min(rotating_bytes_, plan_.slots * plan_.slot_bytes);
+        const std::uint64_t buffers = useful_buffers(both / 2, plan_.state_buffer_bytes);
+        const std::uint64_t ring = std::max<std::uint64_t>(buffers, kStateBuffersMinimum) * plan_.state_buffer_bytes;
+        return std::min(state_bytes_, ring);
     }
 
     void pin_states() {
