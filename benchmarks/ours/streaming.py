@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BUDGET_BLOCKS = 14
+BUDGET_BLOCKS = 10
 """The server's budget in the benchmark of generation: so many times the largest block."""
 
 PROMPT, TOKENS = list(range(16)), 16
