@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from luwu.errors import CheckpointError, ConfigError
 from luwu.store.checkpoint import listed
@@ -19,6 +22,18 @@ from luwu.store.dcp_tensor import SavedPiece
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
+
+MOST_OPEN = 8
+"""Tensors whose place in the files is remembered: a parameter and its states are read side by side, others later."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """What the metadata says of a tensor. torch's own objects take kilobytes for each: many for a deep model."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    pieces: tuple[tuple[tuple[int, ...], tuple[int, ...], str, int, int], ...]  # corner, sizes, file, offset, length
 
 
 class DcpReader:
@@ -35,21 +50,16 @@ class DcpReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            metadata = FileSystemReader(path).read_metadata()
-            known = metadata.state_dict_metadata
-            self._storage = {
-                (index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()
-            }
-        except FileNotFoundError as error:
-            raise CheckpointError(
-                f"{path}: expected a torch.distributed.checkpoint with {METADATA_NAME}, found none; check the path"
-            ) from error
-        except Exception as error:  # a pickle may raise anything
-            raise CheckpointError(f"{path / METADATA_NAME}: cannot be read: {error!r}; save it again") from error
-        self._tensors = {name: each for name, each in known.items() if isinstance(each, TensorStorageMetadata)}
-        self._pieces: dict[str, list[SavedPiece]] = {}
+        self._tensors = _described(path)
+        self._pieces: OrderedDict[str, list[SavedPiece]] = OrderedDict()
         self.prefix = ""
+
+    def under(self, prefix: str) -> DcpReader:
+        """The same checkpoint under another prefix."""
+        other = copy.copy(self)
+        other._pieces = OrderedDict()
+        other.prefix = prefix
+        return other
 
     @property
     def path(self) -> Path:
@@ -59,7 +69,7 @@ class DcpReader:
     @property
     def files(self) -> tuple[Path, ...]:
         """Its files."""
-        return tuple(sorted({self._path / info.relative_path for info in self._storage.values()}))
+        return tuple(sorted({self._path / piece[2] for each in self._tensors.values() for piece in each.pieces}))
 
     def all_names(self) -> tuple[str, ...]:
         """Every tensor, whatever its prefix."""
@@ -71,13 +81,11 @@ class DcpReader:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape."""
-        return tuple(self._tensors[self.prefix + name].size)
+        return self._tensors[self.prefix + name].shape
 
     def dtype(self, name: str) -> torch.dtype:
         """A tensor's dtype."""
-        dtype = self._tensors[self.prefix + name].properties.dtype
-        assert isinstance(dtype, torch.dtype)
-        return dtype
+        return self._tensors[self.prefix + name].dtype
 
     def read_range(self, name: str, first: int, count: int) -> Tensor:
         """Elements of a tensor seen as flat.
@@ -98,20 +106,43 @@ class DcpReader:
     def _pieces_of(self, full: str) -> list[SavedPiece]:
         if full not in self._pieces:
             known = self._tensors[full]
-            pieces = []
-            for chunk in known.chunks:
-                index = MetadataIndex(full, chunk.offsets)
-                info = self._storage.get((full, tuple(index.offset or ())))
-                if info is None or info.transform_descriptors:
-                    raise CheckpointError(
-                        f"{self._path}: tensor {full}: expected its piece at {list(chunk.offsets)} in a file as "
-                        f"torch.save writes it, found {info}; save the checkpoint again, without extensions"
-                    )
-                path = self._path / info.relative_path
-                corner, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
-                pieces.append(SavedPiece(full, path, info.offset, info.length, corner, sizes, known.properties.dtype))
-            self._pieces[full] = pieces
+            self._pieces[full] = [
+                SavedPiece(full, self._path / file, offset, length, corner, sizes, known.dtype)
+                for corner, sizes, file, offset, length in known.pieces
+            ]
+            while len(self._pieces) > MOST_OPEN:
+                self._pieces.popitem(last=False)
         return self._pieces[full]
+
+
+def _described(path: Path) -> dict[str, SavedTensor]:
+    """Every tensor of a checkpoint by its name."""
+    try:
+        metadata = FileSystemReader(path).read_metadata()
+        known = metadata.state_dict_metadata
+        storage = {(index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()}
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path}: expected a torch.distributed.checkpoint with {METADATA_NAME}, found none; check the path"
+        ) from error
+    except Exception as error:  # a pickle may raise anything
+        raise CheckpointError(f"{path / METADATA_NAME}: cannot be read: {error!r}; save it again") from error
+    described = {}
+    for name, each in known.items():
+        if not isinstance(each, TensorStorageMetadata):
+            continue
+        pieces = []
+        for chunk in each.chunks:
+            corner = tuple(chunk.offsets)
+            info = storage.get((name, corner))
+            if info is None or info.transform_descriptors:
+                raise CheckpointError(
+                    f"{path}: tensor {name}: expected its piece at {list(corner)} in a file as torch.save writes it, "
+                    f"found {info}; save the checkpoint again, without extensions"
+                )
+            pieces.append((corner, tuple(chunk.sizes), info.relative_path, info.offset, info.length))
+        described[name] = SavedTensor(tuple(each.size), each.properties.dtype, tuple(pieces))
+    return described
 
 
 class DcpSource:
@@ -143,7 +174,7 @@ class DcpSource:
         self.reader.prefix = self._find_model(parameters)
         state_names = [] if self._state_prefix is None else [f"^{re.escape(self._state_prefix)}state\\."]
         self._names = match_names(self.reader, manifest, [*ignore, *state_names])
-        self._states = DcpReader(path)
+        self._states = self.reader.under("")
         self._updates = {block.name: self._read_updates(block) for block in manifest.blocks}
 
     @property
