@@ -15,6 +15,7 @@ from luwu.cli.health import health
 from luwu.cli.importing import import_model
 from luwu.cli.plan import plan
 from luwu.cli.server import server
+from luwu.cli.simulate import simulate
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.tokenizer import tokenizer
@@ -73,6 +74,7 @@ app.add_typer(store, name="store")
 app.command()(health)
 app.command()(doctor)
 app.command()(plan)
+app.command()(simulate)
 
 if __name__ == "__main__":
     app()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from luwu.cli import planning_flags as flags
+
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
     from luwu.plan.report import Rows
@@ -14,67 +16,43 @@ if TYPE_CHECKING:
 EXIT_DOES_NOT_FIT = 1
 
 
-def option(text: str, flag: str, panel: str) -> Any:
-    """A flag in one of the panels of the help."""
-    return typer.Option(flag, help=text, rich_help_panel=panel, show_default=False)
-
-
 def plan(
-    model: Annotated[
-        str | None,
-        option("preset such as 175b, llama-3.1-8b, mixtral-8x7b; or a folder with config.json", "--model", "model"),
+    model: flags.Model = None,
+    layers: flags.Layers = None,
+    hidden: flags.Hidden = None,
+    heads: flags.Heads = None,
+    vocabulary: flags.Vocabulary = None,
+    seq: flags.Seq = None,
+    cluster: flags.Cluster = "paper",
+    gpu: flags.Gpu = None,
+    workers: flags.Workers = None,
+    link: flags.Link = None,
+    aggregation: flags.Aggregation = None,
+    form: flags.Form = None,
+    servers: flags.Servers = None,
+    server_link: flags.ServerLink = None,
+    server_memory: flags.ServerMemory = None,
+    memory: flags.Memory = None,
+    disk: flags.Disk = None,
+    disks: flags.Disks = None,
+    disk_read: flags.DiskRead = None,
+    disk_write: flags.DiskWrite = None,
+    disk_size: flags.DiskSize = None,
+    batch: flags.Batch = None,
+    micro_batch: flags.MicroBatch = None,
+    dtype: flags.Dtype = "bfloat16",
+    optimizer: flags.Optimizer = "adamw",
+    checkpoint: flags.Checkpoint = True,
+    offload: flags.Offload = True,
+    tokens: Annotated[
+        str | None, flags.option("token budget, such as 300B: days and dollars", "--tokens", "cost")
     ] = None,
-    layers: Annotated[int | None, option("layers of a GPT, instead of --model", "--layers", "model")] = None,
-    hidden: Annotated[int | None, option("its width", "--hidden", "model")] = None,
-    heads: Annotated[int | None, option("its attention heads", "--heads", "model")] = None,
-    vocabulary: Annotated[int | None, option("its tokens (256)", "--vocabulary", "model")] = None,
-    seq: Annotated[int | None, option("sequence length in tokens (the model's)", "--seq", "model")] = None,
-    cluster: Annotated[
-        str,
-        option(
-            "preset to start from: paper, dgx-a100, selene, h100-ethernet, desktops (paper)", "--cluster", "cluster"
-        ),
-    ] = "paper",
-    gpu: Annotated[
-        str | None, option("GPU of each worker, such as a100-40gb-pcie or rtx-4090", "--gpu", "cluster")
-    ] = None,
-    workers: Annotated[int | None, option("workers, one GPU each", "--workers", "cluster")] = None,
-    link: Annotated[str | None, option("each link, such as 100Gbps or 12.5GB/s", "--link", "cluster")] = None,
-    aggregation: Annotated[
-        str | None, option("what helps on the way: switch, multicast or none", "--aggregation", "cluster")
-    ] = None,
-    form: Annotated[
-        str | None,
-        option(
-            "what gradients travel as: int32, int16, float32 or dtype (int32 through switches)", "--form", "cluster"
-        ),
-    ] = None,
-    servers: Annotated[int | None, option("parameter servers", "--servers", "server")] = None,
-    server_link: Annotated[str | None, option("their links (as --link)", "--server-link", "server")] = None,
-    server_memory: Annotated[str | None, option("their memory, such as 512GiB", "--server-memory", "server")] = None,
-    memory: Annotated[
-        str | None, option("budget of each, as of luwu server --memory (0.9 of their memory)", "--memory", "server")
-    ] = None,
-    disk: Annotated[str | None, option("their disks, such as pm1733-3.84tb or 990-pro-2tb", "--disk", "server")] = None,
-    disks: Annotated[int | None, option("disks of each", "--disks", "server")] = None,
-    disk_read: Annotated[str | None, option("what a disk reads, such as 7GB/s", "--disk-read", "server")] = None,
-    disk_write: Annotated[str | None, option("what a disk writes", "--disk-write", "server")] = None,
-    disk_size: Annotated[str | None, option("what a disk holds, such as 3.84TB", "--disk-size", "server")] = None,
-    batch: Annotated[int | None, option("sequences a step, over all workers (16 a worker)", "--batch", "run")] = None,
-    micro_batch: Annotated[int | None, option("sequences a worker computes at a time", "--micro-batch", "run")] = None,
-    dtype: Annotated[str, option("bfloat16 or float32 (bfloat16)", "--dtype", "run")] = "bfloat16",
-    optimizer: Annotated[str, option("as of luwu train (adamw)", "--optimizer", "run")] = "adamw",
-    checkpoint: Annotated[
-        bool, option("recompute activations in backward (yes)", "--checkpoint/--no-checkpoint", "run")
-    ] = True,
-    offload: Annotated[
-        bool, option("keep layers' inputs in the host's memory (yes)", "--offload/--no-offload", "run")
-    ] = True,
-    tokens: Annotated[str | None, option("token budget, such as 300B: days and dollars", "--tokens", "cost")] = None,
     topology: Annotated[
-        str | None, option("network: tree, rack, fat_tree or rail_only (tree)", "--topology", "cost")
+        str | None, flags.option("network: tree, rack, fat_tree or rail_only (tree)", "--topology", "cost")
     ] = None,
-    prices: Annotated[Path | None, option("JSON file of dollars by part, instead of ours", "--prices", "cost")] = None,
+    prices: Annotated[
+        Path | None, flags.option("JSON file of dollars by part, instead of ours", "--prices", "cost")
+    ] = None,
     best: Annotated[
         bool,
         typer.Option(

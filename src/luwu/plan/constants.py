@@ -97,3 +97,6 @@ NVLINK_SHARE = Constant(
     0.77, "of NVLink's rate that collectives within a host reach", "nccl-tests on DGX A100: 230 to 235 of 300 GB/s"
 )
 NVLINK_HOP_SECONDS = Constant(2e-6, "latency of one step of a collective within a host", "nccl-tests on DGX A100")
+HEARTBEAT_SECONDS = Constant(
+    0.5e-3, "between two heartbeats of a switch", "benchmarks/network_heartbeats: 1950 to 2000 a second under load"
+)
