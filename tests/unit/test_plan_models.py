@@ -43,6 +43,26 @@ def test_a_hugging_face_folder_has_as_many_parameters_as_the_model_it_describes(
     assert shape.layers == 2
 
 
+OTHERS = {
+    "qwen3": CONFIGS["llama"] | {"head_dim": 32},
+    "gpt_neox": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 160,
+        "vocab_size": 101,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_parameters_of_other_kinds_are_counted_in_transformers_own_model(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | OTHERS[kind]))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **OTHERS[kind]))
+    shape = find_model(str(tmp_path))
+    assert shape.counted is not None
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
 def test_blocks_are_those_that_luwu_train_has():
     with torch.device("meta"):
         model = GPT(GPTConfig(layers=3, hidden=48, heads=4, seq=20, vocabulary=77))

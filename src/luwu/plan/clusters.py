@@ -40,7 +40,14 @@ DISKS: dict[str, Disk] = {
         _disk("pm1743-3.84tb", 13.0, 4.8, 3.84, 23, "Samsung's data sheet, PCIe 5"),
         _disk("p4510-2tb", 3.2, 2.0, 2.0, 12, "Intel's data sheet, PCIe 3"),
         _disk("990-pro-2tb", 7.4, 6.9, 2.0, 6, "Samsung's data sheet, PCIe 4, while its cache lasts"),
-        _disk("virtual", 2.0, 2.0, 1.0, 0, "a cloud's virtual disk: measure yours with --measured"),
+        _disk(
+            "virtual",
+            2.0,
+            2.0,
+            1.0,
+            0,
+            "a guess at a cloud's virtual disk: give yours with --disk-read and --disk-write",
+        ),
     )
 }
 

@@ -10,12 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from luwu.plan.constants import GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
+from luwu.plan.constants import FP32_SLOWDOWN, GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
 from luwu.plan.gpus import Gpu
 from luwu.plan.models import ModelShape
 
 ELEMENT_BYTES = 2  # bf16 or fp16
-FP32_SLOWDOWN = 8  # of matrix products in float32 without TF32: 19.5 of 156 TFLOP/s on A100
 
 Attention = Literal["fused", "unfused"]
 """fused: FlashAttention's kind, scores never reach memory; unfused: they do, with a fused softmax between."""
@@ -43,7 +42,7 @@ class Kernels:
 
 def gemm_seconds(gpu: Gpu, rows: float, columns: float, inner: float, *, float32: bool = False) -> float:
     """Time of a product [rows, inner] x [inner, columns]: whichever of tiles and memory takes longer."""
-    rate = gpu.matrix_flops / (FP32_SLOWDOWN if float32 and gpu.units else 1)
+    rate = gpu.matrix_flops / (FP32_SLOWDOWN.value if float32 and gpu.units else 1)
     flop = 2.0 * rows * columns * inner
     size = ELEMENT_BYTES * (2 if float32 else 1)
     moved = size * (rows * inner + inner * columns + rows * columns)
@@ -91,7 +90,7 @@ def _attention_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernel
     """Scores and mixing: for unfused attention two products over all heads, and the scores' way through memory."""
     heads, width = model.heads / parallel, model.head_width
     if kernels.attention == "fused":
-        rate = gpu.matrix_flops / (FP32_SLOWDOWN if kernels.float32 and gpu.units else 1)
+        rate = gpu.matrix_flops / (FP32_SLOWDOWN.value if kernels.float32 and gpu.units else 1)
         return 4.0 * tokens * model.sequence * heads * width / rate
     rows = tokens * heads
     products = gemm_seconds(gpu, rows, model.sequence, width, float32=kernels.float32)

@@ -100,3 +100,8 @@ NVLINK_HOP_SECONDS = Constant(2e-6, "latency of one step of a collective within 
 HEARTBEAT_SECONDS = Constant(
     0.5e-3, "between two heartbeats of a switch", "benchmarks/network_heartbeats: 1950 to 2000 a second under load"
 )
+FP32_SLOWDOWN = Constant(
+    16,
+    "times as long as in bf16 that a product in float32 takes, without TF32",
+    "A100's data sheet: 19.5 of 312 TFLOP/s",
+)

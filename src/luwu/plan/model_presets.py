@@ -73,6 +73,10 @@ MODELS: dict[str, ModelShape] = {name: _paper_shape(name) for name in _PAPER} | 
 }  # fmt: skip
 
 
+KNOWN_KINDS = ("gpt2", "opt", "llama", "mistral", "qwen2", "mixtral")
+"""Of config.json, whose parameters follow from their fields; transformers counts those of others."""
+
+
 def find_model(name: str) -> ModelShape:
     """A preset, or the model that a folder's config.json (or that file) describes.
 
@@ -99,7 +103,20 @@ def read_config(path: Path) -> ModelShape:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"model: {file}: expected an object, found {type(raw).__name__}")
     fields = _Fields(raw.get("text_config", raw), file)
-    return _opt_or_gpt2(fields) if fields.kind in ("gpt2", "opt") else _gated(fields)
+    shape = _opt_or_gpt2(fields) if fields.kind in ("gpt2", "opt") else _gated(fields)
+    return shape if fields.kind in KNOWN_KINDS else _count(shape, file)
+
+
+def _count(shape: ModelShape, file: Path) -> ModelShape:
+    """The shape with the parameters that transformers' own model of the file has, layers as the worker finds them."""
+    from luwu.models.language import build_causal_on_meta
+    from luwu.worker.select import select_modules
+
+    model = build_causal_on_meta(file, vocabulary=1, seq=2)
+    layers = [module for _, module in select_modules(model, None)]
+    inside = sum(parameter.numel() for module in layers for parameter in module.parameters())
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    return replace(shape, counted=(round(inside / shape.layers), whole - inside))
 
 
 class _Fields:

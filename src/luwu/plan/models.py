@@ -16,6 +16,7 @@ class ModelShape:
 
     ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
     a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
+    ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind.
     """
 
     name: str
@@ -35,9 +36,12 @@ class ModelShape:
     biases: bool = True
     attention_biases: bool | None = None
     norm_vectors: int = 2
+    counted: tuple[int, int] | None = None
 
     def layer_parameters(self) -> list[int]:
         """Elements of each parameter of one layer, in no particular order."""
+        if self.counted is not None:
+            return [self.counted[0]]
         query, key_value = self.heads * self.head_width, self.key_value_heads * self.head_width
         found = [self.hidden * query, *[self.hidden * key_value] * 2, query * self.hidden]
         if self.biases:
@@ -54,6 +58,8 @@ class ModelShape:
 
     def root_parameters(self) -> list[int]:
         """Elements of each parameter outside the layers: tables, the last norm and the head."""
+        if self.counted is not None:
+            return [self.counted[1]]
         found = [self.vocabulary * self.hidden] * (1 if self.tied else 2)
         if self.positions:
             found.append(self.positions * self.hidden)
