@@ -39,6 +39,7 @@ def main() -> int:
             NAME, ours=share, peer=SHARE, bar=BAR, ok=share >= SHARE and not unexplained, unit="share of rows",
             details={
                 "rows": [vars(claim) | {"error": claim.error} for claim in (*counted, *beside)],
+                "counted": len(counted), "within": sum(abs(claim.error) <= WITHIN for claim in counted),
                 "shares": shares, "unexplained": unexplained,
             },
         )  # fmt: skip

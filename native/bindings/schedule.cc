@@ -41,7 +41,12 @@ class WindowSchedule {
     }
     void read_done(std::uint32_t block) { window_.read_done(checked(block)); }
     void hold(std::uint32_t block) { window_.hold(checked(block)); }
-    void unhold(std::uint32_t block) { window_.unhold(checked(block)); }
+    void unhold(std::uint32_t block) {
+        if (window_.holds(checked(block)) == 0) {
+            throw Error(ErrorKind::order, "block " + std::to_string(block) + " was given back, but nobody holds it");
+        }
+        window_.unhold(block);
+    }
 
     // Bytes of a block's states that are not in memory for good, of all its states, and of a whole new version.
     [[nodiscard]] std::uint64_t rotating_state_bytes(std::uint32_t block) const {
@@ -104,7 +109,7 @@ void bind_schedule(nb::module_& module) {
              "Do so for the next absent block of the pass, and return it, or None.")
         .def("read_done", &WindowSchedule::read_done, "block"_a, "A block that was being read is resident.")
         .def("hold", &WindowSchedule::hold, "block"_a, "Somebody uses the block: it stays.")
-        .def("unhold", &WindowSchedule::unhold, "block"_a, "And no more.")
+        .def("unhold", &WindowSchedule::unhold, "block"_a, "And no more; StepOrderError if nobody did.")
         .def("rotating_state_bytes", &WindowSchedule::rotating_state_bytes, "block"_a,
              "Bytes of a block's states that every update reads.")
         .def("record_bytes", &WindowSchedule::record_bytes, "block"_a, "Bytes that an update of a block writes.")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from luwu import _native
 from luwu.cli.main import app
-from luwu.errors import ConfigError, MemoryBudgetError
+from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
 from luwu.plan.planning import make_plan
 from luwu.plan.requests import Choices, make_request
 from luwu.plan.simulation.output import as_json, write_trace
@@ -25,7 +25,7 @@ def play(scenario=None, **choices):
 @pytest.mark.parametrize("memory", ["60GB", "400GB"])
 def test_a_simulated_step_takes_what_the_plan_says(model, memory):
     request = make_request(Choices(model=model, memory=memory, form="int16"))
-    assert simulate(request, Scenario()).step_seconds == pytest.approx(make_plan(request).step.seconds, rel=0.05)
+    assert simulate(request, Scenario(steps=2)).step_seconds == pytest.approx(make_plan(request).step.seconds, rel=0.05)
 
 
 def test_later_steps_are_alike_and_faster_than_the_first_which_foretells_nothing():
@@ -131,6 +131,8 @@ def test_the_schedule_reads_ahead_along_the_recorded_pass_and_evicts_by_next_use
                 schedule.read_done(ahead)
         schedule.unhold(0)
         schedule.end_step()
+    with pytest.raises(StepOrderError, match="block 3 was given back, but nobody holds it"):
+        schedule.unhold(3)
     assert read[:5] == sorted(read[:5])  # ahead, in the order of forward
     assert len(read) < len(order)  # the turn finds the last blocks still there
     assert max(read.count(block) for block in range(1, 12)) <= 2
