@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from luwu import _native
 from luwu.errors import ConfigError, MemoryBudgetError
-from luwu.fabric.blocks import block_specs
 from luwu.fabric.striping import stripe
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
@@ -19,6 +17,7 @@ from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import Order, ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times
 from luwu.plan.simulation.workers import BlockSeconds, Workers
+from luwu.server.schedule import window_schedule
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 
 
@@ -135,9 +134,7 @@ def _server(
     if len(part.blocks) != len(blocks):
         raise ConfigError(f"servers: expected blocks large enough for all {request.cluster.servers}; use fewer servers")
     try:
-        schedule = _native.WindowSchedule(
-            block_specs(part), part.dtype, part.chunk_elements, part.optimizer, run.memory
-        )
+        schedule = window_schedule(part, run.memory)
     except MemoryBudgetError as error:
         raise MemoryBudgetError(f"simulate: {error}") from None
     return ServerSteps(

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import simpy
 
-from luwu import _native
 from luwu.plan.clusters import Server
 from luwu.plan.constants import HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.simulation.lines import Disks, Line, Record
+from luwu.server.schedule import WindowSchedule
 
 Order = Literal["step", "layer"]
 ORDERS: tuple[Order, ...] = ("step", "layer")
@@ -48,7 +48,7 @@ class ServerSteps:
         environment: simpy.Environment,
         name: str,
         machine: Server,
-        schedule: _native.WindowSchedule,
+        schedule: WindowSchedule,
         sizes: Sizes,
         rate: float,
         order: Order,
