@@ -194,6 +194,24 @@ def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
 
 
+def _plan_paper(found: Mapping[str, Any]) -> Iterable[Row]:
+    claims = found["shares"]["what was measured"]
+    yield (
+        "figures of arXiv 2409.00918 that `luwu plan` has within 10 %",
+        f"{found['within']} of {found['counted']}; of its measurements alone {claims:.0%}",
+        "the paper",
+    )
+
+
+def _plan_megatron(found: Mapping[str, Any]) -> Iterable[Row]:
+    errors = sorted(abs(error) for error in found["errors"].values())
+    yield (
+        "TFLOP/s per GPU of Megatron-LM on 32 to 3072 A100s, as `luwu plan` has them",
+        f"within {errors[-1]:.0%}, median {errors[len(errors) // 2]:.0%}",
+        "arXiv 2104.04473",
+    )
+
+
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
@@ -213,6 +231,8 @@ TABLES = {
     "network_parity": _network_parity,
     "network_servers": _network_servers,
     "network_faults": _network_faults,
+    "plan_paper": _plan_paper,
+    "plan_megatron": _plan_megatron,
 }
 
 

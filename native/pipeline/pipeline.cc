@@ -9,13 +9,12 @@
 #include <utility>
 
 #include "kernels/crc32c.h"
+#include "pipeline/read_ahead.h"
 #include "store/writer.h"
 
 namespace luwu::pipeline {
 
 namespace {
-constexpr std::uint64_t kPrefetchPulls = 4;  // how far along the pass parameters are read ahead
-
 // Where there is one thread for each processor that this process may use, keeps every thread on one of them. An update
 // then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for
 // each other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
@@ -217,11 +216,10 @@ void Pipeline::retry_waiting_blocks() {
 }
 
 void Pipeline::prefetch_parameters(std::uint32_t worker) {
-    for (std::uint64_t ahead = 0; ahead < kPrefetchPulls; ++ahead) {
-        const auto block = pass_.upcoming(worker, ahead);
-        if (!block || !waiting_blocks_.empty() || failure_) return;
-        if (window_.state(*block) != WindowCache::State::absent || !reading_allowed(*block)) continue;
-        if (!window_.place(*block, ahead)) return;
+    const auto allowed = [this](std::uint32_t block) { return reading_allowed(block); };
+    while (waiting_blocks_.empty() && !failure_) {
+        const auto block = place_ahead(pass_, window_, worker, allowed);
+        if (!block) return;
         start_parameter_read(*block);
     }
 }

@@ -13,7 +13,9 @@ from luwu.cli.export import export
 from luwu.cli.generate import generate
 from luwu.cli.health import health
 from luwu.cli.importing import import_model
+from luwu.cli.plan import plan
 from luwu.cli.server import server
+from luwu.cli.simulate import simulate
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.tokenizer import tokenizer
@@ -71,6 +73,8 @@ app.command()(export)
 app.add_typer(store, name="store")
 app.command()(health)
 app.command()(doctor)
+app.command()(plan)
+app.command()(simulate)
 
 if __name__ == "__main__":
     app()

@@ -1,0 +1,85 @@
+// What a store and its server would take, before either exists: the layout and the residency plan as the server makes
+// them, and what a step then moves between disk and memory.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/bindings.h"
+#include "bindings/store_shape.h"
+#include "pipeline/residency.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::uint64_t{1} << 60U;
+
+struct StepTraffic {
+    std::uint64_t parameters_read = 0;  // in one pass over the model
+    std::uint64_t states_read = 0;
+    std::uint64_t written = 0;
+};
+
+// A pass turns round at both ends of the model, where the slots hold what is needed next.
+StepTraffic traffic_of(const store::Layout& layout, const pipeline::ResidencyPlan& plan) {
+    StepTraffic traffic;
+    std::uint64_t rotating = 0;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
+        if (plan.pinned_offset[block] < 0) rotating += layout.window_bytes(block);
+    }
+    const std::uint64_t kept = std::uint64_t{plan.slots} * plan.slot_bytes;
+    traffic.parameters_read = rotating - std::min(rotating, kept);
+    for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
+        const store::ChunkPlace& place = layout.chunks()[i];
+        if (!place.trainable) continue;
+        if (!plan.state_pinned[i]) traffic.states_read += place.state_bytes();
+        traffic.written += place.record_bytes();
+    }
+    return traffic;
+}
+
+nb::dict plan_store(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+                    std::uint64_t chunk_elements, const std::string& optimizer, std::uint32_t folders,
+                    std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients) {
+    const store::Layout layout(make_shape(blocks, parameter_dtype, chunk_elements, optimizer), folders);
+    std::vector<bool> held;
+    for (const BlockSpec& block : blocks) held.push_back(block.held);
+    const kernels::Dtype gradients = float32_gradients ? kernels::Dtype::float32 : layout.shape().parameter_dtype;
+    const auto divide = [&](std::uint64_t bytes) {
+        return pipeline::plan_residency(layout, bytes, workers, held, gradients);
+    };
+    const std::uint64_t minimum = divide(kUnlimited).minimum_bytes;
+    const pipeline::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
+    const StepTraffic traffic = traffic_of(layout, plan);
+    std::vector<std::uint64_t> files;
+    for (std::uint32_t stripe = 0; stripe < layout.stripes(); ++stripe) files.push_back(layout.file_bytes(stripe));
+    nb::dict result;
+    result["file_bytes"] = files;
+    result["minimum_bytes"] = minimum;
+    result["total_bytes"] = plan.total_bytes;
+    result["window_bytes"] = plan.window_bytes;
+    result["pinned_state_bytes"] = plan.pinned_state_bytes;
+    result["state_buffer_bytes"] = plan.state_buffers * plan.state_buffer_bytes;
+    result["arena_bytes"] = plan.arena_bytes * workers;
+    result["parameters_read_bytes"] = traffic.parameters_read;
+    result["states_read_bytes"] = traffic.states_read;
+    result["written_bytes"] = traffic.written;
+    return result;
+}
+
+}  // namespace
+
+void bind_planning(nb::module_& module) {
+    module.def(
+        "plan_store", &plan_store, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a,
+        "memory_bytes"_a, "workers"_a, "float32_gradients"_a = false,
+        "Bytes that a store takes on disk and its server in memory, and what a step moves between them. A budget "
+        "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32.");
+}
+
+}  // namespace luwu::bindings

@@ -1,0 +1,159 @@
+"""`luwu plan`: whether a model fits, how fast it will go and what it costs, before anyone buys anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from luwu.cli import planning_flags as flags
+
+if TYPE_CHECKING:
+    from luwu.plan.planning import Plan, Request
+    from luwu.plan.report import Rows
+
+EXIT_DOES_NOT_FIT = 1
+
+
+def plan(
+    model: flags.Model = None,
+    layers: flags.Layers = None,
+    hidden: flags.Hidden = None,
+    heads: flags.Heads = None,
+    vocabulary: flags.Vocabulary = None,
+    seq: flags.Seq = None,
+    cluster: flags.Cluster = "paper",
+    gpu: flags.Gpu = None,
+    workers: flags.Workers = None,
+    link: flags.Link = None,
+    aggregation: flags.Aggregation = None,
+    form: flags.Form = None,
+    servers: flags.Servers = None,
+    server_link: flags.ServerLink = None,
+    server_memory: flags.ServerMemory = None,
+    memory: flags.Memory = None,
+    disk: flags.Disk = None,
+    disks: flags.Disks = None,
+    disk_read: flags.DiskRead = None,
+    disk_write: flags.DiskWrite = None,
+    disk_size: flags.DiskSize = None,
+    batch: flags.Batch = None,
+    micro_batch: flags.MicroBatch = None,
+    dtype: flags.Dtype = "bfloat16",
+    optimizer: flags.Optimizer = "adamw",
+    checkpoint: flags.Checkpoint = True,
+    offload: flags.Offload = True,
+    tokens: Annotated[
+        str | None, flags.option("token budget, such as 300B: days and dollars", "--tokens", "cost")
+    ] = None,
+    topology: Annotated[
+        str | None, flags.option("network: tree, rack, fat_tree or rail_only (tree)", "--topology", "cost")
+    ] = None,
+    prices: Annotated[
+        Path | None, flags.option("JSON file of dollars by part, instead of ours", "--prices", "cost")
+    ] = None,
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best",
+            help="search micro-batch, memory, servers and disks for throughput per dollar; without --batch, that too",
+        ),
+    ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="compare with ZeRO-3, FSDP2, ZeRO-Infinity and others")
+    ] = False,
+    chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+) -> None:
+    """Say what a run would take: memory, disk, traffic, time and money.
+
+    `luwu plan --model 175b` plans for the cluster of the published design; other flags replace parts of it.
+
+    Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
+    """
+    from luwu.plan.requests import Choices, make_request
+    from luwu.plan.units import parse_count
+
+    request = make_request(
+        Choices(
+            model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
+            cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation=aggregation, form=form,
+            servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
+            disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, disk_size=disk_size,
+            batch=batch, micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
+            offload=offload, topology=topology, prices=prices,
+        )
+    )  # fmt: skip
+    budget = parse_count(tokens) if tokens is not None else None
+    found = choose_plan(request, best, vary_batch=batch is None)
+    if chart is not None:
+        from luwu.plan.chart import draw_plan
+
+        draw_plan(found, chart)
+    show(found, budget, peers, as_json)
+    if not found.fits:
+        raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
+    """The plan of a request, or the best one around it; where none fits, what the request lacks."""
+    from luwu.plan.planning import make_plan
+    from luwu.plan.search import find_best
+
+    if best:
+        found = find_best(request, vary_batch=vary_batch)
+        if found is not None:
+            return found.plan
+    return make_plan(request)
+
+
+def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> None:
+    """Print tables, or one JSON object."""
+    import json
+
+    from luwu.plan.comparison import compare
+    from luwu.plan.report import as_json as describe
+    from luwu.plan.report import sections
+
+    compared = compare(found.request) if with_peers else []
+    if as_json:
+        described = describe(found, budget)
+        if with_peers:
+            described["peers"] = [row.as_json() for row in compared]
+        typer.echo(json.dumps(described, indent=1))
+        return
+    print_sections(sections(found, budget))
+    if with_peers:
+        print_peers([row.cells() for row in compared])
+
+
+def print_sections(found: dict[str, Rows]) -> None:
+    """A heading and a row for each thing to know."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(soft_wrap=True)
+    for heading, rows in found.items():
+        table: Any = Table(
+            box=None, pad_edge=False, show_header=False, title=heading, title_justify="left", title_style="bold"
+        )
+        table.add_column(style="dim", no_wrap=True, min_width=24)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(name, value)
+        console.print(table, highlight=False)
+        console.print()
+
+
+def print_peers(rows: list[tuple[str, ...]]) -> None:
+    """The same cluster and batch with today's systems."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table: Any = Table(box=None, pad_edge=False, title="other systems on it", title_justify="left", title_style="bold")
+    for column in ("system", "sequences a worker", "step", "tokens/s", "per dollar", "what binds"):
+        table.add_column(column, overflow="fold")
+    for cells in rows:
+        table.add_row(*cells)
+    Console(soft_wrap=True).print(table, highlight=False)

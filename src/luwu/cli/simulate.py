@@ -1,0 +1,106 @@
+"""`luwu simulate`: play a run through in discrete events: stragglers, loss, several servers, trees of switches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from luwu.cli import planning_flags as flags
+
+if TYPE_CHECKING:
+    from luwu.plan.simulation.run import Played
+
+PANEL = "scenario"
+
+
+def simulate(
+    model: flags.Model = None,
+    layers: flags.Layers = None,
+    hidden: flags.Hidden = None,
+    heads: flags.Heads = None,
+    vocabulary: flags.Vocabulary = None,
+    seq: flags.Seq = None,
+    cluster: flags.Cluster = "paper",
+    gpu: flags.Gpu = None,
+    workers: flags.Workers = None,
+    link: flags.Link = None,
+    form: flags.Form = None,
+    servers: flags.Servers = None,
+    server_link: flags.ServerLink = None,
+    server_memory: flags.ServerMemory = None,
+    memory: flags.Memory = None,
+    disk: flags.Disk = None,
+    disks: flags.Disks = None,
+    disk_read: flags.DiskRead = None,
+    disk_write: flags.DiskWrite = None,
+    batch: flags.Batch = None,
+    micro_batch: flags.MicroBatch = None,
+    dtype: flags.Dtype = "bfloat16",
+    optimizer: flags.Optimizer = "adamw",
+    checkpoint: flags.Checkpoint = True,
+    steps: Annotated[int, flags.option("steps to play; the first records the pass (3)", "--steps", PANEL)] = 3,
+    order: Annotated[str, flags.option("the server's work by step or by layer (step)", "--order", PANEL)] = "step",
+    stragglers: Annotated[int, flags.option("workers that are slow (0)", "--stragglers", PANEL)] = 0,
+    slowdown: Annotated[float, flags.option("times as long they compute (1.5)", "--slowdown", PANEL)] = 1.5,
+    jitter: Annotated[float, flags.option("deviation of workers' speeds, a share (0)", "--jitter", PANEL)] = 0.0,
+    loss: Annotated[float, flags.option("share of packets each link loses, each way (0)", "--loss", PANEL)] = 0.0,
+    fan_in: Annotated[int, flags.option("children of a switch (31)", "--fan-in", PANEL)] = 31,
+    seed: Annotated[int, flags.option("of everything random (0)", "--seed", PANEL)] = 0,
+    trace: Annotated[Path | None, typer.Option(help="write a trace for ui.perfetto.dev into this JSON file")] = None,
+    picture: Annotated[Path | None, typer.Option(help="draw the last step into this file (png, svg, pdf)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+) -> None:
+    """Play some steps of a run on workers, links, a tree of switches and servers with disks.
+
+    What the server reads ahead and evicts, and what workers pull ahead, the same code decides that decides in a run.
+    """
+    import json
+
+    from luwu.plan.requests import Choices, make_request, one_of
+    from luwu.plan.simulation.output import as_json as describe
+    from luwu.plan.simulation.output import draw_timeline, write_trace
+    from luwu.plan.simulation.run import Scenario, simulate
+    from luwu.plan.simulation.server import ORDERS
+
+    request = make_request(
+        Choices(
+            model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
+            cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation="switch", form=form,
+            servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
+            disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, batch=batch,
+            micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
+        )
+    )  # fmt: skip
+    scenario = Scenario(
+        steps, one_of("order", order, ORDERS), stragglers, slowdown, jitter, loss, fan_in, seed
+    )  # fmt: skip
+    played = simulate(request, scenario)
+    if trace is not None:
+        write_trace(played, trace)
+    if picture is not None:
+        draw_timeline(played, picture)
+    if as_json:
+        typer.echo(json.dumps(describe(played), indent=1))
+    else:
+        print_played(played)
+
+
+def print_played(played: Played) -> None:
+    """How long steps took, and who was busy in the last."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from luwu.plan.units import seconds_text
+
+    table: Any = Table(box=None, pad_edge=False, show_header=False)
+    starts = (0.0, *played.ends)
+    for number, (start, end) in enumerate(zip(starts, played.ends, strict=False), start=1):
+        table.add_row(f"step {number}", seconds_text(end - start) + (", records the pass" if number == 1 else ""))
+    table.add_row("throughput", f"{played.tokens_per_second:,.0f} tokens/s in the last step")
+    links = played.links
+    table.add_row("network", f"{links.workers} workers, {links.switches} switches in {links.levels} levels")
+    for track in played.tracks:
+        table.add_row(track, f"busy {played.busy_share(track):.0%} of the last step")
+    Console(soft_wrap=True).print(table, highlight=False)

@@ -1,0 +1,126 @@
+"""How long a GPU computes: GEMMs by their tiles, everything else by the bytes it moves.
+
+The classes of kernels follow arXiv 2205.05198 (what a layer keeps and moves) and NVIDIA's guide to GEMMs: a product is
+cut into tiles that the GPU's units take in waves, and the last wave is seldom full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from luwu.plan.constants import FP32_SLOWDOWN, GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
+from luwu.plan.gpus import Gpu
+from luwu.plan.models import ModelShape
+
+ELEMENT_BYTES = 2  # bf16 or fp16
+
+Attention = Literal["fused", "unfused"]
+"""fused: FlashAttention's kind, scores never reach memory; unfused: they do, with a fused softmax between."""
+
+
+@dataclass(frozen=True)
+class LayerSeconds:
+    """One layer of one micro-batch: forward (and recompute), and backward without it."""
+
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """How a framework computes a layer.
+
+    ``fused``: bias, dropout and residual in one kernel (Megatron's); otherwise one each (torch, eager).
+    """
+
+    attention: Attention = "fused"
+    fused: bool = False
+    float32: bool = False
+
+
+def gemm_seconds(gpu: Gpu, rows: float, columns: float, inner: float, *, float32: bool = False) -> float:
+    """Time of a product [rows, inner] x [inner, columns]: whichever of tiles and memory takes longer."""
+    rate = gpu.matrix_flops / (FP32_SLOWDOWN.value if float32 and gpu.units else 1)
+    flop = 2.0 * rows * columns * inner
+    size = ELEMENT_BYTES * (2 if float32 else 1)
+    moved = size * (rows * inner + inner * columns + rows * columns)
+    fill = inner / (inner + GEMM_FILL.value) if gpu.units else 1.0
+    return max(flop / (rate * fill * _wave_share(gpu, rows, columns)), moved / (gpu.memory_rate * MEMORY_SHARE.value))
+
+
+def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tensor_parallel: int = 1) -> LayerSeconds:
+    """One layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without what they tell each other."""
+    tokens = rows * model.sequence
+    forward = backward = 0.0
+    for columns, inner, share in _products(model, tensor_parallel):
+        part = tokens * share
+        forward += gemm_seconds(gpu, part, columns, inner, float32=kernels.float32)
+        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # of its input
+        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # of its weight
+    moved = tokens * _moved_bytes(model, kernels, tensor_parallel) * (2 if kernels.float32 else 1)
+    elementwise = moved / (gpu.memory_rate * MEMORY_SHARE.value)
+    scores = _attention_seconds(model, gpu, tokens, kernels, tensor_parallel)
+    return LayerSeconds(forward + scores + elementwise, backward + 2 * scores + 2 * elementwise)
+
+
+def head_seconds(
+    model: ModelShape, gpu: Gpu, rows: int, tensor_parallel: int = 1, *, float32: bool = False
+) -> LayerSeconds:
+    """The projection to the vocabulary and the loss."""
+    tokens, columns = rows * model.sequence, model.vocabulary / tensor_parallel
+    product = gemm_seconds(gpu, tokens, columns, model.hidden, float32=float32)
+    loss = tokens * columns * LOSS_BYTES_PER_LOGIT.value / (gpu.memory_rate * MEMORY_SHARE.value)
+    return LayerSeconds(product + loss / 2, 2 * product + loss / 2)
+
+
+def _products(model: ModelShape, parallel: int) -> list[tuple[float, float, float]]:
+    """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
+    query = model.heads * model.head_width / parallel
+    key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width
+    wide = model.feed_forward / parallel
+    # Experts see a share of the tokens each, one after the other.
+    share = model.experts_per_token / model.experts
+    network = [((2 if model.gated else 1) * wide, model.hidden, share), (model.hidden, wide, share)] * model.experts
+    return [(query + key_value, model.hidden, 1.0), (model.hidden, query, 1.0), *network]
+
+
+def _attention_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernels, parallel: int) -> float:
+    """Scores and mixing: for unfused attention two products over all heads, and the scores' way through memory."""
+    heads, width = model.heads / parallel, model.head_width
+    if kernels.attention == "fused":
+        rate = gpu.matrix_flops / (FP32_SLOWDOWN.value if kernels.float32 and gpu.units else 1)
+        return 4.0 * tokens * model.sequence * heads * width / rate
+    rows = tokens * heads
+    products = gemm_seconds(gpu, rows, model.sequence, width, float32=kernels.float32)
+    products += gemm_seconds(gpu, rows, width, model.sequence, float32=kernels.float32)
+    # Softmax reads 2 and writes 2; dropout reads 2, writes 2 and a mask of 1.
+    moved = 9.0 * rows * model.sequence * (2 if kernels.float32 else 1)
+    return products + moved / (gpu.memory_rate * MEMORY_SHARE.value)
+
+
+def _moved_bytes(model: ModelShape, kernels: Kernels, parallel: int) -> float:
+    """Bytes that a forward's element-wise kernels move per token, in elements of two bytes.
+
+    Norms, dropout and residuals are whole on each GPU; what is as wide as the network's inside is divided.
+    """
+    inside = model.feed_forward * model.experts_per_token / parallel
+    activation = inside * (6 if model.gated else 4)  # read (two where gated), write
+    if kernels.fused:  # two norms at 4, two of bias, dropout, residual and mask at 7
+        return model.hidden * (2 * 4 + 2 * 7) + activation
+    # Two norms at 4, two dropouts at 5, two residuals at 6; scaling and transposing of queries, keys and values 20.
+    return model.hidden * (2 * 4 + 2 * 5 + 2 * 6) + model.hidden * 20 / parallel + activation
+
+
+def _wave_share(gpu: Gpu, rows: float, columns: float) -> float:
+    """The part of the units' time that is of use: full tiles of the better orientation, in whole waves."""
+    if not gpu.units:
+        return 1.0
+    small = GEMM_TILE.value
+    best = 0.0
+    for high, wide in ((small, 2 * small), (2 * small, small)):
+        tiles = math.ceil(rows / high) * math.ceil(columns / wide)
+        waves = math.ceil(tiles / gpu.units)
+        best = max(best, rows * columns / (waves * gpu.units * high * wide))
+    return best

@@ -1,0 +1,163 @@
+"""LuWu's step: two phases, each as long as the slowest of worker, links, disks and server, and what nothing hides.
+
+In forward a block's parameters come down; in backward they come down again while gradients go up and the server reads
+states, updates, and writes (arXiv 2409.00918; docs/planning.md has the arithmetic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from luwu.plan.clusters import Cluster
+from luwu.plan.collectives import Transfer, beside_compute
+from luwu.plan.compute import Kernels, LayerSeconds, head_seconds, layer_seconds
+from luwu.plan.constants import (
+    FORWARD_MEMORY_BYTES,
+    GOODPUT_SHARE,
+    HOST_MEMORY_SHARE,
+    UPDATE_FLOP,
+    UPDATE_MEMORY_BYTES,
+)
+from luwu.plan.models import ModelShape
+from luwu.plan.steps import Phase, StepTime
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """What a step moves between the servers' disks and memory, in bytes, over all servers."""
+
+    parameters_read_forward: float
+    parameters_read_backward: float
+    states_read: float
+    written: float
+
+    @classmethod
+    def everything(cls, parameters: float, parameter_bytes: int = 2, state_bytes: int = 12) -> OnDisk:
+        """Nothing stays in memory, as the published design has it."""
+        once = parameters * parameter_bytes
+        return cls(once, once, parameters * state_bytes, parameters * (parameter_bytes + state_bytes))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Ways to run it: bytes of an element on the wire, and the variants that the design was measured against.
+
+    ``driver``: gpu, where kernels on the GPU push and pull one after the other, instead of a network card.
+    ``colocated``: the server's share lies on the workers, whose links carry its traffic, too.
+    """
+
+    parameter_bytes: int = 2
+    gradient_bytes: float = 2
+    kernels: Kernels = field(default_factory=Kernels)
+    checkpoint: bool = True
+    micro_batch: int | None = None
+    driver: Literal["nic", "gpu"] = "nic"
+    colocated: bool = False
+
+
+def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, variant: Variant | None = None) -> StepTime:
+    """A step in which every worker has ``rows`` sequences."""
+    variant = variant or Variant()
+    layer, head = layer_times(model, cluster, rows, variant)
+    layers, size = model.layers, float(model.parameters)
+    recompute = layers * layer.forward if variant.checkpoint else 0.0
+    compute = {
+        "forward": layers * layer.forward + head.forward,
+        "backward": layers * layer.backward + recompute + head.backward,
+    }
+    traffic = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
+    server = cluster.server
+    memory_rate = server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
+    forward = {
+        "compute": compute["forward"],
+        "pull": traffic.pull_seconds,
+        "disk": server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers,
+        "server memory": FORWARD_MEMORY_BYTES.value * size / memory_rate,
+    }
+    read = disk.parameters_read_backward + disk.states_read
+    backward = {
+        "compute": compute["backward"],
+        "pull": traffic.pull_seconds,
+        "push": traffic.push_seconds,
+        "disk": server.disk_seconds(read, disk.written) / cluster.servers,
+        "server memory": UPDATE_MEMORY_BYTES.value * size / memory_rate,
+        "update": UPDATE_FLOP.value * size / (server.flops * cluster.servers),
+    }
+    phases = (
+        Phase("first block", _first_block(model, traffic, disk, cluster), {"pull": 0.0}),
+        Phase("forward", _phase_seconds(forward, variant), forward),
+        Phase("backward", _phase_seconds(backward, variant), backward),
+        Phase("last update", _last_update(model, traffic, disk, cluster), {"push": 0.0}),
+    )
+    return StepTime("luwu", rows, phases, traffic.link_bytes)
+
+
+def layer_times(model: ModelShape, cluster: Cluster, rows: int, variant: Variant) -> tuple[LayerSeconds, LayerSeconds]:
+    """A layer's and the head's times for a worker's rows, some at a time."""
+    at_once = min(rows, variant.micro_batch or rows)
+    pieces = rows / at_once
+    float32 = variant.kernels.float32
+    layer = layer_seconds(model, cluster.gpu, at_once, variant.kernels)
+    head = head_seconds(model, cluster.gpu, at_once, float32=float32)
+    return (
+        LayerSeconds(layer.forward * pieces, layer.backward * pieces),
+        LayerSeconds(head.forward * pieces, head.backward * pieces),
+    )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of a step on every kind of link, and how long one pass of pulls and the pushes take."""
+
+    pull_seconds: float
+    push_seconds: float
+    link_bytes: dict[str, float]
+
+    @classmethod
+    def of(cls, cluster: Cluster, parameter_bytes: float, gradient_bytes: float, variant: Variant) -> Traffic:
+        """The whole model once down, and its gradients once up."""
+        workers, servers = cluster.workers, cluster.servers
+        down = 1 if cluster.aggregation in ("switch", "multicast") else workers  # streams that a server sends
+        up = 1 if cluster.aggregation == "switch" else workers  # and takes
+        colocated = 1 + 1 / workers if variant.colocated else 1.0
+        worker_rate = cluster.link_rate * GOODPUT_SHARE.value
+        server_rate = cluster.server.link_rate * GOODPUT_SHARE.value * servers
+        pull = max(parameter_bytes * colocated / worker_rate, down * parameter_bytes / server_rate)
+        push = max(gradient_bytes * colocated / worker_rate, up * gradient_bytes / server_rate)
+        if variant.colocated:  # no server's link: each worker's own carries its share of the server's streams
+            pull = parameter_bytes * colocated / worker_rate
+            push = gradient_bytes * colocated / worker_rate
+        return cls(
+            pull,
+            push,
+            {
+                "worker, down": 2 * parameter_bytes * colocated,
+                "worker, up": gradient_bytes * colocated,
+                "each server, down": up * gradient_bytes / servers,
+                "each server, up": 2 * down * parameter_bytes / servers,
+            },
+        )
+
+
+def _phase_seconds(parts: dict[str, float], variant: Variant) -> float:
+    if variant.driver == "nic":
+        return max(parts.values())
+    # Kernels on the GPU: one stream, so pulls and pushes follow each other, and they fight with GEMMs.
+    seconds = parts["pull"] + parts.get("push", 0.0)
+    others = max(seconds for name, seconds in parts.items() if name not in ("compute", "pull", "push"))
+    return max(beside_compute(parts["compute"], Transfer(seconds, seconds)), others)
+
+
+def _first_block(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
+    """Until the first layer is there; the root was pulled with the last step's end."""
+    share = model.layer_size / model.parameters
+    read = cluster.server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers
+    return share * max(traffic.pull_seconds, read)
+
+
+def _last_update(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
+    """From the last gradient to the commit: the last layer's push, update and write; its states were read ahead."""
+    share = model.layer_size / model.parameters
+    written = cluster.server.disk_seconds(0, disk.written) / cluster.servers
+    return share * (traffic.push_seconds + written)

@@ -1,0 +1,222 @@
+"""One plan: does it fit and what is missing, what it takes, how fast it goes and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from luwu.config import RunSettings, Settings
+from luwu.errors import ConfigError
+from luwu.plan.clusters import Cluster
+from luwu.plan.compute import Kernels
+from luwu.plan.cost import Cost, cost_of
+from luwu.plan.luwu_step import OnDisk, Variant, step_time
+from luwu.plan.memory import WorkerMemory, luwu_worker
+from luwu.plan.models import ModelShape
+from luwu.plan.networks import Topology
+from luwu.plan.steps import StepTime
+from luwu.plan.units import bytes_text
+from luwu.server.forecast import Forecast, forecast
+from luwu.server.settings import ServerSettings
+
+GRADIENT_BYTES = {"int32": 4.0, "float32": 4.0, "int16": 2.0}
+"""Of an element on the wire by `ServerSettings.form`; shared exponents add less than one part in a hundred."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be planned. Of ``settings`` the groups run and optimizer count; ``form``: as `ServerSettings.form`.
+
+    ``form`` empty: gradients travel in the run's dtype, as over TCP.
+    """
+
+    model: ModelShape
+    cluster: Cluster
+    settings: Settings
+    form: str = ""
+    topology: Topology = "tree"
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Sequences of a worker in a step."""
+        return max(1, self.settings.run.batch // self.settings.run.workers)
+
+    def with_run(self, **changes: object) -> Request:
+        """The same with other settings of the run."""
+        run = RunSettings.model_validate(self.settings.run.model_dump() | changes)
+        return replace(self, settings=self.settings.model_copy(update={"run": run}))
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Something that does not fit: what, by how many bytes, and the smallest change that would make it."""
+
+    what: str
+    excess_bytes: float
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {bytes_text(self.excess_bytes)} too much; {self.change}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer to a request."""
+
+    request: Request
+    worker: WorkerMemory
+    server: Forecast
+    step: StepTime
+    cost: Cost
+    misses: tuple[Miss, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.misses
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of all servers."""
+        return sum(self.server.file_bytes) * self.request.cluster.servers
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all workers."""
+        return self.step.tokens_per_second(self.request.model) * self.request.cluster.workers
+
+    def mfu(self, *, recompute: bool = False) -> float:
+        """Model flop utilisation; with recompute, of what the hardware does."""
+        peak = self.request.cluster.gpu.peak_flops
+        return self.step.utilisation(self.request.model, peak, recompute=recompute)
+
+    def days(self, tokens: float) -> float:
+        """For a token budget."""
+        return tokens / self.tokens_per_second / 86400
+
+    def dollars(self, tokens: float) -> float:
+        """For a token budget: the machines' share of their life, and electricity."""
+        return self.cost.dollars_for(self.days(tokens))
+
+    @property
+    def tokens_per_second_and_dollar(self) -> float:
+        """Throughput for each dollar that the machines cost."""
+        return self.tokens_per_second / self.cost.price
+
+
+def make_plan(request: Request) -> Plan:
+    """Work a request out.
+
+    Raises:
+        ConfigError: the cluster is impossible, or the settings do not belong together.
+    """
+    request.cluster.check()
+    model, cluster, run = request.model, request.cluster, request.settings.run
+    if run.workers != cluster.workers:
+        raise ConfigError(f"run.workers: expected the cluster's {cluster.workers}, found {run.workers}")
+    kernels = Kernels(float32=run.dtype == "float32")
+    worker = luwu_worker(
+        model, request.rows, kernels, micro_batch=run.micro_batch, offload=run.offload is not None,
+        checkpoint=run.checkpoint,
+    )  # fmt: skip
+    server = forecast_servers(request)
+    element = 4 if kernels.float32 else 2
+    variant = Variant(
+        parameter_bytes=element,
+        gradient_bytes=GRADIENT_BYTES.get(request.form, element),
+        kernels=kernels,
+        checkpoint=run.checkpoint,
+        micro_batch=run.micro_batch,
+    )
+    step = step_time(model, cluster, request.rows, disk_traffic(server), variant)
+    cost = cost_of(cluster, topology=request.topology, prices=request.prices)
+    return Plan(request, worker, server, step, cost, tuple(_misses(request, worker, server)))
+
+
+def forecast_servers(request: Request) -> Forecast:
+    """Layout and memory of each server."""
+    run = request.settings.run
+    return forecast(
+        request.model.block_elements(),
+        dtype=run.dtype,
+        optimizer=request.settings.optimizer.name,
+        folders=request.cluster.server.disks,
+        memory_bytes=run.memory,
+        workers=run.workers,
+        servers=request.cluster.servers,
+        summed=request.cluster.aggregation != "none",
+    )
+
+
+def disk_traffic(server: Forecast) -> OnDisk:
+    """What a step reads and writes, by phase. Pinned states are written, too: a step is committed on disk."""
+    return OnDisk(
+        server.parameters_read_bytes, server.parameters_read_bytes, server.states_read_bytes, server.written_bytes
+    )
+
+
+def default_form(cluster: Cluster) -> str:
+    """What gradients travel as where nothing else is said: over UDP what the server has, over TCP their dtype."""
+    return "" if cluster.aggregation == "none" else str(ServerSettings.model_fields["form"].default)
+
+
+def _misses(request: Request, worker: WorkerMemory, server: Forecast) -> list[Miss]:
+    cluster, run = request.cluster, request.settings.run
+    found = [Miss(what, excess, _smaller_worker(request, what)) for what, excess in worker.misses(cluster)]
+    if server.minimum_bytes > run.memory:
+        found.append(
+            Miss(
+                "server's memory budget",
+                server.minimum_bytes - run.memory,
+                f"raise the memory budget to {bytes_text(server.minimum_bytes)}",
+            )
+        )
+    needed = max(server.minimum_bytes, run.memory)
+    if needed > cluster.server.memory_bytes:
+        found.append(
+            Miss(
+                "server memory",
+                needed - cluster.server.memory_bytes,
+                f"take servers of {bytes_text(needed)}"
+                + (f", or a budget of {bytes_text(server.minimum_bytes)}" if server.minimum_bytes < run.memory else ""),
+            )
+        )
+    excess = max(server.file_bytes) - cluster.server.disk.capacity_bytes
+    if excess > 0:
+        disks = -(-sum(server.file_bytes) // int(cluster.server.disk.capacity_bytes))
+        found.append(Miss("disk", excess, f"give each server {disks} disks"))
+    return found
+
+
+def _smaller_worker(request: Request, what: str) -> str:
+    """The smallest change with which a worker fits: fewer rows at once, inputs in the host's memory, another GPU."""
+    rows, run, kernels = request.rows, request.settings.run, Kernels(float32=request.settings.run.dtype == "float32")
+
+    def fits(batch: int, micro_batch: int | None, offload: bool) -> bool:
+        memory = luwu_worker(
+            request.model, batch, kernels, micro_batch=micro_batch, offload=offload, checkpoint=run.checkpoint
+        )
+        return what not in dict(memory.misses(request.cluster))
+
+    offload = run.offload is not None
+    for micro_batch in _halves(min(rows, run.micro_batch or rows)):
+        if fits(rows, micro_batch, offload):
+            return f"compute {micro_batch} sequences at a time (micro_batch {micro_batch})"
+    if not offload and what == "GPU memory" and fits(rows, 1, True):
+        return "keep layers' inputs in the host's memory (offload host)"
+    for batch in _halves(rows):
+        if fits(batch, 1, offload):
+            return f"take a batch of {batch * run.workers} ({batch} sequences a worker)"
+    least = luwu_worker(request.model, 1, kernels, micro_batch=1, offload=offload, checkpoint=run.checkpoint)
+    if what == "host memory":
+        return f"give each worker {bytes_text(least.host_bytes)} of host memory"
+    return f"take GPUs of {bytes_text(least.gpu_bytes)}, or divide the model's layers into smaller blocks"
+
+
+def _halves(number: int) -> list[int]:
+    found = []
+    while number >= 1:
+        found.append(number)
+        number //= 2
+    return found

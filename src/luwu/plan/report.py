@@ -1,0 +1,153 @@
+"""A plan in words and numbers: rows for a table, and an object for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from luwu.plan.planning import Plan
+from luwu.plan.steps import StepTime
+from luwu.plan.units import bytes_text, count_text, rate_text, seconds_text
+
+Rows = list[tuple[str, str]]
+
+
+def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
+    """What to show, by heading: names and values as text."""
+    found = {
+        "verdict": _verdict(plan),
+        "what is planned": _inputs(plan),
+        "a worker's GPU": _memory(plan.worker.gpu, plan.request.cluster.gpu.memory_bytes),
+    }
+    if plan.worker.host:
+        host = plan.request.cluster.host
+        found["a worker's host"] = _memory(plan.worker.host, host.memory_bytes / host.gpus)
+    found |= {
+        "each server": _server(plan),
+        "a step": _step(plan),
+        "bytes a step": _links(plan),
+        "cost": _cost(plan, tokens),
+    }
+    return found
+
+
+def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
+    """Everything as plain numbers: bytes, seconds, dollars, watts."""
+    request, step = plan.request, plan.step
+    found: dict[str, Any] = {
+        "model": asdict(request.model) | {"parameters": request.model.parameters},
+        "cluster": asdict(request.cluster),
+        "settings": request.settings.model_dump(include={"run", "optimizer"}),
+        "fits": plan.fits,
+        "misses": [asdict(miss) for miss in plan.misses],
+        "worker": {"gpu_bytes": dict(plan.worker.gpu), "host_bytes": dict(plan.worker.host)},
+        "server": asdict(plan.server),
+        "disk_bytes": plan.disk_bytes,
+        "step": step_json(step),
+        "tokens_per_second": plan.tokens_per_second,
+        "mfu": plan.mfu(),
+        "mfu_with_recompute": plan.mfu(recompute=True),
+        "cost": {"dollars": plan.cost.price, "parts": dict(plan.cost.parts), "watts": plan.cost.watts},
+        "tokens_per_second_and_dollar": plan.tokens_per_second_and_dollar,
+        "tokens_per_joule": plan.tokens_per_second / plan.cost.watts,
+    }
+    if tokens is not None:
+        found["budget"] = {"tokens": tokens, "days": plan.days(tokens), "dollars": plan.dollars(tokens)}
+    return found
+
+
+def step_json(step: StepTime) -> dict[str, Any]:
+    """A step's phases and parts, in seconds, and its bytes."""
+    return {
+        "system": step.system,
+        "rows": step.rows,
+        "seconds": step.seconds,
+        "binds": step.binds,
+        "hidden_share": step.hidden_share,
+        "phases": [{"name": phase.name, "seconds": phase.seconds, "parts": dict(phase.parts)} for phase in step.phases],
+        "link_bytes": dict(step.link_bytes),
+    }
+
+
+def _verdict(plan: Plan) -> Rows:
+    if plan.fits:
+        return [("fits", f"yes; {plan.step.binds} binds")]
+    return [("fits", "no")] + [(miss.what, str(miss).partition(": ")[2]) for miss in plan.misses]
+
+
+def _inputs(plan: Plan) -> Rows:
+    model, cluster, run = plan.request.model, plan.request.cluster, plan.request.settings.run
+    helped = {"switch": "switches add up and copy", "multicast": "IP multicast copies", "none": "nothing between"}
+    return [
+        ("model", f"{model.name}: {count_text(model.parameters)} parameters, {model.layers} layers of {model.hidden}"),
+        (
+            "workers",
+            f"{cluster.workers} x {cluster.gpu.name} at {rate_text(cluster.link_rate)}; {helped[cluster.aggregation]}",
+        ),
+        (
+            "servers",
+            f"{cluster.servers} x {cluster.server.disks} disks ({cluster.server.disk.name}), "
+            f"{bytes_text(cluster.server.memory_bytes)} memory, {rate_text(cluster.server.link_rate)}",
+        ),
+        (
+            "batch",
+            f"{run.batch} sequences of {model.sequence} tokens, {plan.request.rows} a worker"
+            + (f", {run.micro_batch} at a time" if run.micro_batch else ""),
+        ),
+    ]
+
+
+def _memory(parts: Any, room: float) -> Rows:
+    rows = [(name, bytes_text(value)) for name, value in parts.items()]
+    total = sum(parts.values())
+    return [*rows, ("all", f"{bytes_text(total)} of {bytes_text(room)}, {total / room:.0%}")]
+
+
+def _server(plan: Plan) -> Rows:
+    server = plan.server
+    return [
+        ("parameters in memory", bytes_text(server.window_bytes)),
+        ("states in memory", bytes_text(server.pinned_state_bytes)),
+        ("states on their way", bytes_text(server.state_buffer_bytes)),
+        ("gradients", bytes_text(server.arena_bytes)),
+        ("memory", f"{bytes_text(server.memory_bytes)} of a budget of {bytes_text(plan.request.settings.run.memory)}"),
+        ("least budget", bytes_text(server.minimum_bytes)),
+        ("disk", f"{bytes_text(sum(server.file_bytes))}, two versions of every chunk"),
+    ]
+
+
+def _step(plan: Plan) -> Rows:
+    rows = []
+    for phase in plan.step.phases:
+        parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in phase.parts.items() if value > 0)
+        rows.append((phase.name, seconds_text(phase.seconds) + (f": {parts}" if parts else "")))
+    step = plan.step
+    return [
+        *rows,
+        ("step", f"{seconds_text(step.seconds)}; {step.hidden_share:.0%} of traffic and disk work is hidden"),
+        (
+            "throughput",
+            f"{plan.tokens_per_second:,.0f} tokens/s, {step.tokens_per_second(plan.request.model):,.0f} a worker",
+        ),
+        ("MFU", f"{plan.mfu():.1%}; {plan.mfu(recompute=True):.1%} counting the recompute"),
+    ]
+
+
+def _links(plan: Plan) -> Rows:
+    server = plan.server
+    read = 2 * server.parameters_read_bytes + server.states_read_bytes
+    rows = [(name, bytes_text(value)) for name, value in plan.step.link_bytes.items()]
+    return [*rows, ("disks, read", bytes_text(read)), ("disks, written", bytes_text(server.written_bytes))]
+
+
+def _cost(plan: Plan, tokens: float | None) -> Rows:
+    rows = [(name, f"${price:,.0f}") for name, price in plan.cost.parts.items()]
+    rows += [
+        ("machines", f"${plan.cost.price:,.0f}, {plan.cost.watts / 1000:.1f} kW"),
+        ("a dollar gives", f"{plan.tokens_per_second_and_dollar:.3g} tokens/s"),
+        ("a joule gives", f"{plan.tokens_per_second / plan.cost.watts:.3g} tokens"),
+    ]
+    if tokens is not None:
+        time = seconds_text(86400 * plan.days(tokens))
+        rows.append((f"{count_text(tokens)} tokens", f"{time}, ${plan.dollars(tokens):,.0f} of machine life and power"))
+    return rows

@@ -1,0 +1,198 @@
+"""A request from what a user gave: presets, and whatever replaces parts of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from luwu.config import build_settings
+from luwu.errors import ConfigError
+from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
+from luwu.plan.cost import PRICES
+from luwu.plan.gpus import GPUS
+from luwu.plan.model_presets import find_model
+from luwu.plan.models import ModelShape, gpt_shape
+from luwu.plan.names import find_preset
+from luwu.plan.networks import Topology
+from luwu.plan.planning import GRADIENT_BYTES, Request, default_form
+from luwu.plan.units import parse_bytes, parse_rate
+
+BYTE_VOCABULARY = 256
+
+NumberT = TypeVar("NumberT", int, float)
+TextT = TypeVar("TextT", bound=str)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user may say, as text where it has a unit; None: as the preset has it."""
+
+    model: str | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    vocabulary: int | None = None
+    seq: int | None = None
+    cluster: str = "paper"
+    gpu: str | None = None
+    workers: int | None = None
+    link: str | None = None
+    server_link: str | None = None
+    server_memory: str | None = None
+    servers: int | None = None
+    disk: str | None = None
+    disks: int | None = None
+    disk_read: str | None = None
+    disk_write: str | None = None
+    disk_size: str | None = None
+    aggregation: str | None = None
+    form: str | None = None
+    topology: str | None = None
+    prices: Path | None = None
+    batch: int | None = None
+    micro_batch: int | None = None
+    memory: str | None = None
+    dtype: str = "bfloat16"
+    optimizer: str = "adamw"
+    checkpoint: bool = True
+    offload: bool = True
+
+
+def make_request(choices: Choices) -> Request:
+    """Presets with what replaces parts of them.
+
+    Raises:
+        ConfigError: a name is not known, a number has no unit, or things do not belong together.
+    """
+    model, cluster = choose_model(choices), choose_cluster(choices)
+    memory = named("memory", parse_bytes, choices.memory) or usual_budget(cluster.server)
+    batch = choices.batch or 16 * cluster.workers
+    if batch % cluster.workers:
+        raise ConfigError(f"batch: expected a multiple of {cluster.workers} workers, found {batch}")
+    run: dict[str, object] = {
+        "batch": batch,
+        "workers": cluster.workers,
+        "memory": memory,
+        "dtype": choices.dtype,
+        "checkpoint": choices.checkpoint,
+        "device": "cuda",
+        "offload": "host" if choices.offload else None,
+        "micro_batch": choices.micro_batch,
+    }
+    given = {name: value for name, value in run.items() if value is not None}
+    settings = build_settings({"run": given, "optimizer": {"name": choices.optimizer}})
+    form = default_form(cluster) if choices.form is None else one_of("form", choices.form, (*GRADIENT_BYTES, "dtype"))
+    topologies: tuple[Topology, ...] = ("tree", "rack", "fat_tree", "rail_only")
+    topology: Topology = one_of("topology", choices.topology or "tree", topologies)
+    return Request(model, cluster, settings, "" if form == "dtype" else form, topology, read_prices(choices.prices))
+
+
+def usual_budget(server: Server) -> int:
+    """What is left of a server's memory for the store when its system has a tenth."""
+    return int(server.memory_bytes) * 9 // 10
+
+
+def choose_model(choices: Choices) -> ModelShape:
+    """A preset, a folder, or a GPT of layers, hidden and heads."""
+    shape = (choices.layers, choices.hidden, choices.heads)
+    if choices.model is not None:
+        if any(value is not None for value in shape):
+            raise ConfigError("model: expected a name or layers, hidden and heads, found both; leave one out")
+        model = find_model(choices.model)
+    else:
+        if choices.layers is None or choices.hidden is None or choices.heads is None:
+            raise ConfigError(
+                "model: expected --model, or --layers, --hidden and --heads, found "
+                f"{', '.join(str(value) for value in shape if value is not None) or 'none'}"
+            )
+        model = gpt_shape(
+            choices.layers,
+            choices.hidden,
+            choices.heads,
+            sequence=choices.seq or 1024,
+            vocabulary=choices.vocabulary or BYTE_VOCABULARY,
+            biases=False,  # as luwu's own GPT
+        )
+    if choices.seq is not None:
+        if choices.seq < 2:
+            raise ConfigError(f"seq: expected at least 2 tokens, found {choices.seq}")
+        model = model.with_sequence(choices.seq)
+    return model
+
+
+def choose_cluster(choices: Choices) -> Cluster:
+    """A preset with another GPU, number, link, server or disks."""
+    cluster = find_preset("cluster", choices.cluster, CLUSTERS)
+    link = named("link", parse_rate, choices.link)
+    server = replace(
+        cluster.server,
+        link_rate=named("server-link", parse_rate, choices.server_link) or link or cluster.server.link_rate,
+        memory_bytes=named("server-memory", parse_bytes, choices.server_memory) or cluster.server.memory_bytes,
+        disk=choose_disk(choices, cluster.server.disk),
+        disks=cluster.server.disks if choices.disks is None else choices.disks,
+    )
+    workers = cluster.workers if choices.workers is None else choices.workers
+    aggregations: tuple[Aggregation, ...] = ("switch", "multicast", "none")
+    changed = replace(
+        cluster,
+        name=cluster.name if choices.gpu is None else f"{cluster.name} with {choices.gpu}",
+        gpu=cluster.gpu if choices.gpu is None else find_preset("gpu", choices.gpu, GPUS),
+        workers=workers,
+        link_rate=link or cluster.link_rate,
+        server=server,
+        servers=cluster.servers if choices.servers is None else choices.servers,
+        aggregation=one_of("aggregation", choices.aggregation or cluster.aggregation, aggregations),
+        host=replace(cluster.host, gpus=max(1, min(cluster.host.gpus, workers))),
+    )
+    changed.check()
+    return changed
+
+
+def choose_disk(choices: Choices, disk: Disk) -> Disk:
+    """A preset with another speed or size."""
+    if choices.disk is not None:
+        disk = find_preset("disk", choices.disk, DISKS)
+    return replace(
+        disk,
+        read_rate=named("disk-read", parse_rate, choices.disk_read) or disk.read_rate,
+        write_rate=named("disk-write", parse_rate, choices.disk_write) or disk.write_rate,
+        capacity_bytes=named("disk-size", parse_bytes, choices.disk_size) or disk.capacity_bytes,
+    )
+
+
+def read_prices(path: Path | None) -> dict[str, float]:
+    """Prices by part, from a JSON object; ConfigError for a part that is not known."""
+    if path is None:
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        prices = {str(name): float(price) for name, price in found.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"prices: expected {path} to be a JSON object of dollars by part, found {error}") from None
+    for name in prices:
+        find_preset("prices", name, PRICES)
+    return prices
+
+
+def named(name: str, parse: Callable[[object], NumberT], text: str | None) -> NumberT | None:
+    """A quantity that may be missing; ConfigError names the setting, and zero is refused."""
+    if text is None:
+        return None
+    try:
+        value = parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if value <= 0:
+        raise ConfigError(f"{name}: expected more than nothing, found {text!r}")
+    return value
+
+
+def one_of(name: str, value: str, known: tuple[TextT, ...]) -> TextT:
+    """One of a few words; ConfigError lists them."""
+    for word in known:
+        if word == value:
+            return word
+    raise ConfigError(f"{name}: expected one of {', '.join(known)}, found {value!r}")

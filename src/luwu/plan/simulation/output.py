@@ -1,0 +1,81 @@
+"""What a simulation leaves behind: a trace for Perfetto, a picture of its last step, and numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from luwu.errors import ConfigError
+from luwu.plan.chart import FORMATS, GRID
+from luwu.plan.simulation.run import Played
+
+COLOURS = ("#1f4e79", "#2a9d8f", "#e9c46a", "#c0392b", "#8d6a9f", "#e76f51", "#577590")
+MOST_TRACKS = 24
+
+
+def write_trace(played: Played, path: Path) -> None:
+    """Write the trace as Perfetto's (and Chrome's) JSON; a track is a thread, microseconds are simulated ones."""
+    numbers = {track: number for number, track in enumerate(played.tracks, start=1)}
+    events: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": track}}
+        for track, number in numbers.items()
+    ]
+    events += [
+        {
+            "name": span.name,
+            "ph": "X",
+            "pid": 1,
+            "tid": numbers[span.track],
+            "ts": 1e6 * span.start,
+            "dur": 1e6 * (span.end - span.start),
+        }
+        for span in played.record.spans
+    ]
+    try:
+        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    except OSError as error:
+        raise ConfigError(f"trace: {path}: cannot be written: {error.strerror}; choose another file") from None
+
+
+def draw_timeline(played: Played, path: Path) -> None:
+    """Draw who was busy when in the last step; ConfigError for a file that is no picture."""
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"picture: expected a file that ends in {', '.join(FORMATS)}, found {path.name}")
+    tracks = played.tracks[:MOST_TRACKS]
+    figure = Figure(figsize=(11, 1 + 0.35 * len(tracks)), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    begin = played.last_begin
+    for height, track in enumerate(tracks):
+        bars = [
+            (max(span.start - begin, 0.0), span.end - max(span.start, begin))
+            for span in played.record.spans
+            if span.track == track and span.end > begin
+        ]
+        colour = COLOURS[height % len(COLOURS)]
+        axes.broken_barh(bars, (height - 0.35, 0.7), facecolors=colour)
+    axes.set_yticks(range(len(tracks)), [f"{track}  {played.busy_share(track):.0%}" for track in tracks], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds of the last step")
+    axes.set_xlim(0, played.step_seconds)
+    axes.grid(axis="x", color=GRID)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    model, cluster = played.request.model, played.request.cluster
+    axes.set_title(f"{model.name}, {cluster.workers} workers: who is busy when", loc="left", fontweight="bold")
+    figure.savefig(path)
+
+
+def as_json(played: Played) -> dict[str, Any]:
+    """Times in simulated seconds, and the busy share of every track in the last step."""
+    return {
+        "steps": [end - start for start, end in zip((0.0, *played.ends), played.ends, strict=False)],
+        "step_seconds": played.step_seconds,
+        "tokens_per_second": played.tokens_per_second,
+        "workers": played.links.workers,
+        "switches": played.links.switches,
+        "levels": played.links.levels,
+        "busy": {track: played.busy_share(track) for track in played.tracks},
+    }

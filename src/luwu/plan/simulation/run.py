@@ -1,0 +1,168 @@
+"""Builds the parts of a simulated run from a plan's request, and plays it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+
+from luwu.errors import ConfigError, MemoryBudgetError
+from luwu.fabric.striping import stripe
+from luwu.plan.compute import Kernels
+from luwu.plan.constants import GOODPUT_SHARE
+from luwu.plan.luwu_step import Variant, layer_times
+from luwu.plan.planning import GRADIENT_BYTES, Request
+from luwu.plan.simulation.lines import Record
+from luwu.plan.simulation.server import Order, ServerSteps, Sizes
+from luwu.plan.simulation.tree import Links, Times
+from luwu.plan.simulation.workers import BlockSeconds, Workers
+from luwu.server.schedule import window_schedule
+from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """How a run is played.
+
+    Attributes:
+        steps: to play; the first records the pass, so the last is what later ones look like.
+        order: of the server's work, by steps or by layers.
+        stragglers: how many workers are slow.
+        slowdown: how many times as long they compute.
+        jitter: deviation of all workers' speeds, as a share.
+        loss: share of packets that each worker's link loses, each way.
+        fan_in: children of a switch.
+        seed: of everything random.
+    """
+
+    steps: int = 3
+    order: Order = "step"
+    stragglers: int = 0
+    slowdown: float = 1.5
+    jitter: float = 0.0
+    loss: float = 0.0
+    fan_in: int = 31
+    seed: int = 0
+
+    def slowness(self, workers: int, random: np.random.Generator) -> Times:
+        """How many times the usual time each worker takes; ConfigError for impossible settings."""
+        if not 0 <= self.stragglers <= workers:
+            raise ConfigError(f"stragglers: expected at most the {workers} workers, found {self.stragglers}")
+        if self.slowdown < 1:
+            raise ConfigError(f"slowdown: expected at least 1, found {self.slowdown}")
+        if self.steps < 1 or self.jitter < 0:
+            raise ConfigError(f"steps, jitter: expected a step and no less than 0, found {self.steps}, {self.jitter}")
+        found = np.exp(random.normal(0.0, self.jitter, workers)) if self.jitter else np.ones(workers)
+        found[random.permutation(workers)[: self.stragglers]] *= self.slowdown
+        return np.asarray(found, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What happened: when each step was committed, who was busy, and the tree there was."""
+
+    request: Request
+    scenario: Scenario
+    ends: tuple[float, ...]
+    record: Record
+    links: Links
+    tracks: tuple[str, ...] = field(default=())
+
+    @property
+    def step_seconds(self) -> float:
+        """Of the last step."""
+        return self.ends[-1] - self.last_begin
+
+    @property
+    def last_begin(self) -> float:
+        """When the last step began."""
+        return self.ends[-2] if len(self.ends) > 1 else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all workers, in the last step."""
+        run = self.request.settings.run
+        return run.batch * self.request.model.sequence / self.step_seconds
+
+    def busy_share(self, track: str) -> float:
+        """The part of the last step in which a track was busy."""
+        return self.record.busy_seconds(track, self.last_begin) / self.step_seconds
+
+
+def simulate(request: Request, scenario: Scenario) -> Played:
+    """Play a run.
+
+    Raises:
+        ConfigError: the cluster or the scenario is impossible, or workers have streams of their own to the server.
+        MemoryBudgetError: the servers' budget is below what the model needs.
+    """
+    cluster = request.cluster
+    cluster.check()
+    if cluster.aggregation != "switch":
+        raise ConfigError(
+            f"simulate: expected aggregation by switches, found {cluster.aggregation!r}; plan has the others"
+        )
+    environment, random = simpy.Environment(), np.random.default_rng(scenario.seed)
+    record = Record()
+    rate = cluster.link_rate * GOODPUT_SHARE.value
+    links = Links(cluster.workers, rate, scenario.fan_in, scenario.loss)
+    servers = [_server(request, scenario, number, environment, record) for number in range(cluster.servers)]
+    workers = Workers(
+        environment,
+        servers,
+        links,
+        _sizes(request, request.model.block_elements()),
+        _seconds(request),
+        scenario.slowness(cluster.workers, random),
+        random,
+        record,
+    )
+    environment.run(environment.process(workers.run(scenario.steps)))
+    tracks = dict.fromkeys(span.track for span in sorted(record.spans, key=lambda span: span.track))
+    return Played(request, scenario, tuple(workers.ends), record, links, tuple(tracks))
+
+
+def _server(
+    request: Request, scenario: Scenario, number: int, environment: simpy.Environment, record: Record
+) -> ServerSteps:
+    run, elements = request.settings.run, request.model.block_elements()
+    names = [ROOT_NAME] + [str(block) for block in range(1, len(elements))]
+    blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, elements, strict=True))
+    whole = Manifest(run.dtype, DEFAULT_CHUNK_ELEMENTS, blocks, request.settings.optimizer.name)
+    part = stripe(whole, request.cluster.servers).parts[number]
+    if len(part.blocks) != len(blocks):
+        raise ConfigError(f"servers: expected blocks large enough for all {request.cluster.servers}; use fewer servers")
+    try:
+        schedule = window_schedule(part, run.memory)
+    except MemoryBudgetError as error:
+        raise MemoryBudgetError(f"simulate: {error}") from None
+    return ServerSteps(
+        environment,
+        f"server {number + 1}",
+        request.cluster.server,
+        schedule,
+        _sizes(request, [block.elements for block in part.blocks]),
+        request.cluster.server.link_rate * GOODPUT_SHARE.value,
+        scenario.order,
+        record,
+    )
+
+
+def _sizes(request: Request, elements: list[int]) -> Sizes:
+    element = 4 if request.settings.run.dtype == "float32" else 2
+    gradient = GRADIENT_BYTES.get(request.form, element)
+    return Sizes(
+        tuple(float(element * count) for count in elements),
+        tuple(float(gradient * count) for count in elements),
+        tuple(elements),
+    )
+
+
+def _seconds(request: Request) -> BlockSeconds:
+    run = request.settings.run
+    kernels = Kernels(float32=run.dtype == "float32")
+    variant = Variant(kernels=kernels, checkpoint=run.checkpoint, micro_batch=run.micro_batch)
+    layer, head = layer_times(request.model, request.cluster, request.rows, variant)
+    again = layer.forward if run.checkpoint else 0.0
+    return BlockSeconds(layer.forward, layer.backward + again, head.forward + head.backward)

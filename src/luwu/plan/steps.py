@@ -1,0 +1,64 @@
+"""The parts of a step's time, whoever computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from luwu.plan.models import ModelShape
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of a step in which several things go on at once; it lasts as long as it must."""
+
+    name: str
+    seconds: float
+    parts: Mapping[str, float]
+    """what goes on, and how long each would take alone"""
+
+    @property
+    def binds(self) -> str:
+        """What takes the longest."""
+        return max(self.parts, key=lambda name: self.parts[name]) if self.parts else self.name
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One optimizer step of every worker on ``rows`` sequences."""
+
+    system: str
+    rows: int
+    phases: tuple[Phase, ...]
+    link_bytes: Mapping[str, float] = field(default_factory=dict)
+    """bytes a step by link and direction, such as "worker, down" """
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def binds(self) -> str:
+        """What takes the longest part of the longest phase."""
+        longest = max(self.phases, key=lambda phase: phase.seconds)
+        return f"{longest.binds} in {longest.name}"
+
+    def part(self, name: str) -> float:
+        """How long one thing would take alone, over all phases."""
+        return sum(phase.parts.get(name, 0.0) for phase in self.phases)
+
+    @property
+    def hidden_share(self) -> float:
+        """The part of all traffic's and disks' time that something else hides."""
+        compute = self.part("compute")
+        others = sum(sum(phase.parts.values()) for phase in self.phases) - compute
+        return 1.0 if others <= 0 else max(0.0, min(1.0, 1 - (self.seconds - compute) / others))
+
+    def tokens_per_second(self, model: ModelShape) -> float:
+        """Of one worker."""
+        return self.rows * model.sequence / self.seconds
+
+    def utilisation(self, model: ModelShape, peak_flops: float, *, recompute: bool) -> float:
+        """Share of a worker's peak; with recompute its flop count too, as papers that checkpoint often do."""
+        return self.tokens_per_second(model) * model.step_flop_per_token(recompute=recompute) / peak_flops

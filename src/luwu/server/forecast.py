@@ -1,0 +1,86 @@
+"""What servers and their stores would take for a model that is not there yet, by the rules that they themselves use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from luwu import _native
+from luwu.fabric.blocks import block_specs
+from luwu.fabric.striping import stripe
+from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Bytes of each server (all have nearly the same: of the largest), and of a step's disk traffic over all of them.
+
+    ``minimum_bytes`` is the smallest memory budget; ``memory_bytes`` is what is used of the budget, divided into
+    ``window_bytes`` of parameters, ``pinned_state_bytes`` and ``state_buffer_bytes`` of states, and ``arena_bytes`` of
+    gradients. ``parameters_read_bytes`` are of one pass over the model.
+    """
+
+    file_bytes: tuple[int, ...]
+    minimum_bytes: int
+    memory_bytes: int
+    window_bytes: int
+    pinned_state_bytes: int
+    state_buffer_bytes: int
+    arena_bytes: int
+    parameters_read_bytes: int
+    states_read_bytes: int
+    written_bytes: int
+
+
+def forecast(
+    block_elements: Sequence[int],
+    *,
+    dtype: str,
+    optimizer: str,
+    folders: int,
+    memory_bytes: int,
+    workers: int,
+    servers: int = 1,
+    summed: bool = False,
+) -> Forecast:
+    """Lay a model out and divide a memory budget, without a disk.
+
+    Args:
+        block_elements: of the root, then of every other block, padding included; all are trained.
+        dtype: of the parameters, float32 or bfloat16.
+        optimizer: its kind in manifests, such as adamw.
+        folders: that each server's store lies in.
+        memory_bytes: budget of each server; one below the minimum counts as that.
+        workers: of a step, which have their gradients in the server's memory.
+        servers: that share each block.
+        summed: gradients come over UDP, added up in float32 as if they were one worker's.
+
+    Raises:
+        ConfigError: the optimizer is not known, or a server would have nothing.
+    """
+    names = [ROOT_NAME] + [str(number) for number in range(1, len(block_elements))]
+    blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
+    whole = Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
+    largest = max(stripe(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
+    found = _native.plan_store(
+        block_specs(largest),
+        dtype,
+        DEFAULT_CHUNK_ELEMENTS,
+        optimizer,
+        folders,
+        memory_bytes,
+        1 if summed else workers,
+        summed,
+    )
+    return Forecast(
+        file_bytes=tuple(found["file_bytes"]),
+        minimum_bytes=found["minimum_bytes"],
+        memory_bytes=found["total_bytes"],
+        window_bytes=found["window_bytes"],
+        pinned_state_bytes=found["pinned_state_bytes"],
+        state_buffer_bytes=found["state_buffer_bytes"],
+        arena_bytes=found["arena_bytes"],
+        parameters_read_bytes=servers * found["parameters_read_bytes"],
+        states_read_bytes=servers * found["states_read_bytes"],
+        written_bytes=servers * found["written_bytes"],
+    )

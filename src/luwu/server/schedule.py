@@ -1,0 +1,20 @@
+"""The server's own decisions, for whoever plays a server through: what it has in memory, reads ahead and evicts."""
+
+from __future__ import annotations
+
+from luwu import _native
+from luwu.fabric.blocks import block_specs
+from luwu.store.manifest import Manifest
+
+WindowSchedule = _native.WindowSchedule
+
+
+def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
+    """The schedule of a server with this budget, whose workers are one to it, as over UDP.
+
+    Raises:
+        MemoryBudgetError: the budget is below what the model needs.
+    """
+    return WindowSchedule(
+        block_specs(manifest), manifest.dtype, manifest.chunk_elements, manifest.optimizer, memory_bytes
+    )

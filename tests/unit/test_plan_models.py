@@ -1,0 +1,116 @@
+"""The planner's models against the models themselves."""
+
+import json
+
+import pytest
+import torch
+
+from luwu.errors import ConfigError
+from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.plan.model_presets import MODELS, find_model, read_config
+from luwu.plan.models import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
+from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten
+
+CONFIGS = {
+    "gpt2": {"n_layer": 2, "n_embd": 96, "n_head": 4, "n_positions": 48, "vocab_size": 101},
+    "opt": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "ffn_dim": 160, "vocab_size": 101,
+        "max_position_embeddings": 48, "word_embed_proj_dim": 96,
+    },
+    "llama": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 160, "vocab_size": 101,
+    },
+    "qwen2": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 160, "vocab_size": 101, "tie_word_embeddings": True,
+    },
+    "mixtral": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 160, "vocab_size": 101, "num_local_experts": 4, "num_experts_per_tok": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_hugging_face_folder_has_as_many_parameters_as_the_model_it_describes(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | CONFIGS[kind]))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **CONFIGS[kind]))
+    shape = find_model(str(tmp_path))
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.layers == 2
+
+
+OTHERS = {
+    "qwen3": CONFIGS["llama"] | {"head_dim": 32},
+    "gpt_neox": {
+        "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 160,
+        "vocab_size": 101,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_parameters_of_other_kinds_are_counted_in_transformers_own_model(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | OTHERS[kind]))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **OTHERS[kind]))
+    shape = find_model(str(tmp_path))
+    assert shape.counted is not None
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_blocks_are_those_that_luwu_train_has():
+    with torch.device("meta"):
+        model = GPT(GPTConfig(layers=3, hidden=48, heads=4, seq=20, vocabulary=77))
+    modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Block)]
+    blocks = [block.elements for unit in flatten(model, modules) for block in unit.blocks]
+    assert gpt_shape(3, 48, 4, sequence=20, vocabulary=77, biases=False).block_elements() == blocks
+    assert BLOCK_ALIGNMENT_ELEMENTS == ALIGNMENT_ELEMENTS
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2", 124_439_808),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("llama-3.1-405b", 405_853_388_800),
+        ("qwen2.5-7b", 7_615_616_512),
+        ("mixtral-8x7b", 46_702_792_704),
+        ("175b", 174_604_468_224),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(name, parameters):
+    assert MODELS[name].parameters == parameters
+
+
+def test_a_mixture_passes_a_token_through_its_chosen_experts_alone():
+    model = MODELS["mixtral-8x7b"]
+    active = model.layers * model.active_layer_size + model.root_size
+    assert active == pytest.approx(12.9e9, rel=0.01)  # arXiv 2401.04088
+    assert model.forward_flop_per_token() < 2.2 * active
+
+
+def test_flop_are_counted_as_megatron_counts_them():
+    model = gpt_shape(96, 12288, 96, sequence=2048, vocabulary=51200)
+    layers, hidden, seq, vocabulary = 96, 12288, 2048, 51200
+    published = 96 * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + vocabulary / (16 * layers * hidden))
+    assert seq * model.step_flop_per_token(recompute=True) == pytest.approx(published, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[]", "expected an object"), ("{", "expected the config.json"), ('{"hidden_size": 0}', "num_attention_heads")],
+)
+def test_a_bad_config_is_refused_by_its_field(content, message, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_config(tmp_path)
+
+
+def test_an_unknown_model_names_those_near_it():
+    with pytest.raises(ConfigError, match=r"found 'llama-3-8b'; near it: llama-3\.1-8b"):
+        find_model("llama-3-8b")

@@ -1,0 +1,160 @@
+"""Simulated runs: against the plan, and against what stragglers, loss, servers and trees must do."""
+
+import itertools
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from luwu import _native
+from luwu.cli.main import app
+from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
+from luwu.plan.planning import make_plan
+from luwu.plan.requests import Choices, make_request
+from luwu.plan.simulation.output import as_json, write_trace
+from luwu.plan.simulation.run import Scenario, simulate
+from luwu.plan.simulation.tree import Links
+
+
+def play(scenario=None, **choices):
+    chosen = Choices(**({"model": "opt-1.3b", "form": "int16"} | choices))
+    return simulate(make_request(chosen), scenario or Scenario())
+
+
+@pytest.mark.parametrize("model", ["opt-13b", "175b"])
+@pytest.mark.parametrize("memory", ["60GB", "400GB"])
+def test_a_simulated_step_takes_what_the_plan_says(model, memory):
+    request = make_request(Choices(model=model, memory=memory, form="int16"))
+    assert simulate(request, Scenario(steps=2)).step_seconds == pytest.approx(make_plan(request).step.seconds, rel=0.05)
+
+
+def test_later_steps_are_alike_and_faster_than_the_first_which_foretells_nothing():
+    steps = as_json(play(Scenario(steps=4), memory="4GB"))["steps"]
+    assert steps[0] > steps[1]
+    assert steps[2] == pytest.approx(steps[3])
+
+
+def test_a_step_sends_every_block_down_twice_and_up_once_but_for_the_turn_and_the_root():
+    played = play()
+    count = {
+        track: sum(
+            span.start >= played.last_begin for span in played.record.spans if span.track == f"server 1: {track}"
+        )
+        for track in ("2 push", "3 pull")
+    }
+    assert count == {"2 push": 24 + 23 + 1, "3 pull": 25}
+
+
+def test_what_one_line_carries_comes_one_after_the_other():
+    played = play(memory="4GB")
+    for track in ("server 1: 1 read", "server 1: 2 push", "server 1: 3 pull", "server 1: 5 update", "slowest worker"):
+        spans = sorted((span.start, span.end) for span in played.record.spans if span.track == track)
+        assert spans, track
+        assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans)), track
+
+
+def test_everybody_waits_for_a_straggler():
+    usual, slow = play(batch=8 * 64), play(Scenario(stragglers=1, slowdown=2), batch=8 * 64)
+    assert slow.step_seconds == pytest.approx(2 * usual.step_seconds, rel=0.05)
+    one = make_request(Choices(model="opt-1.3b"))
+    with pytest.raises(ConfigError, match="at most the 8 workers, found 9"):
+        simulate(one, Scenario(stragglers=9))
+
+
+def test_loss_costs_time_and_a_seed_repeats_it():
+    seconds = [play(Scenario(loss=loss), batch=8).step_seconds for loss in (0.0, 0.01, 0.1)]
+    assert seconds[0] < seconds[1] < seconds[2]
+    again = [play(Scenario(loss=0.1, seed=seed), batch=8).step_seconds for seed in (0, 0, 1)]
+    assert again[0] == again[1] == seconds[2] != again[2]
+
+
+def test_servers_share_what_disks_take():
+    one, two = (play(model="opt-13b", servers=servers, disks=2, batch=8).step_seconds for servers in (1, 2))
+    assert one == pytest.approx(2 * two, rel=0.1)
+
+
+def test_layer_order_is_slower_where_the_server_binds():
+    step, layer = (play(Scenario(order=order), batch=8, disks=96).step_seconds for order in ("step", "layer"))
+    assert layer > 1.05 * step
+
+
+def test_a_hundred_thousand_workers_hang_on_a_tree_and_wait_a_little_longer():
+    few, many = (play(Scenario(steps=2), workers=workers, batch=16 * workers) for workers in (31, 100_000))
+    assert (few.links.levels, many.links.levels) == (1, 4)
+    assert many.links.switches == 3226 + 105 + 4 + 1
+    assert few.step_seconds < many.step_seconds < 1.02 * few.step_seconds
+
+
+def test_a_tree_has_levels_enough_for_its_workers():
+    for workers, fan_in, levels in ((1, 4, 1), (4, 4, 1), (5, 4, 2), (16, 4, 2), (17, 4, 3)):
+        assert Links(workers, 1e9, fan_in).levels == levels
+    with pytest.raises(ConfigError, match="at least 2 children"):
+        Links(8, 1e9, 1)
+    with pytest.raises(ConfigError, match="less than 1, found 1"):
+        Links(8, 1e9, 4, loss=1.0)
+
+
+def test_a_budget_that_the_server_would_refuse_is_refused():
+    with pytest.raises(MemoryBudgetError, match="needs at least"):
+        play(memory="1MB")
+
+
+def window_schedule(blocks):
+    """A schedule of equal blocks behind a root, in the smallest budget that can work: four slots."""
+    specs = [_native.BlockSpec("<root>", 2048, True, True)]
+    specs += [_native.BlockSpec(str(number), 1 << 20, True, False) for number in range(1, blocks)]
+    least = _native.plan_store(specs, "bfloat16", 1 << 18, "adamw", 1, 0, 1)["minimum_bytes"]
+    return _native.WindowSchedule(specs, "bfloat16", 1 << 18, "adamw", least)
+
+
+def test_the_schedule_reads_ahead_along_the_recorded_pass_and_evicts_by_next_use():
+    schedule = window_schedule(12)
+    order = [0, *range(1, 12), *range(10, 0, -1)]
+    read = []
+    for _ in range(2):
+        schedule.begin_step()
+        read = []
+        while (block := schedule.place_ahead()) is not None:
+            read.append(block)
+            schedule.read_done(block)
+        for block in order:
+            schedule.pulled(block)
+            if schedule.absent(block):
+                assert schedule.place(block)
+                schedule.read_done(block)
+                read.append(block)
+            schedule.hold(block)
+            if block:
+                schedule.unhold(block)
+            while (ahead := schedule.place_ahead()) is not None:
+                read.append(ahead)
+                schedule.read_done(ahead)
+        schedule.unhold(0)
+        schedule.end_step()
+    with pytest.raises(StepOrderError, match="block 3 was given back, but nobody holds it"):
+        schedule.unhold(3)
+    assert read[:5] == sorted(read[:5])  # ahead, in the order of forward
+    assert len(read) < len(order)  # the turn finds the last blocks still there
+    assert max(read.count(block) for block in range(1, 12)) <= 2
+
+
+def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
+    trace, picture = tmp_path / "run.json", tmp_path / "run.svg"
+    arguments = ["simulate", "--model", "opt-1.3b", "--trace", str(trace), "--picture", str(picture)]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "server 1: 6 write" in shown.output
+    assert "slowest worker" in picture.read_text()
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert {"server 1: 2 push", "slowest worker"} <= names
+    assert all(event["dur"] > 0 and event["tid"] >= 1 for event in events if event["ph"] == "X")
+    told = json.loads(CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--json"]).output)
+    assert told["steps"][-1] == told["step_seconds"]
+
+
+def test_what_cannot_be_written_or_played_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"trace: .*cannot be written"):
+        write_trace(play(), tmp_path / "missing" / "run.json")
+    refused = CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--order", "random"])
+    assert refused.exit_code == 2
