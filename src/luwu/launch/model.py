@@ -35,6 +35,11 @@ class RunModel:
     device: torch.device
 
     @property
+    def tiles_logits(self) -> bool:
+        """Whether losses are known to be computed without the logits of a whole batch."""
+        return self.predict.tiled if isinstance(self.predict, CausalForward) else True
+
+    @property
     def longest(self) -> int | None:
         """Tokens of the longest text that the model can see; None: it does not say."""
         if isinstance(self.module, GPT):
