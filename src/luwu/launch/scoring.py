@@ -62,7 +62,8 @@ def score(
         on_progress: called with sequences done and in all.
 
     Raises:
-        ConfigError: sequences are longer than the model can see. DataError: the text is shorter than one.
+        ConfigError: sequences are longer than the model can see. DataError: the text is shorter than one, or has
+            tokens that the model does not know.
     """
     longest = model.longest
     if longest is not None and seq > longest:
@@ -72,6 +73,7 @@ def score(
             f"data: expected at least {seq + 1} tokens for sequences of {seq}, found {len(text)}; use more text or a "
             "smaller --seq"
         )
+    model.check_tokens(text)
     begun = time.perf_counter()
     loss_sum, measured = measure(
         model.predict,
