@@ -17,9 +17,10 @@ from tests.integration.test_network import contents
 from tests.integration.test_network_servers import LostError, lose_a_step, same_as_one, servers, url_of
 from tests.integration.test_sessions import equal
 from tests.integration.udp import Join, local_server, remote, train, udp_tree
+from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
-from luwu.errors import LuwuError, StepOrderError
+from luwu.errors import ConfigError, LuwuError, StepOrderError
 from luwu.store.folders import open_reader
 
 WORKERS = 2
@@ -166,3 +167,71 @@ def test_a_run_clips_in_all_steps_or_in_none(tmp_path: Path) -> None:
         worker.max_grad_norm = 1.0
         with pytest.raises(StepOrderError, match="give every step one or none"):
             worker.step()
+
+
+def tiny() -> Tiny:
+    torch.manual_seed(0)
+    return Tiny(depth=2)
+
+
+def clipped_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int, factor: float = 1.0) -> float:
+    loss = loss_of(model, step)
+    (factor * loss).backward()
+    optimizer.step()
+    return loss.item()
+
+
+def plain_norm(model: torch.nn.Module, step: int) -> float:
+    """The norm of the step's gradient by torch, at the values that the model has now."""
+    twin = tiny()
+    twin.load_state_dict(luwu.full_state_dict(model))
+    loss_of(twin, step).backward()
+    return float(torch.nn.utils.get_total_norm([parameter.grad for parameter in twin.parameters()]))
+
+
+def test_states_of_eight_bits_are_clipped_as_torch_would(tmp_path: Path) -> None:
+    """Against the same optimizer without clipping, given gradients that torch's norm has scaled down."""
+    limit, found, expected = 0.5, [], []
+    with luwu.open(tmp_path / "clipped", memory="8MiB") as session:
+        model = luwu.parallelize(tiny(), session, [Block], optimizer=luwu.AdamW8bit)
+        optimizer = luwu.AdamW8bit(model, lr=1e-2, max_grad_norm=limit)
+        for step in range(STEPS):
+            found.append((clipped_step(model, optimizer, step), optimizer.last_grad_norm))
+    with luwu.open(tmp_path / "scaled", memory="8MiB") as session:
+        model = luwu.parallelize(tiny(), session, [Block], optimizer=luwu.AdamW8bit)
+        optimizer = luwu.AdamW8bit(model, lr=1e-2)
+        for step in range(STEPS):
+            norm = plain_norm(model, step)
+            expected.append((clipped_step(model, optimizer, step, min(1.0, limit / (norm + 1e-6))), norm))
+    assert all(norm > 1.2 * limit for _, norm in expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+
+
+def test_a_run_that_is_opened_again_may_clip_otherwise(tmp_path: Path) -> None:
+    """By another norm, or not at all, as torch does with the same limits; within an opened run there is one."""
+    limits = [0.5, 0.5, 0.25, None, None, 0.5]
+    twin = tiny()
+    plain = torch.optim.AdamW(twin.parameters(), lr=1e-2, foreach=False)
+    expected = []
+    for step, limit in enumerate(limits):
+        loss = loss_of(twin, step)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), limit or float("inf")).item()
+        plain.step()
+        plain.zero_grad()
+        expected.append((loss.item(), norm if limit else None))
+    found: list[tuple[float, float | None]] = []
+    for first, last in ((0, 2), (2, 3), (3, 5), (5, 6)):
+        with luwu.open(tmp_path, memory="8MiB") as session:
+            model = luwu.parallelize(tiny(), session, [Block])
+            assert session.step == first
+            optimizer = luwu.AdamW(model, lr=1e-2, max_grad_norm=limits[first])
+            for step in range(first, last):
+                found.append((clipped_step(model, optimizer, step), optimizer.last_grad_norm))
+            with pytest.raises(ConfigError, match="expected one for the model's life, found a second after"):
+                luwu.AdamW(model, lr=1e-2, max_grad_norm=9.0)
+    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in expected], rel=1e-5)
+    assert [norm is None for _, norm in found] == [limit is None for limit in limits]
+    norms = [[norm for _, norm in each if norm is not None] for each in (found, expected)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
