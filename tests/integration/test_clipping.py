@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
+from tests.integration.fabric_worker import GROUP, NumpyWorker, die_after, small_manifest
 from tests.integration.test_network import contents
 from tests.integration.test_network_servers import LostError, lose_a_step, same_as_one, servers, url_of
 from tests.integration.test_sessions import equal
@@ -91,7 +90,7 @@ def test_parameters_and_norms_are_those_of_torch(tmp_path: Path, way: str) -> No
         np.testing.assert_allclose(values, expected[number], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("limit", [LIMIT, 1.0, 1e6])
+@pytest.mark.parametrize("limit", [LIMIT, 1.0])
 def test_every_way_gives_the_same_bits_and_so_do_several_servers(tmp_path: Path, limit: float) -> None:
     found = []
     for way in ("local", "tcp", "udp"):
@@ -128,13 +127,6 @@ def test_never_clipping_has_the_bits_of_no_clipping(tmp_path: Path) -> None:
         assert all((norm is None) == (limit is None) for norm in norms[0])
     assert equal(contents(tmp_path / "none/store"), contents(tmp_path / "never/store"))
     assert equal(contents(tmp_path / "none/store"), contents(tmp_path / "measured/store"))
-
-
-def die_after(run: Path, steps: int) -> None:
-    """Train to this step in a process that embeds its server, and die in the moment at which it was answered."""
-    with luwu.open(run, memory="1MiB", rank=0, workers=1) as session:
-        clipped(1.0, steps)(NumpyWorker(session, small_manifest(blocks=20)))
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_run_that_is_killed_goes_on_with_the_same_bits_and_tells_where_it_stands(tmp_path: Path) -> None:
