@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from tests.integration.network import KEY, ServerProcess
 
+from luwu.server.server import LocalServer
+
 pytestmark = pytest.mark.slow
 
-STEPS = 100
+STEPS = 60
 MODEL = """
 [model]
 layers = 2
@@ -26,7 +28,7 @@ dropout = 0.1
 [data]
 validation_windows = 8
 [run]
-steps = 100
+steps = 60
 batch = 6
 memory = "64MiB"
 [sample]
@@ -128,7 +130,7 @@ def test_micro_batches_change_rounding_alone(folder):
 
 
 def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):
-    code, output, _ = finish(start(folder, "undisturbed"))
+    code, output, _ = finish(start(folder, "undisturbed", "--workers", "1"))
     assert code == 0
     assert f"this run is complete: {STEPS} of {STEPS} steps" in output
     assert validation(output) == undisturbed[1]
@@ -189,13 +191,10 @@ def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed
 
 
 def test_one_run_folder_has_one_user(folder):
-    process = start(folder, "shared", "--steps", "100000")
-    wait_for_steps(folder, "shared", 1)
-    code, _, error = finish(start(folder, "shared"))
+    with LocalServer(folder / "shared", [], 64 << 20, 1):
+        code, _, error = finish(start(folder, "shared"))
     assert code == 1
-    assert str(process.pid) in error
-    process.send_signal(signal.SIGINT)
-    assert finish(process)[0] == 130
+    assert str(os.getpid()) in error
 
 
 def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):

@@ -233,6 +233,12 @@ def test_a_head_that_is_a_block_and_autocast():
     luwu.AdamW(model)
     with pytest.warns(UserWarning, match="its head is a block of its own; leave it out of `blocks`"):
         assert torch.isfinite(model(**data()).loss)
+    model = build("bert")
+    expected = model(**data()).loss.item()
+    luwu.parallelize(luwu.tile_head(model), FakeSession(), ["cls"])  # with the head inside
+    luwu.AdamW(model)
+    with pytest.warns(UserWarning, match="its code uses all of them for"):
+        assert model(**data()).loss.item() == pytest.approx(expected, rel=1e-6)
     model = luwu.tile_head(build("llama"))
     with pytest.warns(UserWarning, match="autocast is on"), torch.autocast("cpu", torch.bfloat16):
         assert torch.isfinite(model(**data()).loss)

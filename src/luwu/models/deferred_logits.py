@@ -63,7 +63,7 @@ class DeferredLogits(Tensor):
         dtype: torch.dtype | None = None,
     ) -> DeferredLogits:
         """Make it."""
-        made: DeferredLogits = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: DeferredLogits = Tensor._make_wrapper_subclass(
             cls, (*hidden.shape[:-1], weight.size(0)), dtype=dtype or hidden.dtype, device=hidden.device
         )
         made._hidden = hidden
@@ -88,7 +88,9 @@ class DeferredLogits(Tensor):
         return function(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Refuse what has come around `__torch_function__`: autograd would not know of it."""
         raise TypeError(f"{function}: expected a tensor with values, found logits that are deferred")
 
@@ -137,7 +139,7 @@ class DeferredLogits(Tensor):
     ) -> Tensor | None:
         """Take the arguments of torch's."""
         of_classes = self.dim() == 2 and targets.dim() == 1 and targets.dtype == torch.int64
-        if not of_classes or not (weight is size_average is reduce is None):
+        if not of_classes or any(each is not None for each in (weight, size_average, reduce)):
             return None
         kind: Literal["mean", "sum"]
         if reduction == "mean":

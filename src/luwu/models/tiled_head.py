@@ -95,8 +95,9 @@ class TiledForward:
     @contextmanager
     def _deferring(self) -> Iterator[None]:
         """Around a forward that makes a loss: the head gives `DeferredLogits`."""
-        head = cast(nn.Module, _head_of(self._model))
-        reason = _why_not(head) or "its forward does not call the head"
+        head = cast(nn.Linear, _head_of(self._model))
+        why_not = _why_not(head)
+        reason = why_not or "its forward does not call the head"
         before = head.__dict__.get("forward")
 
         def note(name: str) -> None:
@@ -111,7 +112,7 @@ class TiledForward:
             reason = ""
             return DeferredLogits(hidden, head.weight, head.bias, note)
 
-        if _why_not(head) is None:
+        if why_not is None:
             object.__setattr__(head, "forward", defer)
         try:
             yield
