@@ -15,7 +15,7 @@ from tests.integration.network import KEY, ServerProcess
 
 from luwu.server.server import LocalServer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
 
 STEPS = 60
 MODEL = """
