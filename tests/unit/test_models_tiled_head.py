@@ -25,6 +25,7 @@ from transformers import (
 
 import luwu
 from luwu.errors import ConfigError
+from luwu.models.deferred_logits import DeferredLogits
 from luwu.models.language import CausalForward
 from luwu.worker import tiled_loss
 
@@ -183,6 +184,34 @@ class Inventive(LlamaForCausalLM):
         output.logits.mul_(2.0)
         loss = None if labels is None else self.loss_function(output.logits, labels, self.config.vocab_size)
         return output.__class__(loss=loss, logits=output.logits)
+
+
+def test_deferred_logits_are_a_tensor_like_any_other():
+    """Whatever is done to them, in place and through views too, has the result that it has of the logits."""
+    torch.manual_seed(3)
+    head, hidden = nn.Linear(4, 6), torch.randn(2, 3, 4)
+
+    def written(logits: Tensor) -> Tensor:
+        flat, scaled = logits.float().view(-1, 6), logits * 2
+        flat[:, 1] = 5.0
+        return torch.stack([logits.flatten(0, 1), flat, scaled.view(6, 6)])
+
+    for use in (
+        written,
+        lambda logits: logits.argmax(-1),
+        lambda logits: logits.view(2, 3, 2, 3).sum(1),
+        lambda logits: logits.transpose(0, 1).contiguous().tanh() / torch.arange(1, 7),
+        lambda logits: torch.cat([logits, 1.0 - logits]).to(torch.bfloat16),
+        lambda logits: nn.functional.cross_entropy(logits.view(-1, 6), torch.ones(6, 6) / 6),
+        lambda logits: nn.functional.cross_entropy(logits.view(-1, 6), torch.arange(6), torch.arange(6.0)),
+        lambda logits: nn.functional.cross_entropy(logits.view(-1, 6), torch.arange(6), reduction="none"),
+        lambda logits: nn.functional.cross_entropy((3 * logits).bfloat16().float().view(-1, 6), torch.arange(6)),
+        lambda logits: nn.functional.cross_entropy(logits.reshape(6, 6).to(torch.float64) / 2, torch.arange(6)),
+        lambda logits: torch.tensor([*logits.shape, logits.dim(), logits.size(-1), logits.numel(), len(logits)]),
+    ):
+        found = use(DeferredLogits(hidden, head.weight, head.bias, lambda name: None))
+        assert not isinstance(found, DeferredLogits)
+        torch.testing.assert_close(found, use(head(hidden)))
 
 
 def with_replaced_forward(model: nn.Module) -> nn.Module:

@@ -51,6 +51,7 @@ class DeferredLogits(Tensor):
     _hidden: Tensor
     _on_whole: Callable[[str], None]
     _transforms: tuple[Transform, ...]
+    _viewed: DeferredLogits | None  # of which it is a view
     _whole: Tensor | None
 
     def __new__(
@@ -70,6 +71,7 @@ class DeferredLogits(Tensor):
         made._head = weight, bias
         made._on_whole = on_whole
         made._transforms = transforms
+        made._viewed = None
         made._whole = None
         return made
 
@@ -80,7 +82,7 @@ class DeferredLogits(Tensor):
         if function in _KNOWN_BEFORE:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
-        if args and isinstance(args[0], DeferredLogits) and args[0]._whole is None:
+        if args and isinstance(args[0], DeferredLogits) and args[0].whole is None:
             found = args[0]._deferred(function, args[1:], kwargs)
             if found is not None:
                 return found
@@ -97,6 +99,8 @@ class DeferredLogits(Tensor):
     @property
     def whole(self) -> Tensor | None:
         """All logits, if something has needed them."""
+        if self._whole is None and self._viewed is not None and self._viewed.whole is not None:
+            self._whole = self._viewed.whole.view(self.shape)
         return self._whole
 
     def _deferred(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -110,11 +114,16 @@ class DeferredLogits(Tensor):
         return None
 
     def _reshaped(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        like = function(torch.empty(self.shape, dtype=self.dtype, device="meta"), *args, **kwargs)
-        if like.shape[-1:] != self.shape[-1:] or like.dtype != self.dtype:
+        now = torch.empty(self.shape, dtype=self.dtype, device="meta")
+        then = function(now, *args, **kwargs)
+        if then is now:
+            return self
+        if then.shape[-1:] != self.shape[-1:] or then.dtype != self.dtype:
             return None
-        hidden = self._hidden.reshape(*like.shape[:-1], self._hidden.size(-1))
-        return DeferredLogits(hidden, *self._head, self._on_whole, self._transforms, self.dtype)
+        hidden = self._hidden.reshape(*then.shape[:-1], self._hidden.size(-1))
+        view = DeferredLogits(hidden, *self._head, self._on_whole, self._transforms, self.dtype)
+        view._viewed = self
+        return view
 
     def _transformed(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         if not all(isinstance(each, (int, float, torch.dtype)) for each in (*args, *kwargs.values())):
@@ -124,8 +133,11 @@ class DeferredLogits(Tensor):
             result: Tensor = function(logits, *args, **kwargs)
             return result
 
-        dtype = transform(torch.empty(0, dtype=self.dtype)).dtype
-        return DeferredLogits(self._hidden, *self._head, self._on_whole, (*self._transforms, transform), dtype)
+        now = torch.empty(0, dtype=self.dtype)
+        then = transform(now)
+        if then is now:  # such as float() of float32
+            return self
+        return DeferredLogits(self._hidden, *self._head, self._on_whole, (*self._transforms, transform), then.dtype)
 
     def _cross_entropy(
         self,
@@ -164,11 +176,14 @@ class DeferredLogits(Tensor):
         return reduce(lambda found, transform: transform(found), self._transforms, logits)
 
     def _compute(self, function: Any) -> Tensor:
-        """Compute all logits, once, so that what is written to them stays."""
-        if self._whole is None:
+        """Compute all logits, once for them and all views of them, so that what is written to them stays."""
+        if self._viewed is not None:
+            self._viewed._compute(function)
+        elif self._whole is None:
             self._on_whole(_name(function))
             self._whole = self._transform(functional.linear(self._hidden, *self._head))
-        return self._whole
+        assert self.whole is not None
+        return self.whole
 
 
 def _name(function: Any) -> str:

@@ -22,6 +22,7 @@ _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32."""
 
 Transform = Callable[[Tensor], Tensor]
+"""What is done to logits [rows, classes] before their loss is taken."""
 
 
 def tiled_cross_entropy(
