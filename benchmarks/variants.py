@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.unit.model_families import batch, make
+from tests.unit.model_families import CAUSAL, batch, make
 from transformers import logging
 
 FROZEN = ("embed", "wte", "wpe", "shared", "bn1", "conv1.", ".0.")
@@ -36,6 +36,11 @@ def build(variant: str) -> nn.Module:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(not any(part in name for part in FROZEN))
     return model
+
+
+def is_causal(variant: str) -> bool:
+    """Whether it is a causal language model."""
+    return variant.partition(" ")[0] in CAUSAL
 
 
 def losses(

@@ -1,5 +1,7 @@
 """luwu's side of `parity_models`: one store after another, each opened in this process or by rank 0 for all ranks.
 
+Causal language models compute their losses in tiles, as `luwu train` has them do.
+
 Settings: folder, variants, steps, max_grad_norm.
 """
 
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from child import serve, settings, take_stdout
-from variants import ADAMW, build, losses
+from variants import ADAMW, build, is_causal, losses
 
 import luwu
 
@@ -19,6 +21,8 @@ def train(wanted: dict[str, Any], variant: str) -> list[float]:
     """The losses of one variant."""
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     model = build(variant)
+    if is_causal(variant):
+        luwu.tile_head(model)
     with luwu.open(Path(wanted["folder"], variant.replace(" ", "-")), memory="256MiB") as session:
         luwu.parallelize(model, session)
         optimizer = luwu.AdamW(model, **ADAMW, max_grad_norm=wanted["max_grad_norm"])

@@ -9,7 +9,7 @@ namespace luwu::bindings {
 
 namespace {
 
-constexpr std::array<std::pair<ErrorKind, const char*>, 11> kClassNames{{
+constexpr std::array<std::pair<ErrorKind, const char*>, 12> kClassNames{{
     {ErrorKind::io, "StoreError"},
     {ErrorKind::no_space, "StoreSpaceError"},
     {ErrorKind::permission, "StorePermissionError"},
@@ -21,6 +21,7 @@ constexpr std::array<std::pair<ErrorKind, const char*>, 11> kClassNames{{
     {ErrorKind::worker_lost, "WorkerLostError"},
     {ErrorKind::server, "ServerError"},
     {ErrorKind::invalid, "ConfigError"},
+    {ErrorKind::empty, "StoreEmptyError"},
 }};
 
 const char* class_name(ErrorKind kind) {

@@ -207,7 +207,7 @@ std::span<std::byte> LinkLane::place_of(const Frame& answer) {
 
 void LinkLane::take_failure(Channel& channel, FrameReader& reader, const Frame& frame) const {
     if (frame.bytes == 0 || frame.bytes > kMostFailureBytes ||
-        frame.block > static_cast<std::uint32_t>(ErrorKind::invalid)) {
+        frame.block > static_cast<std::uint32_t>(kLastErrorKind)) {
         throw Dropped(Drop::malformed);
     }
     std::string text(frame.bytes, '\0');

@@ -50,6 +50,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
         blocks_[block].gradients.assign(settings_.workers, nullptr);
         blocks_[block].segments = {{layout_.shape().blocks[block].elements, 0}};
     }
+    initialised_ = store_.initialised();
     stats_.step = store_.committed().step;
     stats_.attempts = store_.committed().attempts;
     stats_.rolled_back = store_.committed().rolled_back;
@@ -110,6 +111,13 @@ void Pipeline::finish_initialise() {
     store::CommitRecord record;
     record.counts.assign(blocks_.size(), 0);
     store_.commit(std::move(record));
+    const std::lock_guard lock(mutex_);
+    initialised_ = true;
+}
+
+bool Pipeline::has_values() {
+    if (!initialised_) fail_locked(store_.no_values());
+    return initialised_;
 }
 
 void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) {
@@ -155,7 +163,7 @@ Error Pipeline::left_too_early() const {
 
 void Pipeline::pull(std::uint32_t worker, std::uint32_t block, Reply reply) {
     const std::lock_guard lock(mutex_);
-    if (failure_) return reply({false, 0});
+    if (failure_ || !has_values()) return reply({false, 0});
     pass_.pulled(worker, block);
     if (blocks_[block].gradients[worker] != nullptr) {
         fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " pulled block '" +
@@ -169,7 +177,7 @@ void Pipeline::pull(std::uint32_t worker, std::uint32_t block, Reply reply) {
 
 void Pipeline::read(std::uint32_t block, Reply reply) {
     const std::lock_guard lock(mutex_);
-    if (failure_) return reply({false, 0});
+    if (failure_ || !has_values()) return reply({false, 0});
     hand_out(block, std::move(reply));
 }
 
@@ -284,7 +292,7 @@ void Pipeline::deliver(std::uint32_t block, const Reply& reply) {
 
 void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply) {
     const std::lock_guard lock(mutex_);
-    if (failure_) return reply({false, 0});
+    if (failure_ || !has_values()) return reply({false, 0});
     Block& entry = blocks_[block];
     if (entry.gradients[worker] != nullptr || !begun_[worker]) {
         fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " pushed block '" +

@@ -160,6 +160,7 @@ class Pipeline {
     // All below are called with mutex_ held unless they say otherwise.
     [[nodiscard]] std::uint64_t block_bytes(std::uint32_t block) const;
     [[nodiscard]] kernels::Dtype gradient_dtype() const;
+    [[nodiscard]] bool has_values();  // else the run fails
     [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
     // The block's update will not be needed.
@@ -258,6 +259,7 @@ class Pipeline {
     double squares_ = kNoSquares;  // of this step, once known
     bool speculates_ = false;      // this step is updated as if it were not clipped
     bool speculates_next_ = false;
+    bool initialised_ = false;                    // the store has values
     std::vector<bool> begun_;                     // per worker
     std::optional<std::uint32_t> left_;           // a worker that makes no more steps
     std::deque<std::uint32_t> waiting_blocks_;    // wanted, no place in the window yet

@@ -274,6 +274,12 @@ Error ChunkStore::damaged(const ChunkPlace& place, std::uint64_t count, std::uin
                                     "): the checksum is wrong; the disk returned other bytes than were written"};
 }
 
+Error ChunkStore::no_values() const {
+    return {ErrorKind::empty, "the store at " + folders_[0] +
+                                  " has no values yet: expected first values before anything is read; train or import "
+                                  "into it first"};
+}
+
 Error ChunkStore::failed(const IoRequest& request, const ChunkPlace& place) const {
     const bool reading = request.operation == IoRequest::Operation::read;
     return system_error(reading ? "read" : "write",

@@ -23,6 +23,7 @@ class ChunkStore {
 
     // False from creation until the first commit: then the initial values are not complete and must be written again.
     [[nodiscard]] bool initialised() const { return committed_.sequence > 0; }
+    [[nodiscard]] Error no_values() const;  // of a store that is not initialised
     [[nodiscard]] const CommitRecord& committed() const { return committed_; }
     // The commit before, if its record is there: what go_back() returns to. Until the next update all of it is there.
     [[nodiscard]] const std::optional<CommitRecord>& before() const { return before_; }

@@ -18,7 +18,10 @@ enum class ErrorKind {
     worker_lost,    // a worker ended without leaving
     server,         // the server failed or is gone
     invalid,        // an argument cannot be used
+    empty,          // a store's values are asked for before it has any
 };
+
+inline constexpr ErrorKind kLastErrorKind = ErrorKind::empty;
 
 class Error : public std::runtime_error {
   public:

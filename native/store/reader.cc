@@ -40,6 +40,7 @@ std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& plac
 }  // namespace
 
 ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool with_states) {
+    if (!store.initialised()) throw store.no_values();
     const std::uint64_t count = store.committed().counts[place.block];
     const std::uint64_t bytes = place.elements * store.layout().parameter_size();
     const AlignedBuffer record(place.record_bytes());

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from luwu.fabric.local import open
     from luwu.fabric.remote import connect
     from luwu.fabric.session import Session
+    from luwu.models.tiled_head import tile_head
     from luwu.optim.adagrad import Adagrad
     from luwu.optim.adam import Adam
     from luwu.optim.adamw import AdamW
@@ -35,6 +36,7 @@ __all__ = [
     "no_sync",
     "open",
     "parallelize",
+    "tile_head",
     "tiled_cross_entropy",
 ]
 
@@ -53,6 +55,7 @@ _PLACES = {
     "no_sync": "luwu.worker.accumulation",
     "open": "luwu.fabric.local",
     "parallelize": "luwu.worker.parallelize",
+    "tile_head": "luwu.models.tiled_head",
     "tiled_cross_entropy": "luwu.worker.tiled_loss",
 }
 

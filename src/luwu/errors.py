@@ -14,6 +14,7 @@ __all__ = [
     "ServerError",
     "StepOrderError",
     "StoreCorruptError",
+    "StoreEmptyError",
     "StoreError",
     "StoreFormatError",
     "StoreLockedError",
@@ -42,6 +43,10 @@ class ManifestMismatchError(LuwuError):
 
 class StoreCorruptError(LuwuError):
     """When a store's file is truncated or its checksum is wrong; the message names the file and the offset."""
+
+
+class StoreEmptyError(LuwuError):
+    """When a store's values are asked for before it has any: nothing was trained or imported into it yet."""
 
 
 class StoreError(LuwuError):

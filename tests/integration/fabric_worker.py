@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from luwu.fabric.local import open as open_embedded
 from luwu.fabric.session import Session
 from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
 
@@ -98,3 +102,13 @@ class NumpyWorker:
         committed = self.endpoint.wait(self.endpoint.commit()) == 1
         self.session.count_step(committed)
         return committed
+
+
+def die_after(run: Path, steps: int) -> None:
+    """Train with clipping to this step, the server being in this process, and die when it was answered."""
+    with open_embedded(run, memory="1MiB", rank=0, workers=1) as session:
+        worker = NumpyWorker(session, small_manifest(blocks=20))
+        worker.max_grad_norm = 1.0
+        while session.step < steps:
+            assert worker.step()
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.integration.udp import remote, udp_tree
 
 import luwu
-from luwu.errors import LuwuError, StoreCorruptError, StoreFormatError, StoreSpaceError
+from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
 from luwu.fabric.session import Session
+from luwu.store.folders import open_reader
 
 MEMORY = 64 << 20
 COMMIT_SLOT_BYTES = 4096
@@ -113,6 +116,29 @@ def _swapped(folders: list[Path]) -> list[Path]:
     for name in ("manifest.json", "commit.luwu"):
         shutil.copy(folders[0] / name, folders[1] / name)
     return folders[::-1]
+
+
+@contextmanager
+def opened(way: str, folder: Path) -> Iterator[Session]:
+    """A session of the only worker, over shared memory or TCP; the store is `folder`/store."""
+    if way == "local":
+        with luwu.open(folder, memory=MEMORY) as session:
+            yield session
+        return
+    with udp_tree(folder / "store", 1, transport="tcp") as url, remote(url, 1)(0) as session:
+        yield session
+
+
+@pytest.mark.parametrize("way", ["local", "tcp"])
+def test_a_store_that_was_made_and_never_written_says_so(tmp_path: Path, way: str) -> None:
+    with pytest.raises(StoreEmptyError, match=r"store has no values yet: expected first values before"):
+        with opened(way, tmp_path) as session:
+            assert session.attach(small_manifest())
+            session.endpoint.wait(session.endpoint.pull(0))
+    reader, _ = open_reader([tmp_path / "store"])
+    with pytest.raises(StoreEmptyError, match="no values yet"):
+        reader.read_block(0)
+    assert train_on(tmp_path).step == 1
 
 
 def test_a_creation_that_was_cut_short_is_done_again(run: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import ServerProcess
 from tests.integration.test_network import contents
-from tests.integration.udp import local_server, remote, train, udp_server, udp_switch
+from tests.integration.udp import in_threads, local_server, remote, train, udp_server, udp_switch
 
-from luwu.errors import LuwuError, ManifestMismatchError, ServerError
+from luwu.errors import LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.striping import stripe
 from luwu.server.network import NetworkServer
@@ -180,9 +180,18 @@ def test_a_server_that_was_lost_before_it_had_values_gets_them(tmp_path: Path) -
 
 
 def refusal(url: str) -> str:
-    with pytest.raises(ManifestMismatchError) as caught:
-        train(remote(url, WORKERS), WORKERS, lambda worker: worker.step())
-    return str(caught.value)
+    found = []
+
+    def ask(rank: int) -> None:
+        with suppress(WorkerLostError):  # the other one has been refused, and is gone, before this one asked
+            try:
+                with remote(url, WORKERS)(rank) as session:
+                    NumpyWorker(session, small_manifest()).step()
+            except ManifestMismatchError as error:
+                found.append(str(error))
+
+    in_threads(WORKERS, ask)
+    return found[0]
 
 
 def test_servers_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:

@@ -194,6 +194,19 @@ def test_a_store_is_read_in_the_blocks_and_the_dtype_of_its_import(llama, folder
     assert code == 0, error
 
 
+def test_another_models_tokenizer_is_told(llama, folder, tmp_path):
+    smaller = LlamaConfig.from_pretrained(llama[0] / "llama", vocab_size=40, eos_token_id=2)
+    AutoModelForCausalLM.from_config(smaller).save_pretrained(tmp_path / "in")
+    (tmp_path / "in/tokenizer.json").write_bytes((llama[0] / "llama/tokenizer.json").read_bytes())
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    for arguments in (
+        ["eval", "--data", folder / "stories", "--seq", 16],
+        ["generate", "--prompt", "hen", "--length", 3],
+    ):
+        code, _, error = luwu(arguments[0], tmp_path / "store", *arguments[1:])
+        assert code == 2 and "tokenizer: expected tokens below 40, as many as the model has, found " in error, error
+
+
 def test_a_store_that_is_in_use_says_what_to_do(folder):
     with find_readable([folder / "run"]).open():
         code, _, error = luwu("generate", folder / "run")

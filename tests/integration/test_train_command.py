@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from tests.integration.network import KEY, ServerProcess
 
-pytestmark = pytest.mark.slow
+from luwu.server.server import LocalServer
 
-STEPS = 40
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
+
+STEPS = 60
 MODEL = """
 [model]
 layers = 2
@@ -26,7 +28,7 @@ dropout = 0.1
 [data]
 validation_windows = 8
 [run]
-steps = 40
+steps = 60
 batch = 6
 memory = "64MiB"
 [sample]
@@ -85,12 +87,6 @@ def losses(folder, run):
     return [(row["step"], row["attempt"], row["loss"], row["lr"]) for row in rows]
 
 
-def same_but_for_one_unsaid(folder, run, undisturbed):
-    """Whether a run that was cut short went on the same; a commit may come before the kill and its report after."""
-    found = losses(folder, run)
-    return [row for row in undisturbed if row in found] == found and len(undisturbed) - len(found) <= 1
-
-
 def workers_of(process):
     children = f"/proc/{process.pid}/task/{process.pid}/children"
     return [int(child) for child in Path(children).read_text().split()]
@@ -134,78 +130,71 @@ def test_micro_batches_change_rounding_alone(folder):
 
 
 def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):
-    code, output, _ = finish(start(folder, "undisturbed"))
+    code, output, _ = finish(start(folder, "undisturbed", "--workers", "1"))
     assert code == 0
-    assert "this run is complete: 40 of 40 steps" in output
+    assert f"this run is complete: {STEPS} of {STEPS} steps" in output
     assert validation(output) == undisturbed[1]
     assert losses(folder, "undisturbed") == undisturbed[0]
 
 
-def test_ctrl_c_stops_at_a_commit_and_the_same_command_goes_on(folder, undisturbed):
-    process = start(folder, "interrupted")
-    wait_for_steps(folder, "interrupted", 5)
+def stop_with_ctrl_c(folder, process):
     process.send_signal(signal.SIGINT)
     code, output, _ = finish(process)
     assert code == 130
-    assert f"stopped after step {len(losses(folder, 'interrupted'))} of 40" in output
-    code, output, _ = finish(start(folder, "interrupted"))
-    assert code == 0
-    assert "resuming after step" in output
-    assert (losses(folder, "interrupted"), validation(output)) == undisturbed
+    assert f"stopped after step {len(losses(folder, 'disturbed'))} of {STEPS}" in output
 
 
-def test_a_second_ctrl_c_stops_at_once(folder, undisturbed):
-    process = start(folder, "impatient")
-    wait_for_steps(folder, "impatient", 5)
+def stop_with_ctrl_c_twice(folder, process):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
-    code, output, _ = finish(start(folder, "impatient"))
-    assert code == 0
-    assert same_but_for_one_unsaid(folder, "impatient", undisturbed[0])
-    assert validation(output) == undisturbed[1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_that_dies_ends_the_run_at_the_last_commit(folder, undisturbed, rank):
-    run = f"killed-{rank}"
-    process = start(folder, run)
-    wait_for_steps(folder, run, 5)
-    os.kill(workers_of(process)[rank], signal.SIGKILL)
-    code, _, error = finish(process)
-    assert code == 1
-    assert f"worker {rank}" in error and "killed by SIGKILL" in error and f"worker-{rank}.log" in error
-    code, output, _ = finish(start(folder, run))
-    assert code == 0
-    assert same_but_for_one_unsaid(folder, run, undisturbed[0])
-    assert validation(output) == undisturbed[1]
+def kill_a_worker(rank):
+    def kill(folder, process):
+        os.kill(workers_of(process)[rank], signal.SIGKILL)
+        code, _, error = finish(process)
+        assert code == 1
+        assert f"worker {rank}" in error and "killed by SIGKILL" in error and f"worker-{rank}.log" in error
+
+    return kill
 
 
-def test_workers_do_not_outlive_a_launcher_that_is_killed(folder, undisturbed):
-    process = start(folder, "orphaned")
-    wait_for_steps(folder, "orphaned", 5)
+def kill_the_launcher(folder, process):
     workers = workers_of(process)
     assert len(workers) == 2
     process.kill()
     finish(process)
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "workers outlive their launcher"
         time.sleep(0.05)
-    code, output, _ = finish(start(folder, "orphaned"))
-    assert code == 0
-    assert same_but_for_one_unsaid(folder, "orphaned", undisturbed[0])
-    assert validation(output) == undisturbed[1]
+
+
+def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed):
+    """Ended in every way, one after the other; a commit may come before a kill and its report after."""
+    rows, lines = undisturbed
+    ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
+    unsaid = 0
+    for number, end in enumerate(ends):
+        process = start(folder, "disturbed")
+        wait_for_steps(folder, "disturbed", (len(losses(folder, "disturbed")) if number else 0) + 3)
+        end(folder, process)
+        found = losses(folder, "disturbed")
+        unsaid += end is not stop_with_ctrl_c
+        assert found == [row for row in rows if row in found], end
+        assert found[-1][0] - len(found) <= unsaid, end
+    code, output, error = finish(start(folder, "disturbed"))
+    assert code == 0, error
+    assert "resuming after step" in output
+    assert losses(folder, "disturbed")[-1] == rows[-1] and validation(output) == lines
 
 
 def test_one_run_folder_has_one_user(folder):
-    process = start(folder, "shared", "--steps", "100000")
-    wait_for_steps(folder, "shared", 1)
-    code, _, error = finish(start(folder, "shared"))
+    with LocalServer(folder / "shared", [], 64 << 20, 1):
+        code, _, error = finish(start(folder, "shared"))
     assert code == 1
-    assert str(process.pid) in error
-    process.send_signal(signal.SIGINT)
-    assert finish(process)[0] == 130
+    assert str(os.getpid()) in error
 
 
 def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):

@@ -48,7 +48,7 @@ def train(folder, *flags):
 
 
 def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
-    code, output, error = train(folder, "--model", "llama", "--steps", "2", "--workers", "2")
+    code, output, error = train(folder, "--model", "llama", "--steps", "2", "--workers", "1")
     assert code == 0, error
     assert "tokens of stories" in output and "nats per token" in output
     code, output, error = train(folder, "--steps", "3", "--workers", "1")

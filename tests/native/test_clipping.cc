@@ -131,6 +131,31 @@ TEST_CASE("clipped training out of core and in memory has the bits of clipping a
     }
 }
 
+TEST_CASE("states of eight bits are clipped with the bits of clipping and then updating, across a restart") {
+    for (const auto dtype : {kFloat, kLow}) {
+        for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2, kernels::adamw_8bit), kPlenty}) {
+            for (const double limit : {kNever, kAlways, between(dtype, 2)}) {
+                CAPTURE(static_cast<int>(dtype));
+                CAPTURE(memory);
+                CAPTURE(limit);
+                const Scratch scratch;
+                const std::vector<std::string> folders{scratch.folder()};
+                for (const bool restarted : {false, true}) {
+                    Rig rig(folders, dtype, 2, memory, restarted ? store::OpenMode::open : store::OpenMode::create,
+                            store::make_io_engine, false, kernels::adamw_8bit, 3);
+                    rig.max_norm = limit;
+                    if (!restarted) rig.initialise();
+                    for (std::uint64_t step = restarted ? 4 : 1; step <= (restarted ? kSteps : 3); ++step) {
+                        CHECK(rig.run_all(step) == 1);
+                    }
+                }
+                CHECK(test::equal(test::stored_contents(folders, dtype, kernels::adamw_8bit),
+                                  test::expected_contents(dtype, 2, kSteps, {}, kernels::adamw_8bit, limit)));
+            }
+        }
+    }
+}
+
 TEST_CASE("clipping that never clips has the bits of none") {
     CHECK(test::equal(expected(kLow, 2, 3, kNever), test::expected_contents(kLow, 2, 3)));
 }

@@ -321,6 +321,28 @@ TEST_CASE("a flipped bit is found before it is used, and named with file and off
     }
 }
 
+TEST_CASE("a store without values says so to whoever reads it or pushes to it") {
+    for (const bool pushes : {false, true}) {
+        const Scratch scratch;
+        const std::vector<std::string> folders{scratch.folder()};
+        {
+            Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::create);
+            if (pushes) {
+                const auto gradient = rig.make_gradient(0, 1, 0, false);
+                rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, std::nullopt);
+                rig.pipeline().push(0, 0, gradient.data(), [](pipeline::Outcome outcome) { CHECK_FALSE(outcome.ok); });
+            } else {
+                CHECK(rig.pull(0, 0) == -1);
+            }
+            REQUIRE(rig.pipeline().failure().has_value());
+            CHECK(rig.pipeline().failure()->kind() == ErrorKind::empty);
+        }
+        const store::Layout layout(test::small_shape(kLow), 1);
+        const store::ChunkStore store(folders, layout, test::kUuid, store::OpenMode::read_only);
+        CHECK_THROWS_WITH_AS((void)store::read_block(store, 0), doctest::Contains("has no values yet"), Error);
+    }
+}
+
 TEST_CASE("workers that disagree are told so") {
     const Scratch scratch;
     Rig rig({scratch.folder()}, kFloat, 2, kPlenty, store::OpenMode::create);

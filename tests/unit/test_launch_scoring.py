@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
+from tests.unit.model_families import VOCABULARY, make
 
+import luwu.launch.scoring as scoring
 from luwu.config import build_settings
 from luwu.errors import ConfigError, DataError
 from luwu.launch.model import make_model
@@ -50,9 +54,25 @@ def test_windows_are_limited_and_passes_are_as_large_as_memory_allows():
     assert rows_together(model, 16) == 4096
 
 
+@pytest.mark.parametrize("tiled", [True, False])
+def test_the_first_pass_shows_whether_later_ones_may_be_large(tmp_path, monkeypatch, tiled):
+    make("llama").config.save_pretrained(tmp_path)
+    model = make_model(build_settings({"model": {"path": str(tmp_path), "seq": 16}}), FakeSession(), CPU, VOCABULARY)
+    model.module.eval()
+    monkeypatch.setattr(scoring, "LOGIT_BYTES", 2 * 16 * VOCABULARY * (4 + 4))
+    if not tiled:
+        model.module.lm_head.__class__ = type("Other", (torch.nn.Linear,), {})
+    told = []
+    with nullcontext() if tiled else pytest.warns(UserWarning, match="the logits of the whole batch at once"):
+        score(model, 0, TEXT % VOCABULARY, 1.0, seq=16, windows=6, on_progress=lambda *counts: told.append(counts))
+    assert told == ([(2, 6), (6, 6)] if tiled else [(2, 6), (4, 6), (6, 6)])
+
+
 def test_what_is_too_long_or_too_short_is_refused():
     model, _ = model_of(None)
     with pytest.raises(ConfigError, match="seq: expected at most 16 tokens"):
         score(model, 0, TEXT, 1.0, seq=17)
     with pytest.raises(DataError, match=r"expected at least 17 tokens .* found 16"):
         score(model, 0, TEXT[:16], 1.0, seq=16)
+    with pytest.raises(DataError, match=r"tokenizer: expected tokens below 256, .* found 300"):
+        score(model, 0, np.full(40, 300, np.uint16), 1.0, seq=16)

@@ -79,6 +79,13 @@ def test_half_downloaded_shard_is_named(shards: Path, end: int) -> None:
     assert "download it again" in message
 
 
+def test_a_note_of_git_lfs_is_not_the_shard(shards: Path) -> None:
+    (shards / "b.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 1234\n")
+    assert "b.safetensors: expected a safetensors file, found Git LFS's note of where it is; download" in refusal(
+        shards
+    )
+
+
 def test_bytes_after_the_end_are_noticed(shards: Path) -> None:
     with (shards / "a.safetensors").open("ab") as file:
         file.write(b"more")

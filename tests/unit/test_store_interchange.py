@@ -258,7 +258,11 @@ def test_tensors_that_are_not_the_models_are_named(tmp_path: Path) -> None:
         ),
         (
             lambda found: found.update({"model.norm.weight": torch.ones(32, dtype=torch.int8)}),
-            "expected a floating-point dtype, found torch.int8",
+            "expected float32, bfloat16, float16 or float64, found torch.int8; name a checkpoint that is not quantised",
+        ),
+        (
+            lambda found: found.update({"model.norm.weight": torch.ones(32).to(torch.float8_e4m3fn)}),
+            "expected float32, bfloat16, float16 or float64, found torch.float8_e4m3fn",
         ),
     ):
         save("llama", folder)

@@ -13,7 +13,14 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
-from luwu.errors import CheckpointError, ConfigError, StoreCorruptError, StoreFormatError, StoreLockedError
+from luwu.errors import (
+    CheckpointError,
+    ConfigError,
+    StoreCorruptError,
+    StoreEmptyError,
+    StoreFormatError,
+    StoreLockedError,
+)
 from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
@@ -204,7 +211,7 @@ def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:
     assert info([tmp_path / "store"]).step is None
     assert info([tmp_path / "store"]).unfinished_import
     for work in (verify, compact):
-        with pytest.raises(StoreFormatError, match="has no values yet"):
+        with pytest.raises(StoreEmptyError, match="has no values yet; train or import into it first"):
             work([tmp_path / "store"])
 
 

@@ -247,6 +247,51 @@ def test_requires_grad_changed_later():
         loss_of(trained.model, 0)
 
 
+def replaced(model: nn.Module) -> None:
+    model.head.weight = nn.Parameter(torch.zeros_like(model.head.weight))
+
+
+def given_data(model: nn.Module) -> None:
+    model.head.weight.data = torch.zeros_like(model.head.weight)
+
+
+def extended(model: nn.Module) -> None:
+    model.h[1].scale = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (replaced, r"parameter head\.weight: expected the one .* found it replaced or gone; .*before parallelize"),
+        (lambda model: delattr(model.h[2].up, "bias"), r"parameter h\.2\.up\.bias: .*found it replaced or gone"),
+        (given_data, r"parameter head\.weight: expected its data as the last step left it, found other data"),
+        (
+            nn.Module.half,
+            r"parameter embed\.weight: .*torch\.float16 of shape \[19, 12\].*before parallelize, which takes",
+        ),
+        (extended, r"parameter h\.1\.scale: .*found one that came later; .*adapters for example, before parallelize"),
+    ],
+)
+def test_a_model_changed_behind_our_back(change, message):
+    trained = Trained()
+    change(trained.model)
+    with pytest.raises(ConfigError, match=message):
+        loss_of(trained.model, 0)
+    assert trained.session.step == 0
+
+
+def test_values_cannot_be_loaded_later_but_buffers_can():
+    trained = Trained(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+    values = trained.peer.state_dict()
+    for load in (trained.model.load_state_dict, lambda state: trained.model.load_state_dict(state, assign=True)):
+        with pytest.raises(ConfigError, match=r"parameter 0\.weight: its values belong to the store.*weights="):
+            load(values)
+    with pytest.raises(ConfigError, match=r"parameter weight: its values belong"):
+        trained.model[2].load_state_dict(trained.peer[2].state_dict())
+    trained.model.load_state_dict({"1.running_mean": torch.ones(4)}, strict=False)
+    assert torch.equal(trained.model[1].running_mean, torch.ones(4))
+
+
 def test_copies_are_refused():
     trained = Trained()
     with pytest.raises(ConfigError, match="full_state_dict"):

@@ -8,10 +8,10 @@ import itertools
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
+from tests.unit.largest_tensor import LargestTensor
 from tests.unit.worker_models import Tiny, assert_same_state, plain_adamw, tokens, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from luwu import tiled_cross_entropy
 from luwu.errors import ConfigError
@@ -63,6 +63,24 @@ def test_gradients_by_finite_differences(wanted):
         assert not loss(*inputs).requires_grad
 
 
+def capped(logits: Tensor) -> Tensor:
+    return 3.0 * torch.tanh(logits / 3.0)
+
+
+@pytest.mark.parametrize("tile_rows", [1, 5, None])
+def test_of_transformed_logits(tile_rows):
+    hidden, weight, bias, targets = head()
+    expected = cross_entropy(capped(linear(hidden, weight, bias)).flatten(0, 1), targets.flatten())
+    found = tiled_cross_entropy(hidden, weight, targets, bias, tile_rows=tile_rows, transform=capped)
+    torch.testing.assert_close(found, expected)
+    inputs = hidden, weight, bias
+    for ours, theirs in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        again = tiled_cross_entropy(hidden, weight, targets, bias, tile_rows=tile_rows, transform=capped)
+    assert torch.equal(again, found.detach())
+
+
 def test_without_bias_and_with_another_ignored_class():
     hidden, weight, _, targets = head()
     targets[targets < 0] = 3
@@ -89,19 +107,6 @@ def test_bfloat16_sums_over_tiles_in_float32():
     for ours, theirs in zip(torch.autograd.grad(found, inputs), torch.autograd.grad(expected, exact), strict=True):
         assert ours.dtype == torch.bfloat16
         assert (ours - theirs).norm() < 5e-3 * theirs.norm()
-
-
-class LargestTensor(TorchDispatchMode):
-    """Notes the most elements that any result has had."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return result
 
 
 def test_no_more_than_a_tile_of_logits_exists():

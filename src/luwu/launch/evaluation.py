@@ -65,7 +65,7 @@ def validate(
             report({"kind": "stage", "text": "validating", "detail": f"{done} of {wanted} sequences"})
 
     seq, batch, wanted = settings.model.seq, settings.run.batch, settings.data.validation_windows
-    return measure(predict, text, seq, batch, wanted, device, (session.rank, session.workers), tell)
+    return measure(predict, text, seq, lambda: batch, wanted, device, (session.rank, session.workers), tell)
 
 
 @torch.no_grad()
@@ -73,7 +73,7 @@ def measure(
     predict: Predict,
     text: Tokens,
     seq: int,
-    batch: int,
+    batch: Callable[[], int],
     wanted: int,
     device: torch.device,
     place: tuple[int, int] = (0, 1),
@@ -88,7 +88,7 @@ def measure(
         predict: the model in eval mode.
         text: tokens, more than ``seq``.
         seq: tokens of a sequence.
-        batch: sequences of a pass, over all workers.
+        batch: tells before each pass how many sequences it is to have, over all workers.
         wanted: sequences, if the text has so many.
         device: of the model.
         place: the worker's rank, and how many there are.
@@ -97,15 +97,16 @@ def measure(
     available = count_windows(text, seq)
     wanted = min(available, wanted)
     windows = [index * available // wanted for index in range(wanted)]
-    loss_sum, sequences = 0.0, 0
-    for first in range(0, wanted, batch):
-        together = windows[first : first + batch]
+    loss_sum, sequences, first = 0.0, 0, 0
+    while first < wanted:
+        together = windows[first : first + batch()]
         own = together[share(len(together), *place)]
         inputs, targets = cut(text, own or together[:1], seq)
         loss = predict(torch.from_numpy(inputs).to(device), torch.from_numpy(targets).to(device)).loss.item()
         loss_sum += loss * len(own)
         sequences += len(own)
-        on_progress(first + len(together), wanted)
+        first += len(together)
+        on_progress(first, wanted)
     return loss_sum, sequences
 
 

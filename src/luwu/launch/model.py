@@ -12,6 +12,8 @@ from torch import nn
 
 import luwu
 from luwu.config import Settings
+from luwu.data.tokenizer import Tokens
+from luwu.errors import DataError
 from luwu.fabric.session import Session
 from luwu.launch.optimizers import optimizer_class
 from luwu.models.gpt import GPT, Block, GPTConfig
@@ -33,6 +35,22 @@ class RunModel:
     parameters: int
     dtype: torch.dtype
     device: torch.device
+
+    def check_tokens(self, tokens: Tokens) -> None:
+        """See that the model knows all of these; raises DataError, as they are another tokenizer's if it does not."""
+        config: Any = self.module.config
+        known = config.vocabulary if isinstance(self.module, GPT) else int(config.get_text_config().vocab_size)
+        largest = int(tokens.max(initial=0))
+        if largest >= known:
+            raise DataError(
+                f"tokenizer: expected tokens below {known}, as many as the model has, found {largest}; it is not the "
+                "model's own: put the tokenizer.json that belongs to the model beside its config.json, and import again"
+            )
+
+    @property
+    def tiles_logits(self) -> bool:
+        """Whether losses are known to be computed without the logits of a whole batch."""
+        return self.predict.tiled if isinstance(self.predict, CausalForward) else True
 
     @property
     def longest(self) -> int | None:

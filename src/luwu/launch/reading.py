@@ -27,7 +27,7 @@ from luwu.launch.optimizers import optimizer_class
 from luwu.launch.training import choose_device
 from luwu.models.language import CausalForward
 from luwu.models.pretrained import build_on_meta
-from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, open_reader
+from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
 from luwu.store.manifest import ROOT_NAME, Manifest
 from luwu.store.model_files import kept_buffers, kept_model_folder
 
@@ -58,7 +58,7 @@ class Readable(ABC):
         self.stores = stores
         reader, self.manifest = open_reader(stores)
         if not reader.initialised:
-            raise ConfigError(f"{name}: expected a model, found a store without values yet; train or import first")
+            raise no_values(stores[0])
         self.step = int(reader.step)
         self.tokenizer: Tokenizer
         self.vocabulary: int
@@ -166,6 +166,7 @@ class ReadableImport(Readable):
 
             module.generation_config = GenerationConfig.from_pretrained(self.folder)
         dtype = getattr(torch, manifest.dtype)
+        predict = CausalForward(module, self.vocabulary)
         luwu.parallelize(
             module,
             session,
@@ -181,7 +182,7 @@ class ReadableImport(Readable):
                 if name in buffers.tensors:
                     buffer.copy_(buffers.read(name, 0, math.prod(buffer.shape)).view(buffer.shape))
         parameters = sum(parameter.numel for block in manifest.blocks for parameter in block.parameters)
-        return RunModel(module, CausalForward(module, self.vocabulary), parameters, dtype, device)
+        return RunModel(module, predict, parameters, dtype, device)
 
 
 def find_readable(named: list[Path]) -> Readable:

@@ -12,7 +12,6 @@ from luwu.data.tokenizer import Tokens
 from luwu.errors import ConfigError, DataError
 from luwu.launch.evaluation import measure
 from luwu.launch.model import RunModel
-from luwu.models.gpt import GPT
 
 TOGETHER_TOKENS = 65_536
 """Tokens of a pass: between blocks each is one vector in memory."""
@@ -21,7 +20,7 @@ INSIDE_TOKENS = 4096
 """Tokens that a block computes at a time."""
 
 LOGIT_BYTES = 256 * 2**20
-"""Models of transformers make the logits of a whole pass, in their dtype and in float32: no more than this."""
+"""Where a model makes the logits of a whole pass, in its dtype and in float32: no more than this."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ def score(
         on_progress: called with sequences done and in all.
 
     Raises:
-        ConfigError: sequences are longer than the model can see. DataError: the text is shorter than one.
+        ConfigError: sequences are longer than the model can see. DataError: the text is shorter than one, or has
+            tokens that the model does not know.
     """
     longest = model.longest
     if longest is not None and seq > longest:
@@ -73,10 +73,16 @@ def score(
             f"data: expected at least {seq + 1} tokens for sequences of {seq}, found {len(text)}; use more text or a "
             "smaller --seq"
         )
+    model.check_tokens(text)
     begun = time.perf_counter()
-    together = batch or rows_together(model, seq)
     loss_sum, measured = measure(
-        model.predict, text, seq, together, windows or len(text), model.device, on_progress=on_progress
+        model.predict,
+        text,
+        seq,
+        lambda: batch or rows_together(model, seq),
+        windows or len(text),
+        model.device,
+        on_progress=on_progress,
     )
     seconds, loss = time.perf_counter() - begun, loss_sum / measured
     return Score(
@@ -98,9 +104,9 @@ def rows_inside(seq: int) -> int:
 
 
 def rows_together(model: RunModel, seq: int) -> int:
-    """Sequences of a pass."""
+    """Sequences of a pass; of the first fewer where only that pass will show how the model computes its loss."""
     rows = TOGETHER_TOKENS // seq
-    if not isinstance(model.module, GPT):
+    if not model.tiles_logits:
         config: Any = model.module.config
         width = model.dtype.itemsize + 4
         rows = min(rows, LOGIT_BYTES // (seq * int(config.get_text_config().vocab_size) * width))

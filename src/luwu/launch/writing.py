@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from luwu.errors import ConfigError
@@ -51,9 +52,11 @@ def check_request(model: RunModel, prompt: list[int], count: int, sampling: Samp
     Raises:
         ConfigError: the prompt is empty, or longer than the model can see; or for one of transformers, which lets
             nothing go, prompt and text are together; or there would be the same text several times.
+        DataError: the prompt has tokens that the model does not know.
     """
     if not prompt:
         raise ConfigError("prompt: expected at least one token to go on from, found none; give some text")
+    model.check_tokens(np.array(prompt))
     if samples > 1 and sampling.temperature == 0.0:
         raise ConfigError("samples: expected 1 at temperature 0, where all are the same; raise the temperature")
     longest = model.longest

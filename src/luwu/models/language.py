@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from luwu.errors import ConfigError
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
 from luwu.models.pretrained import CONFIG_NAME
+from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,29 +24,35 @@ class CausalForward:
     """Calls a causal language model of transformers as the GPT is called: with ids and targets.
 
     Args:
-        model: parallelized or not; it is called without a cache.
+        model: not parallelized yet, because its loss is to be computed in tiles; it is called without a cache.
         vocabulary: how many tokens the data has; predictions without targets are of these alone.
     """
 
     def __init__(self, model: PreTrainedModel, vocabulary: int) -> None:
         self._model = model
+        self._forward = tiled_forward(model)
         self._vocabulary = vocabulary
         # A mixture's balancing loss is part of what is trained on, but not of how well the text is known.
         self._auxiliary_weight = float(getattr(model.config, "router_aux_loss_coef", None) or 0.0)
 
+    @property
+    def tiled(self) -> bool:
+        """Whether the last loss was computed without the logits of the whole batch."""
+        return self._forward.tiled
+
     def __call__(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
         """Predict the next token at every position; `ids` and `targets` are int64 [batch, tokens]."""
         options: dict[str, Any] = {"use_cache": False}
-        balanced = self._auxiliary_weight > 0.0 and self._model.training and targets is not None
+        if targets is None:
+            return Prediction(logits=self._model(input_ids=ids, **options).logits[..., : self._vocabulary])
+        balanced = self._auxiliary_weight > 0.0 and self._model.training
         if balanced:
             options["output_router_logits"] = True
-        output = self._model(input_ids=ids, **options)
-        if targets is None:
-            return Prediction(output.logits[..., : self._vocabulary])
-        loss = functional.cross_entropy(output.logits.float().flatten(0, 1), targets.flatten())
+        output = self._model(input_ids=ids, shift_labels=targets, **options)
+        loss = output.loss
         if balanced and output.aux_loss is not None:
             loss = loss + self._auxiliary_weight * output.aux_loss
-        return Prediction(output.logits, loss)
+        return Prediction(loss=loss)
 
 
 @torch.no_grad()

@@ -18,6 +18,7 @@ from luwu.errors import (
     LuwuError,
     ManifestMismatchError,
     StoreCorruptError,
+    StoreEmptyError,
     StoreError,
     StoreFormatError,
     StoreLockedError,
@@ -54,6 +55,11 @@ def make_folder(folder: Path) -> None:
         raise refused("make", folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise _no_permission("write in", folder, "permission denied")
+
+
+def no_values(folder: Path) -> StoreEmptyError:
+    """The error for a store that is to be read and was never written."""
+    return StoreEmptyError(f"the store at {folder} has no values yet; train or import into it first")
 
 
 def refused(action: str, path: Path, error: OSError) -> LuwuError:

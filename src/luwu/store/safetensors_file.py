@@ -21,6 +21,7 @@ from torch import Tensor
 from luwu.errors import CheckpointError
 
 LENGTH_BYTES = 8
+GIT_LFS_START = b"version "
 MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 METADATA_KEY = "__metadata__"
 
@@ -122,7 +123,13 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
     try:
         with path.open("rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            start = file.read(LENGTH_BYTES)
+            if start == GIT_LFS_START:
+                raise CheckpointError(
+                    f"{path}: expected a safetensors file, found Git LFS's note of where it is; download it itself, "
+                    "with `git lfs pull` for example"
+                )
+            length = int.from_bytes(start, "little")
             if file_bytes < LENGTH_BYTES or length > MAX_HEADER_BYTES:
                 raise _no_safetensors(path, f"{file_bytes} bytes, the first of which name a header of {length}")
             if LENGTH_BYTES + length > file_bytes:

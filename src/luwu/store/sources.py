@@ -124,11 +124,16 @@ def _check_tensor(reader: TensorReader, name: str, parameter: ParameterManifest)
             f"{reader.path}: tensor {name}: expected shape {list(parameter.shape)}, found {list(shape)}; name a "
             "checkpoint of this model, or the configuration that belongs to it"
         )
-    if not dtype.is_floating_point:
+    if is_quantised(dtype):
         raise CheckpointError(
-            f"{reader.path}: tensor {name}: expected a floating-point dtype, found {dtype}; name a checkpoint that is "
-            "not quantised"
+            f"{reader.path}: tensor {name}: expected float32, bfloat16, float16 or float64, found {dtype}; name a "
+            "checkpoint that is not quantised"
         )
+
+
+def is_quantised(dtype: torch.dtype) -> bool:
+    """Whether numbers of this dtype are no parameters by themselves: integers, and floats of a byte, have scales."""
+    return not dtype.is_floating_point or dtype.itemsize < 2
 
 
 def _check_tied(reader: TensorReader, one: str, other: str, numel: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError, StoreLockedError
 from luwu.fabric.blocks import block_specs
-from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, reader_of
+from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of
 from luwu.store.importing import ORIGIN_NAME
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
@@ -129,14 +129,15 @@ def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyRepor
         progress: of bytes read.
 
     Raises:
-        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        StoreFormatError: there is no store. StoreEmptyError: it has no values yet. StoreLockedError: a server has it
+            open.
         StoreCorruptError: what lies around the chunks is damaged, so that no chunk can be found.
     """
     identity = require_identity(folders)
     with held_at_rest(folders), ThreadPoolExecutor(READS_AHEAD, "luwu-verify") as pool:
         reader = reader_of(folders, identity)
         if not reader.initialised:
-            raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+            raise no_values(folders[0])
         extents = list(_extents(reader, identity.manifest))
         total = sum(nbytes for _, _, nbytes in extents)
         waiting: deque[tuple[Future[Any], int]] = deque()
@@ -170,7 +171,8 @@ def compact(folders: list[Path]) -> int:
     it the step before. No value is lost. Whoever trains on the store takes the room again when they open it.
 
     Raises:
-        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        StoreFormatError: there is no store. StoreEmptyError: it has no values yet. StoreLockedError: a server has it
+            open.
         ConfigError: it is one of several servers', which may have to go back to the step before together.
         StoreError: the file system cannot make holes in files.
     """
@@ -189,7 +191,7 @@ def compact(folders: list[Path]) -> int:
     )
     try:
         if not writer.initialised:
-            raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+            raise no_values(folders[0])
         return int(writer.compact())
     finally:
         writer.close()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from luwu.errors import ConfigError, StoreFormatError
-from luwu.store.folders import MANIFEST_NAME, StoreIdentity, held_at_rest, read_identity, reader_of
+from luwu.store.folders import MANIFEST_NAME, StoreIdentity, held_at_rest, no_values, read_identity, reader_of
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 Progress = Callable[[int, int], None]
@@ -80,7 +80,8 @@ class StoredValues:
         counts: updates that each block has seen, which bias correction counts by.
 
     Raises:
-        StoreFormatError: there is no store, or it has no values yet. StoreLockedError: a server has it open.
+        StoreFormatError: there is no store. StoreEmptyError: it has no values yet. StoreLockedError: a server has it
+            open.
         ConfigError: it is one of several servers', and does not hold whole parameters.
         StoreCorruptError: its files are damaged.
     """
@@ -93,7 +94,7 @@ class StoredValues:
         try:
             self._reader = reader_of(folders, self.identity)
             if not self._reader.initialised:
-                raise StoreFormatError(f"the store at {folders[0]} has no values yet; train or import into it first")
+                raise no_values(folders[0])
             require_whole(
                 folders[0], self.manifest, "train on one server, or save luwu.full_state_dict(model) in a worker"
             )

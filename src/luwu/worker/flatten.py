@@ -33,6 +33,7 @@ class Slot:
     aliases: list[str] = field(default_factory=list)
     offset: int = 0
     version: int = 0  # of the parameter, by torch's count of writes in place, when it was last looked at
+    pointer: int = 0  # to the parameter's data, where it was last put
 
     @property
     def numel(self) -> int:

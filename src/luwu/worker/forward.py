@@ -31,7 +31,7 @@ class WrappedForward(Uncopyable):
         self._runtime = runtime
         self._unit = unit
         self._original: Callable[..., Any] = compiled_call(module) or module.forward
-        update_wrapper(cast(Callable[..., Any], self), module.forward)
+        update_wrapper(cast(Callable[..., Any], self), module.forward, updated=())
 
     def install(self, module: nn.Module) -> None:
         """Stand in front of the module's forward, or of what ``module.compile()`` made of that."""

@@ -20,7 +20,7 @@ from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
-from luwu.worker.saving import guard_saving
+from luwu.worker.saving import guard_loading, guard_saving
 from luwu.worker.select import Blocks, modules_outside, select_modules
 from luwu.worker.staging import make_staging
 from luwu.worker.weights import CheckpointWeights
@@ -187,6 +187,7 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     for unit in units:
         object.__setattr__(unit.module, "compile", RefuseCompile("" if unit is root else unit.name))
     guard_saving(model)
+    guard_loading(units)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)

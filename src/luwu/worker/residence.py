@@ -196,3 +196,4 @@ class Residence:
 def _bind(slots: list[Slot], values: list[Tensor]) -> None:
     for slot, value in zip(slots, values, strict=True):
         slot.parameter.data = value
+        slot.pointer = value.data_ptr()

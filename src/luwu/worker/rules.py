@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Literal
 
+from torch import nn
+
 from luwu.errors import ConfigError, StepOrderError
 from luwu.worker.flatten import Slot, Unit
 
@@ -79,10 +81,21 @@ def check_parameter(slot: Slot, trainable: bool) -> None:
     """See, before a forward, that nobody but the optimizer has changed a parameter.
 
     Raises:
-        ConfigError: ``requires_grad`` is not ``trainable`` any more, or values were written.
+        ConfigError: ``requires_grad`` is not ``trainable`` any more, values were written, or it was replaced.
         StepOrderError: it has a gradient.
     """
     name, parameter = slot.name, slot.parameter
+    if any(module._parameters.get(key) is not parameter for module, key in slot.places):
+        raise ConfigError(
+            f"parameter {name}: expected the one that was there when parallelize was called, found it replaced or "
+            "gone; its values belong to the store: change the model before parallelize"
+        )
+    if parameter.data_ptr() != slot.pointer:
+        raise ConfigError(
+            f"parameter {name}: expected its data as the last step left it, found other data ({parameter.dtype} of "
+            f"shape {list(parameter.shape)}), as `.data = ...`, model.to(), model.half() or resize_token_embeddings() "
+            "put there; it would not be trained: do that before parallelize, which takes dtype and device"
+        )
     if parameter.requires_grad != trainable:
         raise ConfigError(
             f"parameter {name}: expected requires_grad={trainable} as when parallelize was called, found "
@@ -94,6 +107,24 @@ def check_parameter(slot: Slot, trainable: bool) -> None:
             "to the server: set .grad to None"
         )
     check_unwritten(slot)
+
+
+def check_all_known(model: nn.Module, units: list[Unit]) -> None:
+    """See, before the first step, that the model has no parameters that parallelize did not see.
+
+    Raises:
+        ConfigError: it has.
+    """
+    slots = [slot for unit in units for block in unit.blocks for slot in block.slots]
+    known = {id(slot.parameter) for slot in slots}
+    names = {name for slot in slots for name in (slot.name, *slot.aliases)}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in known and name not in names and parameter.numel():
+            raise ConfigError(
+                f"parameter {name}: expected only those that were there when parallelize was called, found one that "
+                "came later; the store does not have it: change the model, with adapters for example, before "
+                "parallelize"
+            )
 
 
 def check_unwritten(slot: Slot) -> None:

@@ -27,6 +27,7 @@ from luwu.worker.rules import (
     ANNOUNCE,
     FINISH_FIRST,
     Phase,
+    check_all_known,
     check_parameter,
     check_unwritten,
     why_late,
@@ -337,6 +338,8 @@ class Runtime(Uncopyable):
 
     def _begin(self) -> None:
         hyper_parameters = self._current_hyper_parameters()
+        if not self._groups_fixed:
+            check_all_known(self.units[0].module, self.units)
         self._check_parameters()
         if not self._groups_fixed and len(hyper_parameters) > 1:
             for block, segments in self._segments.items():

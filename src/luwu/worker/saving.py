@@ -1,14 +1,15 @@
-"""Keeps ``save_pretrained`` from writing a model whose values are elsewhere."""
+"""Keeps a model whose values are elsewhere from being saved without them, or loaded into."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import Any, cast
 
 from torch import nn
 
 from luwu.errors import ConfigError
+from luwu.worker.flatten import Unit
 from luwu.worker.uncopyable import Uncopyable
 
 
@@ -39,3 +40,26 @@ def guard_saving(model: nn.Module) -> None:
     save = getattr(model, "save_pretrained", None)
     if callable(save):
         object.__setattr__(model, "save_pretrained", SaveGiven(save))
+
+
+def guard_loading(units: list[Unit]) -> None:
+    """Let ``load_state_dict``, of the model or a part of it, refuse values of parameters; buffers may be loaded."""
+    modules = {
+        id(module): module
+        for unit in units
+        for block in unit.blocks
+        for slot in block.slots
+        for module, _ in slot.places
+    }
+    for module in modules.values():
+        module.register_load_state_dict_pre_hook(_refuse_values)
+
+
+def _refuse_values(module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    for name in module._parameters:
+        if prefix + name in state:
+            raise ConfigError(
+                f"load_state_dict of a parallelized model: parameter {prefix}{name}: its values belong to the store, "
+                "which has its own; load them before parallelize with a fresh store, or give parallelize a checkpoint "
+                "with weights="
+            )

@@ -7,7 +7,7 @@ arXiv:2410.10989; Wijmans et al., 2024, arXiv:2411.09009, go further, inside one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +21,9 @@ from luwu.errors import ConfigError
 _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32."""
 
+Transform = Callable[[Tensor], Tensor]
+"""What is done to logits [rows, classes] before their loss is taken."""
+
 
 def tiled_cross_entropy(
     hidden: Tensor,
@@ -32,8 +35,9 @@ def tiled_cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     reduction: Literal["mean", "sum"] = "mean",
+    transform: Transform | None = None,
 ) -> Tensor:
-    """Cross entropy of ``linear(hidden, weight, bias)``, as torch.nn.functional.cross_entropy has it.
+    """Cross entropy of ``transform(linear(hidden, weight, bias))``, as torch.nn.functional.cross_entropy has it.
 
     Logits, and what autograd would keep of them, exist for one tile of rows at a time. Sums are float32 (float64 for
     float64 inputs) and rounded to their inputs' dtypes once. Gradients are computed along with the loss where autograd
@@ -48,6 +52,8 @@ def tiled_cross_entropy(
         ignore_index: targets of this value do not count.
         label_smoothing: share of every target that is spread evenly over all classes, from 0 to 1.
         reduction: ``mean`` over the targets that count (NaN if none does), or ``sum``.
+        transform: of logits [rows, classes] to as many, such as a scale or a soft cap, each row for itself; called for
+            every tile. Gradients go through it, but not to tensors that it brings along.
 
     Returns:
         The loss, a scalar in nats, float32 or float64.
@@ -55,7 +61,8 @@ def tiled_cross_entropy(
     Raises:
         ConfigError: shapes, dtypes or values that do not fit together.
     """
-    options = _Options(tile_rows or max(1, _TILE_ELEMENTS // max(1, weight.size(0))), ignore_index, label_smoothing)
+    rows_of_a_tile = tile_rows or max(1, _TILE_ELEMENTS // max(1, weight.size(0)))
+    options = _Options(rows_of_a_tile, ignore_index, label_smoothing, transform)
     _check(hidden, weight, targets, bias, options, reduction)
     counts = targets != ignore_index
     divisor = counts.sum() if reduction == "mean" else torch.ones((), dtype=torch.int64, device=targets.device)
@@ -72,6 +79,7 @@ class _Options:
     tile_rows: int
     ignore_index: int
     label_smoothing: float
+    transform: Transform | None
 
 
 class _TiledCrossEntropy(torch.autograd.Function):
@@ -89,11 +97,16 @@ class _TiledCrossEntropy(torch.autograd.Function):
             gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad, sums_dtype)
         scale = divisor.to(sums_dtype).reciprocal()
         for tile in _tiles(targets.numel(), options.tile_rows):
-            logits = functional.linear(hidden[tile], weight, bias).to(sums_dtype)
-            loss, logits_gradient = _tile_loss(logits, targets[tile], options, scale if gradients else None)
+            logits = functional.linear(hidden[tile], weight, bias)
+            found = _transformed(logits, options.transform, wants_gradients)
+            loss, gradient = _tile_loss(
+                found.detach().to(sums_dtype), targets[tile], options, scale if gradients else None
+            )
             total += loss
-            if gradients is not None and logits_gradient is not None:
-                gradients.add(tile, logits_gradient)
+            if gradients is not None and gradient is not None:
+                if found is not logits:
+                    (gradient,) = torch.autograd.grad(found, logits, gradient.to(found.dtype))
+                gradients.add(tile, gradient)
         ctx.dtypes = hidden.dtype, weight.dtype, None if bias is None else bias.dtype
         ctx.save_for_backward(*(gradients.found() if gradients else ()))
         return total / divisor
@@ -136,6 +149,14 @@ class _Gradients:
     def found(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the three; None where nobody wants one."""
         return self._of_hidden, self._of_weight, self._of_bias
+
+
+def _transformed(logits: Tensor, transform: Transform | None, wants_gradients: bool) -> Tensor:
+    """Return what the loss is of, with the way back to ``logits`` where it is wanted."""
+    if transform is None:
+        return logits
+    with torch.set_grad_enabled(wants_gradients):
+        return transform(logits.requires_grad_(wants_gradients))
 
 
 def _tile_loss(

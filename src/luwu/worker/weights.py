@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from luwu.errors import CheckpointError
 from luwu.models.pretrained import PretrainedReader
 from luwu.store.checkpoint import CheckpointReader, listed
-from luwu.store.sources import TensorReader
+from luwu.store.sources import TensorReader, is_quantised
 from luwu.worker.recipes import adapter_parameters, is_pretrained, plain_name
 
 _REMEDY = "name a checkpoint of this model, or the configuration that belongs to it"
@@ -93,8 +93,8 @@ class CheckpointWeights:
                 f"{self._reader.path}: tensor {source}: expected shape {list(tensor.shape)}, found {list(shape)}; "
                 f"{_REMEDY}"
             )
-        if tensor.is_floating_point() and not dtype.is_floating_point:
+        if tensor.is_floating_point() and is_quantised(dtype):
             raise CheckpointError(
-                f"{self._reader.path}: tensor {source}: expected a floating-point dtype, found {dtype}; name a "
-                "checkpoint that is not quantised"
+                f"{self._reader.path}: tensor {source}: expected float32, bfloat16, float16 or float64, found {dtype}; "
+                "name a checkpoint that is not quantised"
             )
