@@ -151,7 +151,7 @@ def test_an_arena_that_is_too_small():
     session = FakeSession()
     session.attach(manifest_of(units, torch.float32, 1024))
     with pytest.raises(MemoryBudgetError, match="gradient arena: expected at least"):
-        Gradients(units, session.endpoint, torch.zeros(4096, dtype=torch.uint8), CpuStaging(), torch.float32)
+        Gradients(units, session.endpoint, torch.zeros(4096, dtype=torch.uint8), CpuStaging())
 
 
 @pytest.mark.parametrize(
