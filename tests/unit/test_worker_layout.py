@@ -156,7 +156,7 @@ def test_an_arena_that_is_too_small():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"dtype": torch.float16}, "float16"), ({"device": "meta"}, "meta"), ({"device": "cuda:99"}, "cuda")],
+    [({"dtype": torch.float64}, "float64"), ({"device": "meta"}, "meta"), ({"device": "cuda:99"}, "cuda")],
 )
 def test_arguments_that_cannot_work(options, message):
     with pytest.raises(ConfigError, match=message):

@@ -86,14 +86,14 @@ class _ScaleGradient(torch.autograd.Function):
         return loss.view_as(loss)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         ctx.scaled()
         return gradient * ctx.scale, None, None
 
 
 def scale_gradient(loss: Tensor, scale: float, scaled: Callable[[], None]) -> Tensor:
     """Return the loss, of the same value, whose backward calls ``scaled`` and begins with ``scale`` instead of 1."""
-    return _ScaleGradient.apply(loss, scale, scaled)  # type: ignore[no-any-return,no-untyped-call]
+    return _ScaleGradient.apply(loss, scale, scaled)
 
 
 _OF_FORWARD: ContextVar[float] = ContextVar("luwu_loss_scale", default=1.0)
