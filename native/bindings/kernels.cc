@@ -164,7 +164,7 @@ auto float_to_low(const Vector<const float>& source) {
 
 auto float16_to_float(const Vector<const std::uint16_t>& source) {
     auto target = std::make_unique_for_overwrite<float[]>(source.size());
-    kernels::float16_to_float(source.data(), target.get(), source.size());
+    kernels::low_to_float(kernels::Dtype::float16, source.data(), target.get(), source.size());
     return own(std::move(target), source.size());
 }
 

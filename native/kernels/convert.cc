@@ -61,20 +61,4 @@ void low_to_float(Dtype dtype, const std::uint16_t* source, float* target, std::
     versions::low_to_float(best_instruction_set(), dtype, source, target, count);
 }
 
-void float_to_bfloat16(const float* source, std::uint16_t* target, std::size_t count) {
-    float_to_low(Dtype::bfloat16, source, target, count);
-}
-
-void bfloat16_to_float(const std::uint16_t* source, float* target, std::size_t count) {
-    low_to_float(Dtype::bfloat16, source, target, count);
-}
-
-void float_to_float16(const float* source, std::uint16_t* target, std::size_t count) {
-    float_to_low(Dtype::float16, source, target, count);
-}
-
-void float16_to_float(const std::uint16_t* source, float* target, std::size_t count) {
-    low_to_float(Dtype::float16, source, target, count);
-}
-
 }  // namespace luwu::kernels

@@ -53,7 +53,7 @@ LUWU_INLINE void update_elements(const Rule rule, float scale, float* __restrict
 template <class Rule, class Low, class Element>
 struct Elementwise {
     static constexpr bool kWritesLow = !std::is_same_v<Low, NoLow>;
-    // Widening a float16 takes so many operations that it pays to do it apart.
+    // Widening a float16 takes many operations: they are done apart, and the update's loop has no form for it.
     static constexpr bool kAlwaysGathers = std::is_same_v<Element, Float16>;
     const Elements& at;
     const Gradients& gradients;

@@ -13,8 +13,7 @@
 namespace luwu::store {
 
 inline constexpr std::uint64_t kPage = 4096;  // alignment of every file offset, memory address and length (O_DIRECT)
-inline constexpr std::uint64_t kChunkStep =
-    2048;  // chunk sizes are multiples of this, so planes of 16 bits end on a page
+inline constexpr std::uint64_t kChunkStep = 2048;  // chunk sizes are multiples of this, so 2-byte planes fill pages
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
@@ -78,7 +77,7 @@ class Layout {
     [[nodiscard]] std::uint32_t first_chunk(std::uint32_t block) const { return first_chunk_[block]; }
     [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return shape_.blocks[block].dtype; }
     [[nodiscard]] std::uint64_t parameter_size(std::uint32_t block) const { return kernels::size_of(dtype(block)); }
-    // Whether losses are scaled while it is trained: some block's gradients are float16.
+    // Whether losses are scaled while it is trained: some block is float16, trainable or not.
     [[nodiscard]] bool scales_loss() const { return scales_loss_; }
     // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
     [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;

@@ -64,7 +64,7 @@ TEST_CASE("every float16 goes on the wire as the float that it is") {
     std::vector<std::uint16_t> halves(1U << 16);
     for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i * 0x9E37U);  // mixed
     std::vector<float> floats(halves.size());
-    float16_to_float(halves.data(), floats.data(), floats.size());
+    low_to_float(Dtype::float16, halves.data(), floats.data(), floats.size());
     for (const InstructionSet set : available_sets()) {
         std::vector<std::uint8_t> expected(fixed_groups(halves.size()));
         std::vector<std::uint8_t> found(expected.size());

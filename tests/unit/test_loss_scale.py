@@ -15,7 +15,7 @@ import luwu
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.worker.interface import COMMITTED, NOT_FINITE
-from luwu.worker.loss_scale import LossScaler, LossScaling, scaled_forward
+from luwu.worker.loss_scale import LossScaler, LossScaling, forward_scale, scaled_forward
 from luwu.worker.parallelize import parallelize
 from luwu.worker.tiled_loss import tiled_cross_entropy
 
@@ -248,6 +248,26 @@ def test_a_tiled_loss_keeps_what_the_scale_saves():
     for found, expected in zip((hidden, weight), exact, strict=True):
         assert expected.grad.abs().max() > 0
         torch.testing.assert_close(found.grad.float() / scale, expected.grad, rtol=2e-2, atol=1e-8)
+
+
+class TellsScale(Tiny):
+    """Notes the scale that who computes gradients in forward is told."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.told = forward_scale()
+        return super().forward(tokens)
+
+
+def test_a_forward_is_told_the_scale_of_its_loss():
+    model = TellsScale()
+    parallelize(model, FakeSession(), dtype=torch.float16, loss_scaling=LossScaling(256.0, growth_interval=1))
+    optimizer = AdamW(model, lr=1e-2)
+    for expected in (256.0, 512.0):
+        our_steps(model, optimizer, loss_of, range(1))
+        assert model.told == expected
+    with torch.no_grad():
+        model(tokens(0))
+    assert model.told == forward_scale() == 1.0
 
 
 def test_evaluation_needs_no_scale():
