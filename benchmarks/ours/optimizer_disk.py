@@ -29,9 +29,9 @@ class Optimizer:
     def __init__(self, wanted: dict[str, Any], folder: str) -> None:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
         self._pulls = wanted.get("pulls", False)
-        specs = [_native.BlockSpec(f"block{index}", self.elements) for index in range(self.blocks)]
+        specs = [_native.BlockSpec(f"block{index}", self.elements, dtype="bfloat16") for index in range(self.blocks)]
         self._server = _native.Server(
-            [folder], uuid.uuid4().hex, True, specs, "bfloat16", DEFAULT_CHUNK_ELEMENTS,
+            [folder], uuid.uuid4().hex, True, specs, DEFAULT_CHUNK_ELEMENTS,
             wanted.get("optimizer", "adamw"), wanted["memory_bytes"], 1, len(os.sched_getaffinity(0)),
         )  # fmt: skip
         self._endpoint = _native.Endpoint(self._server.files_of(0), 0)

@@ -34,19 +34,21 @@ Bytes as_bytes(const fabric::Endpoint& endpoint, std::byte* data, std::uint64_t 
 
 std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid,
                                             bool create, const std::vector<BlockSpec>& blocks,
-                                            const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                            const std::string& optimizer, std::uint64_t memory_bytes,
-                                            std::uint32_t workers, std::uint32_t optimizer_threads) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
-                                              memory_bytes, workers, optimizer_threads);
+                                            std::uint64_t chunk_elements, const std::string& optimizer,
+                                            std::uint64_t memory_bytes, std::uint32_t workers,
+                                            std::uint32_t optimizer_threads) {
+    fabric::ServerConfig config =
+        make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers, optimizer_threads);
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::Server>(std::move(config));
 }
 
-void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm) {
+void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm,
+           const std::optional<LossScale>& loss_scale) {
     const auto settings = make_groups(groups);
+    const auto gradient = make_gradient_settings(max_norm, loss_scale);
     const nb::gil_scoped_release release;
-    endpoint.begin(settings, max_norm);
+    endpoint.begin(settings, gradient);
 }
 
 std::optional<double> grad_norm(const fabric::Endpoint& endpoint) {
@@ -79,8 +81,8 @@ nb::dict endpoint_stats(const fabric::Endpoint& endpoint) {
 void bind_server(nb::module_& module) {
     nb::class_<fabric::Server>(module, "Server",
                                "The server of one host: an open store, its pipeline and its workers' shared memory.")
-        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
+        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
         .def_prop_ro("initialised", &fabric::Server::initialised)
         .def("files_of", &fabric::Server::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
@@ -133,9 +135,10 @@ void bind_endpoint(nb::module_& module) {
             },
             "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
         .def(
-            "begin", &begin, "groups"_a, "max_grad_norm"_a = nb::none(),
-            "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group; the gradient's global norm "
-            "is clipped to max_grad_norm, where there is one.")
+            "begin", &begin, "groups"_a, "max_grad_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
+            "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group. The gradient is divided by "
+            "loss_scale, (scale, good steps before at this scale), and its global norm is then clipped to "
+            "max_grad_norm, where there are such.")
         .def_prop_ro("grad_norm", &grad_norm,
                      "The global norm of the last step's gradient, before clipping; None without clipping.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),
@@ -144,7 +147,8 @@ void bind_endpoint(nb::module_& module) {
         .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Sends a block's gradient; the handle is done when the buffer may be used again.")
         .def("commit", &fabric::Endpoint::commit, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
-             "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for.")
+             "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for, 3 when "
+             "it was rolled back because a gradient was not finite.")
         .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,
              nb::call_guard<nb::gil_scoped_release>(), "Writes a block's first values, fp32 in the arena.")
         .def("finish_initialise", &fabric::Endpoint::finish_initialise, nb::call_guard<nb::gil_scoped_release>())

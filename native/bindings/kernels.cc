@@ -40,17 +40,11 @@ void require_length(const std::string& name, std::size_t found, std::size_t expe
                                         std::to_string(expected) + ", as many as the other buffers");
 }
 
-kernels::Dtype parse_dtype(const std::string& name) {
-    if (name == "float32") return kernels::Dtype::float32;
-    if (name == "bfloat16") return kernels::Dtype::bfloat16;
-    throw Error(ErrorKind::invalid, "dtype is '" + name + "'; expected float32 or bfloat16");
-}
-
 /// The gradients of all workers, all of one length and dtype.
 class GradientList {
   public:
     GradientList(std::vector<AnyVector> arrays, const std::string& dtype, float scale)
-        : arrays_(std::move(arrays)), dtype_(parse_dtype(dtype)), scale_(scale) {
+        : arrays_(std::move(arrays)), dtype_(get_dtype(dtype)), scale_(scale) {
         if (arrays_.empty()) throw Error(ErrorKind::invalid, "the list of gradients is empty; expected at least one");
         const bool is_float = dtype_ == kernels::Dtype::float32;
         for (std::size_t worker = 0; worker < arrays_.size(); ++worker) {
@@ -86,10 +80,14 @@ class GradientList {
 bool optimizer_update(const std::string& name, const Vector<float>& master, const std::vector<Vector<float>>& states,
                       const std::optional<Vector<std::uint16_t>>& low, std::vector<AnyVector> gradients,
                       const std::string& dtype, float scale, const Group& settings, std::uint64_t t,
-                      std::size_t threads) {
+                      std::size_t threads, const std::string& low_dtype) {
     const kernels::Optimizer& optimizer = get_optimizer(name);
     const GradientList list(std::move(gradients), dtype, scale);
-    kernels::Elements at{.master = master.data(), .low = low ? low->data() : nullptr};
+    kernels::Elements at{
+        .master = master.data(), .low = low ? low->data() : nullptr, .low_dtype = get_dtype(low_dtype)};
+    if (at.low_dtype == kernels::Dtype::float32) {
+        throw Error(ErrorKind::invalid, "low_dtype is 'float32'; expected bfloat16 or float16");
+    }
     require_length("master", master.size(), list.elements());
     if (states.size() != optimizer.codes.size()) {
         throw Error(ErrorKind::invalid, "there are " + std::to_string(states.size()) + " states; expected " +
@@ -154,12 +152,19 @@ auto sum_gradients(std::vector<AnyVector> gradients, const std::string& dtype, f
     return own(std::move(sum), list.elements());
 }
 
-auto float_to_bfloat16(const Vector<const float>& source) {
+template <kernels::Dtype dtype>
+auto float_to_low(const Vector<const float>& source) {
     auto target = std::make_unique_for_overwrite<std::uint16_t[]>(source.size());
     {
         const nb::gil_scoped_release release;
-        kernels::float_to_bfloat16(source.data(), target.get(), source.size());
+        kernels::float_to_low(dtype, source.data(), target.get(), source.size());
     }
+    return own(std::move(target), source.size());
+}
+
+auto float16_to_float(const Vector<const std::uint16_t>& source) {
+    auto target = std::make_unique_for_overwrite<float[]>(source.size());
+    kernels::low_to_float(kernels::Dtype::float16, source.data(), target.get(), source.size());
     return own(std::move(target), source.size());
 }
 
@@ -182,12 +187,12 @@ std::uint32_t crc32c(const AnyBuffer& buffer, std::uint32_t crc) {
 void bind_kernels(nb::module_& module) {
     module.def("optimizer_update", &optimizer_update, "optimizer"_a, "master"_a.noconvert(), "states"_a.noconvert(),
                "low"_a.noconvert().none(), "gradients"_a.noconvert(), "dtype"_a, "scale"_a, "hyper_parameters"_a, "t"_a,
-               "threads"_a = 1,
+               "threads"_a = 1, "low_dtype"_a = "bfloat16",
                "Does step `t` (counted from 1) of an optimizer in place on float32 master and states, and writes\n"
-               "master's bfloat16 copy to `low` (uint16 elements) unless it is None. The gradients (float32, or\n"
-               "bfloat16 as uint16, as `dtype` says) are summed in order and multiplied by `scale`. False: a gradient\n"
-               "is not finite, and all contents are unspecified. luwu.errors.ConfigError: lengths or types do not\n"
-               "match.");
+               "master's copy in `low_dtype` to `low` (uint16 elements) unless it is None. The gradients (float32, or\n"
+               "bfloat16 or float16 as uint16, as `dtype` says) are summed in order and multiplied by `scale`. False:\n"
+               "a gradient is not finite, and all contents are unspecified. luwu.errors.ConfigError: lengths or types\n"
+               "do not match.");
     module.def("sum_gradients", &sum_gradients, "gradients"_a.noconvert(), "dtype"_a, "scale"_a = 1.0F,
                "The float32 sum, in order, of the gradients (as for optimizer_update), multiplied by `scale`.");
     module.def("encode_state", &encode_state, "code"_a, "values"_a.noconvert(), "t"_a,
@@ -195,8 +200,12 @@ void bind_kernels(nb::module_& module) {
                "negative, at update `t`: see docs/optimizers.md.");
     module.def("decode_state", &decode_state, "code"_a, "plane"_a.noconvert(), "elements"_a,
                "The float32 values that such a plane holds.");
-    module.def("float_to_bfloat16", &float_to_bfloat16, "source"_a.noconvert(),
+    module.def("float_to_bfloat16", &float_to_low<kernels::Dtype::bfloat16>, "source"_a.noconvert(),
                "The bfloat16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
+    module.def("float_to_float16", &float_to_low<kernels::Dtype::float16>, "source"_a.noconvert(),
+               "The float16 values, as uint16 elements, nearest to float32 ones; ties go to even.");
+    module.def("float16_to_float", &float16_to_float, "source"_a.noconvert(),
+               "The float32 values of float16 ones, which are uint16 elements.");
     module.def("copy_past_cache", &copy_past_cache, "target"_a.noconvert(), "source"_a.noconvert(),
                nb::sig("def copy_past_cache(target: object, source: object) -> None"),  // numpy's and torch's alike
                "Copies the bytes of one contiguous buffer to another of the same size that it does not overlap, past\n"

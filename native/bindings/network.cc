@@ -24,14 +24,14 @@ namespace {
 
 std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
-                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               const std::string& optimizer, std::uint64_t memory_bytes,
-                                               std::uint32_t workers, std::uint32_t optimizer_threads,
-                                               const std::string& address, std::uint16_t port, std::uint64_t job,
-                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
-                                               bool one_of_several, std::optional<std::uint64_t> at_step) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
-                                              memory_bytes, workers, optimizer_threads);
+                                               std::uint64_t chunk_elements, const std::string& optimizer,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads, const std::string& address,
+                                               std::uint16_t port, std::uint64_t job, const fabric::Timing& timing,
+                                               const std::optional<TlsFiles>& tls, bool one_of_several,
+                                               std::optional<std::uint64_t> at_step) {
+    fabric::ServerConfig config =
+        make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers, optimizer_threads);
     config.one_of_several = one_of_several;
     config.at_step = at_step;
     const nb::gil_scoped_release release;
@@ -41,11 +41,10 @@ std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& f
 
 std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
                                                   std::uint32_t rank, std::uint32_t workers,
-                                                  const std::vector<BlockSpec>& blocks,
-                                                  const std::string& parameter_dtype, double reconnect_seconds,
+                                                  const std::vector<BlockSpec>& blocks, double reconnect_seconds,
                                                   const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
     auto worker = std::make_unique<fabric::RemoteWorker>(
-        make_remote_config({servers, cuts, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls}));
+        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls}));
     wait_connected(*worker);
     return worker;
 }
@@ -73,9 +72,9 @@ void bind_tcp_server(nb::module_& module) {
     nb::class_<Self> type(module, "TcpServer",
                           "The server of workers on other hosts: an open store behind TCP or TLS.");
     bind_core(type, [](auto& self) -> auto& { return self.core(); });
-    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a,
-             "port"_a, "job"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
+    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "timing"_a,
+             "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
              "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)
@@ -90,15 +89,17 @@ void bind_tcp_server(nb::module_& module) {
             "Lets one RemoteWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
         .def(
             "begin",
-            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm) {
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm,
+               const std::optional<LossScale>& loss_scale) {
                 const auto settings = make_groups(groups);
+                const auto gradient = make_gradient_settings(max_norm, loss_scale);
                 const nb::gil_scoped_release release;
-                self.core().begin(worker, settings, max_norm);
+                self.core().begin(worker, settings, gradient);
             },
-            "worker"_a, "groups"_a, "max_norm"_a = nb::none(),
-            "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group; "
-            "with "
-            "max_norm the gradient's global norm is clipped to it.")
+            "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
+            "Starts a worker's step: the optimizer's hyper-parameters, in its own order, for each parameter group. The "
+            "gradient is divided by loss_scale, (scale, good steps before at this scale), and its global norm is then "
+            "clipped to max_norm, where there are such.")
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
@@ -124,8 +125,8 @@ void bind_remote_worker(nb::module_& module) {
     using Self = fabric::RemoteWorker;
     nb::class_<Self>(module, "RemoteWorker",
                      "A worker's connections to the TcpServers of its job, with memory of its own.")
-        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
-             "reconnect_seconds"_a, "timing"_a, "tls"_a = nb::none(),
+        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
+             "timing"_a, "tls"_a = nb::none(),
              "Returns when it is connected. cuts: (server, first element, elements) of each block, in order. tls: "
              "paths of the PEM files (certificate, key, ca).")
         .def(

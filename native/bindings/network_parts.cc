@@ -38,7 +38,7 @@ std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files
 }
 
 fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
-    const store::StoreShape shape = make_shape(parts.blocks, parts.parameter_dtype);
+    const store::StoreShape shape = make_shape(parts.blocks);
     fabric::RemoteConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
     for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
     if (config.placement.servers() != parts.servers.size()) {

@@ -38,7 +38,6 @@ struct WorkerParts {
     std::uint32_t rank;
     std::uint32_t workers;
     std::vector<BlockSpec> blocks;
-    std::string parameter_dtype;
     double reconnect_seconds;
     fabric::Timing timing;
     std::optional<TlsFiles> tls;

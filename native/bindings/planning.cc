@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
@@ -43,13 +44,12 @@ StepTraffic traffic_of(const store::Layout& layout, const pipeline::ResidencyPla
     return traffic;
 }
 
-nb::dict plan_store(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                    std::uint64_t chunk_elements, const std::string& optimizer, std::uint32_t folders,
-                    std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients) {
-    const store::Layout layout(make_shape(blocks, parameter_dtype, chunk_elements, optimizer), folders);
+nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
+                    std::uint32_t folders, std::uint64_t memory_bytes, std::uint32_t workers, bool float32_gradients) {
+    const store::Layout layout(make_shape(blocks, chunk_elements, optimizer), folders);
     std::vector<bool> held;
     for (const BlockSpec& block : blocks) held.push_back(block.held);
-    const kernels::Dtype gradients = float32_gradients ? kernels::Dtype::float32 : layout.shape().parameter_dtype;
+    const auto gradients = float32_gradients ? std::optional(kernels::Dtype::float32) : std::nullopt;
     const auto divide = [&](std::uint64_t bytes) {
         return pipeline::plan_residency(layout, bytes, workers, held, gradients);
     };
@@ -76,8 +76,8 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, const std::string& par
 
 void bind_planning(nb::module_& module) {
     module.def(
-        "plan_store", &plan_store, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a,
-        "memory_bytes"_a, "workers"_a, "float32_gradients"_a = false,
+        "plan_store", &plan_store, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a, "memory_bytes"_a,
+        "workers"_a, "float32_gradients"_a = false,
         "Bytes that a store takes on disk and its server in memory, and what a step moves between them. A budget "
         "below minimum_bytes counts as that. Over UDP gradients come as one worker's, in float32.");
 }

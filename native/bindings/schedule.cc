@@ -22,9 +22,9 @@ namespace {
 
 class WindowSchedule {
   public:
-    WindowSchedule(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                   std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes)
-        : layout_(make_shape(blocks, parameter_dtype, chunk_elements, optimizer), 1),
+    WindowSchedule(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
+                   std::uint64_t memory_bytes)
+        : layout_(make_shape(blocks, chunk_elements, optimizer), 1),
           plan_(pipeline::plan_residency(layout_, memory_bytes, 1, held(blocks))),
           pass_(layout_.block_count(), 1),
           window_(plan_, pass_) {}
@@ -95,9 +95,8 @@ void bind_schedule(nb::module_& module) {
     nb::class_<WindowSchedule>(module, "WindowSchedule",
                                "Which parameters a server has in memory, reads ahead and evicts, with one stream of "
                                "pulls; nothing is read or written.")
-        .def(nb::init<const std::vector<BlockSpec>&, const std::string&, std::uint64_t, const std::string&,
-                      std::uint64_t>(),
-             "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a)
+        .def(nb::init<const std::vector<BlockSpec>&, std::uint64_t, const std::string&, std::uint64_t>(), "blocks"_a,
+             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a)
         .def("begin_step", &WindowSchedule::begin_step, "The pass begins again.")
         .def("end_step", &WindowSchedule::end_step, "What was pulled becomes the pass.")
         .def("pulled", &WindowSchedule::pulled, "block"_a, "Note a pull.")

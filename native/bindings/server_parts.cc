@@ -1,20 +1,21 @@
 #include "bindings/server_parts.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace nb = nanobind;
 
 namespace luwu::bindings {
 
 fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                                 const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                 std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes,
-                                 std::uint32_t workers, std::uint32_t optimizer_threads) {
+                                 const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements,
+                                 const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
+                                 std::uint32_t optimizer_threads) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);
     config.mode = create ? store::OpenMode::create : store::OpenMode::open;
-    config.shape = make_shape(blocks, parameter_dtype, chunk_elements, optimizer);
+    config.shape = make_shape(blocks, chunk_elements, optimizer);
     for (const BlockSpec& block : blocks) config.held.push_back(block.held);
     config.memory_bytes = memory_bytes;
     config.workers = workers;
@@ -31,6 +32,19 @@ std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& group
                                                 std::to_string(kernels::kHyperParameters));
         }
         std::copy(group.begin(), group.end(), settings.emplace_back().begin());
+    }
+    return settings;
+}
+
+pipeline::GradientSettings make_gradient_settings(std::optional<double> max_norm,
+                                                  const std::optional<LossScale>& loss_scale) {
+    pipeline::GradientSettings settings{.max_norm = max_norm};
+    if (loss_scale) {
+        const auto& [scale, good_steps] = *loss_scale;
+        if (!(scale > 0) || !std::isfinite(scale)) {
+            throw Error(ErrorKind::invalid, "a loss scale is a finite number above 0; found " + std::to_string(scale));
+        }
+        settings.loss_scale = {scale, good_steps};
     }
     return settings;
 }
@@ -61,6 +75,8 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["step"] = stats.step;
     result["attempts"] = stats.attempts;
     result["rolled_back"] = stats.rolled_back;
+    result["loss_scale"] = stats.loss_scale ? nb::cast(stats.loss_scale->scale) : nb::none();
+    result["good_steps"] = stats.loss_scale ? stats.loss_scale->good_steps : 0;
     result["unwritten"] = stats.unwritten;
     result["clipped"] = stats.clipped;
     result["redone"] = stats.redone;

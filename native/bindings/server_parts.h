@@ -18,13 +18,16 @@ using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
 [[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
-                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               const std::string& optimizer, std::uint64_t memory_bytes,
-                                               std::uint32_t workers, std::uint32_t optimizer_threads);
+                                               std::uint64_t chunk_elements, const std::string& optimizer,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads);
 // How a step ended: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);
 [[nodiscard]] std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome);
+using LossScale = std::tuple<double, std::uint64_t>;  // and the steps in a row that were committed at it
+[[nodiscard]] pipeline::GradientSettings make_gradient_settings(std::optional<double> max_norm,
+                                                                const std::optional<LossScale>& loss_scale);
 [[nodiscard]] std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups);
 void set_segments(fabric::ParameterServer& server, std::uint32_t block, const Segments& segments);
 [[nodiscard]] std::optional<std::string> failure_of(const fabric::ParameterServer& server);

@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -21,17 +22,22 @@ using namespace nb::literals;
 
 namespace luwu::bindings {
 
-store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                             std::uint64_t chunk_elements, const std::string& optimizer) {
+store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements,
+                             const std::string& optimizer) {
     store::StoreShape shape;
-    if (parameter_dtype != "float32" && parameter_dtype != "bfloat16") {
-        throw Error(ErrorKind::invalid, "parameter dtype is '" + parameter_dtype + "'; expected float32 or bfloat16");
-    }
-    shape.parameter_dtype = parameter_dtype == "float32" ? kernels::Dtype::float32 : kernels::Dtype::bfloat16;
     shape.chunk_elements = chunk_elements;
     shape.optimizer = &get_optimizer(optimizer);
-    for (const BlockSpec& block : blocks) shape.blocks.push_back({block.name, block.elements, block.trainable});
+    for (const BlockSpec& block : blocks) {
+        shape.blocks.push_back({block.name, block.elements, block.trainable, block.dtype});
+    }
     return shape;
+}
+
+kernels::Dtype get_dtype(const std::string& name) {
+    if (name == "float32") return kernels::Dtype::float32;
+    if (name == "bfloat16") return kernels::Dtype::bfloat16;
+    if (name == "float16") return kernels::Dtype::float16;
+    throw Error(ErrorKind::invalid, "dtype is '" + name + "'; expected float32, bfloat16 or float16");
 }
 
 const kernels::Optimizer& get_optimizer(const std::string& name) {
@@ -64,9 +70,8 @@ nb::object as_array(std::vector<Value> values) {
 }
 
 store::Layout make_layout(const std::vector<std::string>& folders, const std::vector<BlockSpec>& blocks,
-                          const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                          const std::string& optimizer) {
-    return {make_shape(blocks, parameter_dtype, chunk_elements, optimizer), static_cast<std::uint32_t>(folders.size())};
+                          std::uint64_t chunk_elements, const std::string& optimizer) {
+    return {make_shape(blocks, chunk_elements, optimizer), static_cast<std::uint32_t>(folders.size())};
 }
 
 std::span<const store::ChunkPlace> chunks_of(const store::Layout& layout, std::uint32_t block) {
@@ -96,8 +101,8 @@ nb::tuple as_tuple(store::Contents contents) {
 class StoreReader {
   public:
     StoreReader(const std::vector<std::string>& folders, const std::string& uuid, const std::vector<BlockSpec>& blocks,
-                const std::string& parameter_dtype, std::uint64_t chunk_elements, const std::string& optimizer)
-        : store_(folders, make_layout(folders, blocks, parameter_dtype, chunk_elements, optimizer), make_uuid(uuid),
+                std::uint64_t chunk_elements, const std::string& optimizer)
+        : store_(folders, make_layout(folders, blocks, chunk_elements, optimizer), make_uuid(uuid),
                  store::OpenMode::read_only) {}
 
     [[nodiscard]] const store::CommitRecord& committed() const { return store_.committed(); }
@@ -152,10 +157,9 @@ using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 class StoreWriter {
   public:
     StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                const std::string& optimizer)
-        : store_(std::in_place, folders, make_layout(folders, blocks, parameter_dtype, chunk_elements, optimizer),
-                 make_uuid(uuid), create ? store::OpenMode::create : store::OpenMode::open) {}
+                const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer)
+        : store_(std::in_place, folders, make_layout(folders, blocks, chunk_elements, optimizer), make_uuid(uuid),
+                 create ? store::OpenMode::create : store::OpenMode::open) {}
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
 
@@ -216,23 +220,31 @@ void bind_store(nb::module_& module) {
     nb::class_<BlockSpec>(module, "BlockSpec", "One block of a store: a flat run of elements.")
         .def(
             "__init__",
-            [](BlockSpec* self, std::string name, std::uint64_t elements, bool trainable, bool held) {
-                new (self) BlockSpec{std::move(name), elements, trainable, held};
+            [](BlockSpec* self, std::string name, std::uint64_t elements, bool trainable, bool held,
+               const std::string& dtype) {
+                new (self) BlockSpec{std::move(name), elements, trainable, held, get_dtype(dtype)};
             },
-            "name"_a, "elements"_a, "trainable"_a = true, "held"_a = false)
+            "name"_a, "elements"_a, "trainable"_a = true, "held"_a = false, "dtype"_a = "float32")
         .def_ro("name", &BlockSpec::name)
         .def_ro("elements", &BlockSpec::elements)
         .def_ro("trainable", &BlockSpec::trainable)
         .def_ro("held", &BlockSpec::held, "Whether workers hold it through the whole step (the root unit's blocks).");
 
     nb::class_<StoreReader>(module, "StoreReader", "Reads a committed store that may be open elsewhere.")
-        .def(nb::init<const std::vector<std::string>&, const std::string&, const std::vector<BlockSpec>&,
-                      const std::string&, std::uint64_t, const std::string&>(),
-             "folders"_a, "uuid"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a)
+        .def(nb::init<const std::vector<std::string>&, const std::string&, const std::vector<BlockSpec>&, std::uint64_t,
+                      const std::string&>(),
+             "folders"_a, "uuid"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a)
         .def_prop_ro("step", [](const StoreReader& self) { return self.committed().step; })
         .def_prop_ro("attempts", [](const StoreReader& self) { return self.committed().attempts; })
         .def_prop_ro("rolled_back", [](const StoreReader& self) { return self.committed().rolled_back; })
         .def_prop_ro("initialised", [](const StoreReader& self) { return self.committed().sequence > 0; })
+        .def_prop_ro(
+            "loss_scale",
+            [](const StoreReader& self) -> std::optional<double> {
+                if (!self.committed().loss_scale) return std::nullopt;
+                return self.committed().loss_scale->scale;
+            },
+            "That the last committed step was made with, where losses are scaled.")
         .def_prop_ro(
             "steps", [](const StoreReader& self) { return self.steps(); },
             "Committed steps that a server can open the store at, the newest first; none before there are values.")
@@ -247,8 +259,8 @@ void bind_store(nb::module_& module) {
 
     nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
-                      const std::string&, std::uint64_t, const std::string&>(),
-             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a, "chunk_elements"_a, "optimizer"_a)
+                      std::uint64_t, const std::string&>(),
+             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a)
         .def_prop_ro("initialised", &StoreWriter::initialised, "Whether anything was committed.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
              "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")

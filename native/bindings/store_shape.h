@@ -14,12 +14,14 @@ struct BlockSpec {
     std::uint64_t elements = 0;
     bool trainable = true;
     bool held = false;
+    kernels::Dtype dtype = kernels::Dtype::float32;
 };
 
 // What a worker knows of a shape needs neither the store's chunks nor its states.
-[[nodiscard]] store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
+[[nodiscard]] store::StoreShape make_shape(const std::vector<BlockSpec>& blocks,
                                            std::uint64_t chunk_elements = store::kChunkStep,
                                            const std::string& optimizer = kernels::adamw.name);
+[[nodiscard]] kernels::Dtype get_dtype(const std::string& name);                 // throws Error(invalid)
 [[nodiscard]] const kernels::Optimizer& get_optimizer(const std::string& name);  // throws Error(invalid)
 [[nodiscard]] store::Uuid make_uuid(const std::string& bytes);
 

@@ -27,17 +27,14 @@ struct UdpPlace {
     std::uint16_t port;
 };
 
-std::unique_ptr<fabric::UdpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
-                                               bool create, const std::vector<BlockSpec>& blocks,
-                                               const std::string& parameter_dtype, std::uint64_t chunk_elements,
-                                               const std::string& optimizer, std::uint64_t memory_bytes,
-                                               std::uint32_t workers, std::uint32_t optimizer_threads,
-                                               const std::string& address, std::uint16_t port, std::uint64_t job,
-                                               const std::string& udp_address, std::uint16_t udp_port,
-                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
-                                               bool one_of_several, std::optional<std::uint64_t> at_step) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, parameter_dtype, chunk_elements, optimizer,
-                                              memory_bytes, workers, optimizer_threads);
+std::unique_ptr<fabric::UdpServer> make_server(
+    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
+    std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
+    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
+    const std::string& udp_address, std::uint16_t udp_port, const fabric::Timing& timing,
+    const std::optional<TlsFiles>& tls, bool one_of_several, std::optional<std::uint64_t> at_step) {
+    fabric::ServerConfig config =
+        make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers, optimizer_threads);
     config.one_of_several = one_of_several;
     config.at_step = at_step;
     const fabric::TcpConfig tcp{address, port, job, make_tls(tls), timing};
@@ -57,10 +54,9 @@ void bind_server(nb::module_& module) {
     nb::class_<Self> type(module, "UdpServer",
                           "The server of workers whose steps come over UDP, through switches; the rest over TCP.");
     bind_core(type, [](auto& self) -> auto& { return self.side().core(); });
-    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "parameter_dtype"_a,
-             "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a,
-             "port"_a, "job"_a, "udp_address"_a, "udp_port"_a, "timing"_a, "tls"_a = nb::none(),
-             "one_of_several"_a = false, "at_step"_a = nb::none(),
+    type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "udp_address"_a,
+             "udp_port"_a, "timing"_a, "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(),
              "As TcpServer; udp_address is numeric, and port 0 the kernel's choice.")
         .def_prop_ro("port", [](const Self& self) { return self.side().port(); })
         .def_prop_ro("udp_port", [](const Self& self) { return fabric::port_of(self.bound()); })
@@ -82,11 +78,13 @@ void bind_server(nb::module_& module) {
             "rank"_a, "token"_a, "Lets one UdpWorker in, which brings this token of 32 bytes.")
         .def(
             "begin",
-            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm) {
-                const auto begun = self.begin(worker, make_groups(groups), max_norm);
+            [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm,
+               const std::optional<LossScale>& loss_scale) {
+                const auto gradient = make_gradient_settings(max_norm, loss_scale);
+                const auto begun = self.begin(worker, make_groups(groups), gradient);
                 return std::tuple(begun.epoch, begun.given_up);
             },
-            "worker"_a, "groups"_a, "max_norm"_a = nb::none(),
+            "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
             "Starts a worker's step; returns what the worker's begin_step wants to know.")
         .def("commit", &Self::commit, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
@@ -102,12 +100,12 @@ void bind_server(nb::module_& module) {
 
 std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
                                                std::uint32_t rank, std::uint32_t workers,
-                                               const std::vector<BlockSpec>& blocks, const std::string& parameter_dtype,
-                                               double reconnect_seconds, const std::vector<UdpPlace*>& places,
-                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
+                                               const std::vector<BlockSpec>& blocks, double reconnect_seconds,
+                                               const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
+                                               const std::optional<TlsFiles>& tls) {
     if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
     const fabric::RemoteConfig config =
-        make_remote_config({servers, cuts, rank, workers, blocks, parameter_dtype, reconnect_seconds, timing, tls});
+        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls});
     std::vector<fabric::UdpSocket> sockets;
     for (UdpPlace* place : places) {
         if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
@@ -149,8 +147,8 @@ void bind_worker(nb::module_& module) {
         .def_ro("port", &UdpPlace::port);
     using Self = fabric::UdpWorker;
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
-        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "parameter_dtype"_a,
-             "reconnect_seconds"_a, "places"_a, "timing"_a, "tls"_a = nb::none(),
+        .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
+             "places"_a, "timing"_a, "tls"_a = nb::none(),
              "As RemoteWorker; takes the sockets of the places, one for each server.")
         .def(
             "start",

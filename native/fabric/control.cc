@@ -42,7 +42,7 @@ WorkerArea& worker_area(ControlArea& control, std::uint32_t rank) {
 std::vector<std::uint64_t> window_bytes_of_blocks(const store::StoreShape& shape) {
     std::vector<std::uint64_t> bytes;
     for (const store::BlockShape& block : shape.blocks) {
-        bytes.push_back(store::round_up(block.elements * kernels::size_of(shape.parameter_dtype), store::kPage));
+        bytes.push_back(store::round_up(block.bytes(), store::kPage));
     }
     return bytes;
 }

@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-inline constexpr std::uint64_t kControlMagic = 0x324C544355575554;  // "TUWUCTL2" in memory
+inline constexpr std::uint64_t kControlMagic = 0x334C544355575554;  // "TUWUCTL3" in memory
 inline constexpr std::uint32_t kRingRequests = 256;
 inline constexpr std::uint32_t kMaximumGroups = 64;
 
@@ -44,6 +44,8 @@ struct WorkerArea {
     std::uint32_t group_count = 0;
     std::array<pipeline::GroupSettings, kMaximumGroups> groups;  // of the step that begins
     double max_norm = 0;                                         // and its limit; 0: none
+    double loss_scale = 0;                                       // 0: none
+    std::uint64_t good_steps = 0;                                // see store::LossScale
 };
 
 struct ControlArea {

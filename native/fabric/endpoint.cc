@@ -87,14 +87,16 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
     return make_handle(stream, sequence);
 }
 
-void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm) {
+void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups, const pipeline::GradientSettings& gradient) {
     if (groups.size() > kMaximumGroups) {
         throw Error(ErrorKind::invalid, "the optimizer has " + std::to_string(groups.size()) +
                                             " parameter groups; at most " + std::to_string(kMaximumGroups) +
                                             " are supported: merge groups with equal settings");
     }
     std::copy(groups.begin(), groups.end(), area_.groups.begin());
-    area_.max_norm = max_norm.value_or(0);
+    area_.max_norm = gradient.max_norm.value_or(0);
+    area_.loss_scale = gradient.loss_scale ? gradient.loss_scale->scale : 0;
+    area_.good_steps = gradient.loss_scale ? gradient.loss_scale->good_steps : 0;
     area_.group_count = static_cast<std::uint32_t>(groups.size());
     // Waited for, because pushes travel on the other stream and must not overtake it.
     const Handle handle = post(Stream::parameters, Operation::begin, 0, 0);

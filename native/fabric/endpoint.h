@@ -46,7 +46,7 @@ class Endpoint {
     // full.
     std::uint64_t register_buffer(std::uint64_t bytes);
     // Returns when the server knows them.
-    void begin(const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm = std::nullopt);
+    void begin(const std::vector<pipeline::GroupSettings>& groups, const pipeline::GradientSettings& gradient = {});
     Handle pull(std::uint32_t block, bool alone = false);  // alone: no pull of the step that all workers make
     void release(std::uint32_t block);                     // after the pull was waited for
     Handle push(std::uint32_t block, std::uint64_t arena_offset);

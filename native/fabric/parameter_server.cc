@@ -52,11 +52,11 @@ void ParameterServer::go_to_step(std::uint64_t step) {
 ParameterServer::~ParameterServer() { pipeline_.reset(); }
 
 std::uint64_t ParameterServer::parameter_bytes(std::uint32_t block) const {
-    return layout_.shape().blocks[block].elements * layout_.parameter_size();
+    return layout_.shape().blocks[block].bytes();
 }
 
 std::uint64_t ParameterServer::gradient_bytes(std::uint32_t block) const {
-    const kernels::Dtype dtype = config_.gradient_dtype.value_or(config_.shape.parameter_dtype);
+    const kernels::Dtype dtype = config_.gradient_dtype.value_or(layout_.dtype(block));
     return layout_.shape().blocks[block].elements * kernels::size_of(dtype);
 }
 
@@ -96,9 +96,9 @@ void ParameterServer::check_worker(std::uint32_t worker) const {
 }
 
 void ParameterServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                            std::optional<double> max_norm) {
+                            const pipeline::GradientSettings& gradient) {
     check_worker(worker);
-    pipeline_->begin(worker, groups, max_norm);
+    pipeline_->begin(worker, groups, gradient);
 }
 
 void ParameterServer::pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply) {

@@ -27,8 +27,8 @@ struct ServerConfig {
     std::uint64_t memory_bytes = 0;
     std::uint32_t workers = 1;
     std::uint32_t optimizer_threads = 1;
-    std::optional<kernels::Dtype> gradient_dtype;  // default: the parameters'
-    std::optional<float> gradient_scale;           // of the sum over workers; default: 1 / workers
+    std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
+    std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
     // Of one server of several, which only together have a step: it is prepared before it is committed, and where one
     // has committed a step that another has not, it goes back to the one that all have.
     bool one_of_several = false;
@@ -58,7 +58,7 @@ class ParameterServer {
 
     void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);  // throws Error(invalid)
     void begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-               std::optional<double> max_norm = std::nullopt);
+               const pipeline::GradientSettings& gradient = {});
     void pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply);
     void read(std::uint32_t block, pipeline::Reply reply);  // belongs to no worker's pass; release it soon
     void release(std::uint32_t block) { pipeline_->release(block); }

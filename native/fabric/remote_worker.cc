@@ -12,7 +12,7 @@ namespace {
 std::vector<std::uint64_t> parameter_bytes(const store::StoreShape& shape) {
     std::vector<std::uint64_t> bytes;
     for (const store::BlockShape& block : shape.blocks) {
-        bytes.push_back(block.elements * kernels::size_of(shape.parameter_dtype));
+        bytes.push_back(block.bytes());
     }
     return bytes;
 }
@@ -111,7 +111,7 @@ void RemoteWorker::fetch(std::uint32_t block, bool alone, std::span<std::byte> i
     const auto all = when_all(pieces.size(), [this, block](bool ok) { window_.fetched(block, ok); });
     for (const Piece& piece : pieces) {
         StepPath::Done done = all;
-        const auto memory = into.subspan(piece.first * parameter_size(), piece.elements * parameter_size());
+        const auto memory = part_of(into, block, piece);
         if (step_path_ == nullptr) {
             links_[piece.server]->post({FrameKind::pull, piece.block, {}, memory, std::move(done)});
         } else if (alone || !step_path_->pull(piece, memory, done)) {
@@ -166,7 +166,7 @@ std::optional<std::span<const std::byte>> RemoteWorker::sent(const Request& requ
 
 void RemoteWorker::handle_push(Request& request) {
     const store::BlockShape& block = shape_.blocks[request.block];
-    const auto gradient = sent(request, block.elements * parameter_size());
+    const auto gradient = sent(request, block.bytes());
     if (gradient && !block.trainable) {
         fail(Error(ErrorKind::invalid, "the worker pushed block '" + block.name + "', which is frozen"));
     }
@@ -174,7 +174,7 @@ void RemoteWorker::handle_push(Request& request) {
     const auto pieces = placement_.pieces(request.block);
     const auto all = when_all(pieces.size(), [&request](bool ok) { Streams::reply(request, ok); });
     for (const Piece& piece : pieces) {
-        const auto part = gradient->subspan(piece.first * parameter_size(), piece.elements * parameter_size());
+        const auto part = part_of(*gradient, request.block, piece);
         if (step_path_ != nullptr) {
             step_path_->push(piece, part.data(), all);
         } else {

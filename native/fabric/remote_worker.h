@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "fabric/endpoint.h"
@@ -65,7 +66,12 @@ class RemoteWorker {
     void finish_initialise(Request& request, std::uint32_t server);  // and those behind it, one by one
     // A block's bytes in the arena; nothing, having failed, where they are not there.
     [[nodiscard]] std::optional<std::span<const std::byte>> sent(const Request& request, std::uint64_t bytes);
-    [[nodiscard]] std::uint64_t parameter_size() const { return kernels::size_of(shape_.parameter_dtype); }
+    // The piece's part of a whole block's parameters or gradient.
+    template <class Byte>
+    [[nodiscard]] std::span<Byte> part_of(std::span<Byte> whole, std::uint32_t block, const Piece& piece) const {
+        const std::uint64_t size = kernels::size_of(shape_.blocks[block].dtype);
+        return whole.subspan(piece.first * size, piece.elements * size);
+    }
     [[nodiscard]] bool takes_values(std::uint32_t server) const {
         return initialised_.empty() || !initialised_[server];
     }

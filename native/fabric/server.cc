@@ -46,8 +46,10 @@ void Server::handle(std::uint32_t rank, Request& request) {
         case Operation::begin: {
             const WorkerArea& area = worker_area(streams_.control(), rank);
             const auto count = std::min(area.group_count, kMaximumGroups);
-            const auto max_norm = area.max_norm > 0 ? std::optional<double>(area.max_norm) : std::nullopt;
-            core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, max_norm);
+            pipeline::GradientSettings gradient;
+            if (area.max_norm > 0) gradient.max_norm = area.max_norm;
+            if (area.loss_scale > 0) gradient.loss_scale = {area.loss_scale, area.good_steps};
+            core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, gradient);
             return reply({});
         }
         case Operation::pull:

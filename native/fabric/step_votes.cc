@@ -13,7 +13,8 @@ std::string name_of(std::size_t worker) { return "worker " + std::to_string(work
 StepVotes::StepVotes(std::uint32_t workers, VoteEvents events) : events_(std::move(events)), workers_(workers) {}
 
 StepVotes::Begun StepVotes::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                                  std::optional<double> max_norm, const std::function<std::uint32_t()>& epoch) {
+                                  const pipeline::GradientSettings& gradient,
+                                  const std::function<std::uint32_t()>& epoch) {
     const std::lock_guard lock(mutex_);
     Worker& entry = workers_.at(worker);
     if (left_) {
@@ -21,15 +22,15 @@ StepVotes::Begun StepVotes::begin(std::uint32_t worker, const std::vector<pipeli
                                                 " and others went on; give every worker the same number of batches");
     }
     if (entry.begun) throw Error(ErrorKind::order, name_of(worker) + " began a step twice");
-    if (begun_ > 0 && (groups != groups_ || max_norm != max_norm_)) {
+    if (begun_ > 0 && (groups != groups_ || gradient != gradient_)) {
         throw Error(ErrorKind::order, name_of(worker) +
                                           " began a step with other hyper-parameters than the workers before it; give "
                                           "every worker the same optimizer settings and schedule");
     }
     if (begun_ == 0) {
         groups_ = groups;
-        max_norm_ = max_norm;
-        events_.begun(groups, max_norm);
+        gradient_ = gradient;
+        events_.begun(groups, gradient);
     }
     entry.begun = true;
     ++begun_;

@@ -15,7 +15,8 @@ namespace luwu::fabric {
 
 struct VoteEvents {
     // By the first worker.
-    std::function<void(const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm)> begun;
+    std::function<void(const std::vector<pipeline::GroupSettings>& groups, const pipeline::GradientSettings& gradient)>
+        begun;
     std::function<void()> given_up;  // one worker asks for the step to be rolled back, perhaps before others vote
     std::function<void(bool roll_back, std::uint64_t pushes)> ended;  // all have voted; each pushed so often in it
 };
@@ -32,7 +33,7 @@ class StepVotes {
         std::uint32_t epoch;
     };
     Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                std::optional<double> max_norm, const std::function<std::uint32_t()>& epoch);
+                const pipeline::GradientSettings& gradient, const std::function<std::uint32_t()>& epoch);
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);  // pushes: of this worker, since it joined
     void answer(pipeline::Outcome outcome);                                 // to the oldest step that all have voted on
     // The answer to the step that this worker voted on last; nothing when it takes longer. Throws Error(order) where it
@@ -59,7 +60,7 @@ class StepVotes {
     std::condition_variable answered_;
     std::vector<Worker> workers_;
     std::vector<pipeline::GroupSettings> groups_;
-    std::optional<double> max_norm_;
+    pipeline::GradientSettings gradient_;
     std::uint32_t begun_ = 0;
     std::uint32_t votes_ = 0;
     std::uint64_t steps_ = 0;  // that all have voted on

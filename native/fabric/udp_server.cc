@@ -63,7 +63,6 @@ UdpServer::~UdpServer() {
 void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
     if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
     wiring.workers = workers_;
-    wiring.parameter_dtype = side_.core().config().shape.parameter_dtype;
     wiring.blocks = wire_blocks(side_.core().config().shape);
     epoch_ = wiring.epoch;
     node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
@@ -135,8 +134,9 @@ void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t pla
 
 VoteEvents UdpServer::vote_events() {
     VoteEvents events;
-    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups, std::optional<double> max_norm) {
-        tasks_.post([this, groups, max_norm] { core().begin(0, groups, max_norm); });
+    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups,
+                          const pipeline::GradientSettings& gradient) {
+        tasks_.post([this, groups, gradient] { core().begin(0, groups, gradient); });
     };
     events.given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
     events.ended = [this](bool roll_back, std::uint64_t pushes) {
@@ -174,9 +174,9 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
 }
 
 StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                                  std::optional<double> max_norm) {
+                                  const pipeline::GradientSettings& gradient) {
     if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
-    return or_fail(core(), [&] { return votes_.begin(worker, groups, max_norm, [this] { return epoch_.load(); }); });
+    return or_fail(core(), [&] { return votes_.begin(worker, groups, gradient, [this] { return epoch_.load(); }); });
 }
 
 void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {

@@ -33,7 +33,7 @@ class UdpServer {
     void allow_worker(std::uint32_t rank, const Token& token);
     // What the worker is to be told with the answer: UdpWorker::begin_step().
     StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                           std::optional<double> max_norm = std::nullopt);
+                           const pipeline::GradientSettings& gradient = {});
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);

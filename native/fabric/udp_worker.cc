@@ -4,9 +4,9 @@
 
 namespace luwu::fabric {
 
-UdpWorker::UdpWorker(const RemoteConfig& config, std::vector<UdpSocket> sockets)
-    : shape_(config.shape), placement_(config.placement) {
+UdpWorker::UdpWorker(const RemoteConfig& config, std::vector<UdpSocket> sockets) : placement_(config.placement) {
     for (std::uint32_t server = 0; server < sockets.size(); ++server) {
+        blocks_.push_back(wire_blocks(placement_.part(config.shape, server)));
         UdpPort::Events events;
         events.failed = [this](const Error& error) { remote_->fail(error); };
         events.interrupted = [this, server](std::deque<UdpPort::Pull> pulls) { interrupted(server, std::move(pulls)); };
@@ -24,8 +24,7 @@ UdpWorker::~UdpWorker() {
 
 void UdpWorker::start(std::uint32_t server, Wiring wiring, const Address& parent, std::uint16_t child,
                       const Address& group) {
-    wiring.parameter_dtype = shape_.parameter_dtype;
-    wiring.blocks = wire_blocks(placement_.part(shape_, server));
+    wiring.blocks = blocks_[server];
     trees_[server]->port.start(wiring, parent, child, group);
 }
 
@@ -56,7 +55,7 @@ bool UdpWorker::pull(const Piece& piece, std::span<std::byte> into, Done& done) 
 void UdpWorker::push(const Piece& piece, const std::byte* gradient, Done done) {
     Tree& tree = *trees_[piece.server];
     if (!tree.port.started()) return remote_->fail(Error(ErrorKind::order, "a push came before the network did"));
-    auto exponents = exponents_of(gradient, shape_.parameter_dtype, piece.elements);
+    auto exponents = exponents_of(gradient, blocks_[piece.server][piece.block].dtype, piece.elements);
     tree.port.call([&] {
         if (!tree.in_step || tree.given_up) return tree.port.post([done = std::move(done)] { done(true); });
         tree.port.push(piece.block, gradient, std::move(exponents), std::move(done));

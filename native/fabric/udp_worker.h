@@ -44,8 +44,8 @@ class UdpWorker final : private StepPath {
     void push(const Piece& piece, const std::byte* gradient, Done done) override;
     void interrupted(std::uint32_t server, std::deque<UdpPort::Pull> pulls);
 
-    store::StoreShape shape_;
     Placement placement_;
+    std::vector<std::vector<WireBlock>> blocks_;  // of each server
     std::vector<std::unique_ptr<Tree>> trees_;
     std::unique_ptr<RemoteWorker> remote_;  // its threads call the ports, and the ports' call it
 };

@@ -28,7 +28,8 @@ const Wiring& check(const Wiring& wiring) {
 
 std::vector<WireBlock> wire_blocks(const store::StoreShape& shape) {
     std::vector<WireBlock> blocks;
-    for (const store::BlockShape& block : shape.blocks) blocks.push_back({block.elements, block.trainable});
+    for (const store::BlockShape& block : shape.blocks)
+        blocks.push_back({block.elements, block.trainable, block.dtype});
     return blocks;
 }
 

@@ -26,22 +26,22 @@ struct NetworkTiming {
 struct WireBlock {
     std::uint64_t elements = 0;
     bool trainable = true;
+    kernels::Dtype dtype = kernels::Dtype::float32;
 };
 
 struct Wiring {
     std::uint64_t job = 0;
-    std::uint64_t key = 0;            // of the packets' seal
-    std::uint32_t epoch = 0;          // the first; the server says when another begins
-    std::uint32_t workers = 1;        // of the whole job: leaves the sum room
-    std::uint32_t payload_bytes = 0;  // a multiple of LUWU_PAYLOAD_STEP
-    luwu_form form = LUWU_INT32;      // of gradients
-    kernels::Dtype parameter_dtype = kernels::Dtype::float32;
+    std::uint64_t key = 0;                             // of the packets' seal
+    std::uint32_t epoch = 0;                           // the first; the server says when another begins
+    std::uint32_t workers = 1;                         // of the whole job: leaves the sum room
+    std::uint32_t payload_bytes = 0;                   // a multiple of LUWU_PAYLOAD_STEP
+    luwu_form form = LUWU_INT32;                       // of gradients
     std::array<std::uint32_t, LUWU_STREAMS> window{};  // packets under way at most, by stream
     std::vector<WireBlock> blocks;                     // a switch knows none
     NetworkTiming timing;
 
     [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const {
-        return blocks[block].elements * kernels::size_of(parameter_dtype);
+        return blocks[block].elements * kernels::size_of(blocks[block].dtype);
     }
     [[nodiscard]] std::uint64_t exponent_bytes(std::uint32_t block) const {
         return kernels::fixed_groups(blocks[block].elements);

@@ -229,17 +229,17 @@ void WorkerNode::send_exponents(Time now, Outbox& outbox) {
 
 // Elements from `first`, which begins a group, as they go on the wire.
 void WorkerNode::encode(const Push& push, std::uint64_t first, std::uint64_t elements, std::byte* mantissas) const {
-    const std::byte* values = push.values + first * kernels::size_of(wiring_.parameter_dtype);
+    const kernels::Dtype dtype = wiring_.blocks[push.gradient.block].dtype;
+    const std::byte* values = push.values + first * kernels::size_of(dtype);
     if (wiring_.form != LUWU_FLOAT32) {
-        return kernels::fixed_encode(values, wiring_.parameter_dtype, elements,
-                                     push.agreed.data() + first / kernels::kFixedGroup, wiring_.fixed_form(),
-                                     wiring_.workers, mantissas);
+        return kernels::fixed_encode(values, dtype, elements, push.agreed.data() + first / kernels::kFixedGroup,
+                                     wiring_.fixed_form(), wiring_.workers, mantissas);
     }
-    if (wiring_.parameter_dtype == kernels::Dtype::float32) {
+    if (dtype == kernels::Dtype::float32) {
         std::memcpy(mantissas, values, elements * sizeof(float));
     } else {
-        kernels::bfloat16_to_float(reinterpret_cast<const std::uint16_t*>(values), reinterpret_cast<float*>(mantissas),
-                                   elements);
+        kernels::low_to_float(dtype, reinterpret_cast<const std::uint16_t*>(values),
+                              reinterpret_cast<float*>(mantissas), elements);
     }
 }
 

@@ -33,7 +33,7 @@ class WorkerNode final : public Node {
 
     // All workers pull the same blocks in the same order. `memory` takes the whole block and stays until the event.
     void pull(std::uint32_t block, std::byte* memory);
-    // The same order at all workers. `gradient` (in the parameters' dtype) stays until the event. `exponents` are of
+    // The same order at all workers. `gradient` (in the block's dtype) stays until the event. `exponents` are of
     // its groups (kernels::fixed_exponents).
     void push(std::uint32_t block, const std::byte* gradient, std::vector<std::uint8_t> exponents);
 

@@ -16,6 +16,9 @@
 
 namespace luwu::kernels {
 
+/// In the place of the type of a low-precision copy, where there is none.
+struct NoLow {};
+
 /// Collected not_finite() words, one for each place of a group: no reduction is wanted before the end of a run.
 struct NotFinite {
     std::array<std::uint32_t, kGroupElements> words{};
@@ -27,8 +30,8 @@ struct NotFinite {
     }
 };
 
-/// The update of at most a group. `second` is null for a rule with one state.
-template <bool writes_low, class Rule, class Element>
+/// The update of at most a group. `second` is null for a rule with one state, `low` where Low is NoLow.
+template <class Low, class Rule, class Element>
 LUWU_INLINE void update_elements(const Rule rule, float scale, float* __restrict master, float* __restrict first,
                                  float* __restrict second, std::uint16_t* __restrict low,
                                  const Element* __restrict gradients, std::size_t elements,
@@ -43,18 +46,26 @@ LUWU_INLINE void update_elements(const Rule rule, float scale, float* __restrict
             updated = rule.apply(master[i], gradient, first[i]);
         }
         master[i] = updated;
-        if constexpr (writes_low) low[i] = narrow(updated);
+        if constexpr (!std::is_same_v<Low, NoLow>) low[i] = static_cast<std::uint16_t>(narrow<Low>(updated));
     }
 }
 
-template <class Rule, bool writes_low, class Element>
+template <class Rule, class Low, class Element>
 struct Elementwise {
+    static constexpr bool kWritesLow = !std::is_same_v<Low, NoLow>;
+    // Widening a float16 takes many operations: they are done apart, and the update's loop has no form for it.
+    static constexpr bool kAlwaysGathers = std::is_same_v<Element, Float16>;
     const Elements& at;
     const Gradients& gradients;
     std::size_t elements;
     Rule rule;
 
-    LUWU_INLINE bool operator()() const { return gradients.count == 1 ? update_all<false>() : update_all<true>(); }
+    LUWU_INLINE bool operator()() const {
+        if constexpr (!kAlwaysGathers) {
+            if (gradients.count == 1) return update_all<false>();
+        }
+        return update_all<true>();
+    }
 
     template <bool gathers>
     LUWU_INLINE bool update_all() const {
@@ -73,22 +84,20 @@ struct Elementwise {
         float* const master = at.master + start;
         float* const first = at.states[0] + start;
         float* const second = Rule::kStates == 2 ? at.states[1] + start : nullptr;
-        std::uint16_t* const low = writes_low ? at.low + start : nullptr;
+        std::uint16_t* const low = kWritesLow ? at.low + start : nullptr;
         prefetch_group<true>(master);
         prefetch_group<true>(first);
         if constexpr (Rule::kStates == 2) prefetch_group<true>(second);
         // Not stored past the cache: that gained nothing here, and cost 10 % where a checksum is taken next.
-        if constexpr (writes_low) prefetch_group<true>(low);
+        if constexpr (kWritesLow) prefetch_group<true>(low);
         if constexpr (gathers) {
             alignas(64) float sum[kGroupElements];
             gather<Element>(sum, gradients, start, count);
-            update_elements<writes_low>(by, gradients.scale, master, first, second, low, sum, count,
-                                        found.words.data());
+            update_elements<Low>(by, gradients.scale, master, first, second, low, sum, count, found.words.data());
         } else {
             const Element* const gradient = gradient_at<Element>(gradients, 0, start);
             prefetch_group(gradient);
-            update_elements<writes_low>(by, gradients.scale, master, first, second, low, gradient, count,
-                                        found.words.data());
+            update_elements<Low>(by, gradients.scale, master, first, second, low, gradient, count, found.words.data());
         }
     }
 };
@@ -106,14 +115,14 @@ bool update_by_rule(InstructionSet set, const Elements& at, const Gradients& gra
                     const Step& step) {
     Rule rule;
     std::memcpy(&rule, step.constants.data(), sizeof rule);
-    const auto run = [&]<bool writes_low, class Element>() {
-        return run_on(set, Elementwise<Rule, writes_low, Element>{at, gradients, elements, rule});
-    };
-    if (gradients.dtype == Dtype::float32) {
-        return at.low != nullptr ? run.template operator()<true, float>() : run.template operator()<false, float>();
-    }
-    return at.low != nullptr ? run.template operator()<true, std::uint16_t>()
-                             : run.template operator()<false, std::uint16_t>();
+    return with_element(gradients.dtype, [&]<class Element>() {
+        const auto run = [&]<class Low>() {
+            return run_on(set, Elementwise<Rule, Low, Element>{at, gradients, elements, rule});
+        };
+        if (at.low == nullptr) return run.template operator()<NoLow>();
+        return at.low_dtype == Dtype::bfloat16 ? run.template operator()<Bfloat16>()
+                                               : run.template operator()<Float16>();
+    });
 }
 
 /// The optimizer that a rule makes; `codes` outlive it.

@@ -202,11 +202,7 @@ void encode_from(InstructionSet set, const std::byte* values, std::size_t elemen
 void versions::fixed_exponents(InstructionSet set, const void* values, Dtype dtype, std::size_t elements,
                                std::uint8_t* exponents) {
     const auto* const from = static_cast<const std::byte*>(values);
-    if (dtype == Dtype::float32) {
-        run_on(set, Exponents<float>{from, elements, exponents});
-    } else {
-        run_on(set, Exponents<std::uint16_t>{from, elements, exponents});
-    }
+    with_element(dtype, [&]<class Element>() { run_on(set, Exponents<Element>{from, elements, exponents}); });
 }
 
 void versions::max_exponents(InstructionSet set, std::uint8_t* most, const std::uint8_t* others, std::size_t count) {
@@ -217,11 +213,8 @@ void versions::fixed_encode(InstructionSet set, const void* values, Dtype dtype,
                             const std::uint8_t* exponents, FixedForm form, std::uint32_t workers, void* mantissas) {
     const auto* const from = static_cast<const std::byte*>(values);
     auto* const to = static_cast<std::byte*>(mantissas);
-    if (dtype == Dtype::float32) {
-        encode_from<float>(set, from, elements, exponents, form, workers, to);
-    } else {
-        encode_from<std::uint16_t>(set, from, elements, exponents, form, workers, to);
-    }
+    with_element(dtype,
+                 [&]<class Element>() { encode_from<Element>(set, from, elements, exponents, form, workers, to); });
 }
 
 void versions::fixed_decode(InstructionSet set, const void* mantissas, FixedForm form, std::size_t elements,

@@ -60,11 +60,10 @@ struct Keep {
 }  // namespace
 
 double versions::keep_gradients(InstructionSet set, void* kept, const Gradients& gradients, std::size_t elements) {
-    const auto run = [&]<class Element>() {
+    return with_element(gradients.dtype, [&]<class Element>() {
         if (gradients.count == 1) return run_on(set, Keep<false, Element>{kept, gradients, elements});
         return run_on(set, Keep<true, Element>{kept, gradients, elements});
-    };
-    return gradients.dtype == Dtype::float32 ? run.operator()<float>() : run.operator()<std::uint16_t>();
+    });
 }
 
 double keep_gradients(void* kept, const Gradients& gradients, std::size_t elements) {

@@ -26,12 +26,13 @@ struct Step {
     alignas(double) std::array<std::byte, 64> constants{};
 };
 
-/// Where a run of elements lies. `low`, where it is not null, gets master's bfloat16 copy. Pointers need their
-/// element's alignment only; buffers must not overlap.
+/// Where a run of elements lies. `low`, where it is not null, gets master's copy in `low_dtype`, bfloat16 or float16.
+/// Pointers need their element's alignment only; buffers must not overlap.
 struct Elements {
     float* master = nullptr;
     std::array<float*, kMaximumStates> states{};
     std::uint16_t* low = nullptr;
+    Dtype low_dtype = Dtype::bfloat16;
 
     /// The same from element `first` on.
     [[nodiscard]] Elements from(std::size_t first) const {
@@ -48,13 +49,18 @@ struct Optimizer {
     std::uint32_t number;              // as the store's files have it
     std::size_t hyper_parameters;      // how many it uses
     std::span<const StateCode> codes;  // one for each state; all are 0 before the first step
-    StateCode master;                  // how a master is kept beside its bfloat16 copy
+    StateCode bfloat16_master;         // how a master is kept beside its bfloat16 copy
     /// `t` counts steps from one.
     Step (*prepare)(const HyperParameters& settings, std::uint64_t t);
     /// Updates `elements` master values and states in place, with the same bits on every instruction set. False when a
     /// scaled, summed gradient is not finite: all contents are then unspecified.
     bool (*update)(InstructionSet set, const Elements& at, const Gradients& gradients, std::size_t elements,
                    const Step& step);
+
+    /// How a master is kept beside its copy of this dtype. A float16 has too few exponents to be half of a float32.
+    [[nodiscard]] constexpr StateCode master(Dtype copy) const {
+        return copy == Dtype::bfloat16 ? bfloat16_master : StateCode::float32;
+    }
 };
 
 extern const Optimizer adamw, adam, sgd, lion, adagrad, adamw_8bit;

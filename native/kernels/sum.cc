@@ -34,11 +34,7 @@ struct Sum {
 }  // namespace
 
 void versions::sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements) {
-    if (gradients.dtype == Dtype::float32) {
-        run_on(set, Sum<float>{out, gradients, elements});
-    } else {
-        run_on(set, Sum<std::uint16_t>{out, gradients, elements});
-    }
+    with_element(gradients.dtype, [&]<class Element>() { run_on(set, Sum<Element>{out, gradients, elements}); });
 }
 
 void sum_gradients(float* out, const Gradients& gradients, std::size_t elements) {

@@ -12,9 +12,9 @@
 
 namespace luwu::kernels::versions {
 
-void float_to_bfloat16(InstructionSet set, const float* source, std::uint16_t* target, std::size_t count);
+void float_to_low(InstructionSet set, Dtype dtype, const float* source, std::uint16_t* target, std::size_t count);
 
-void bfloat16_to_float(InstructionSet set, const std::uint16_t* source, float* target, std::size_t count);
+void low_to_float(InstructionSet set, Dtype dtype, const std::uint16_t* source, float* target, std::size_t count);
 
 void sum_gradients(InstructionSet set, float* out, const Gradients& gradients, std::size_t elements);
 

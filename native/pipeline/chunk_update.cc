@@ -22,7 +22,7 @@ class Updater {
           size_(kernels::size_of(update.dtype)),
           low_(update.dtype != kernels::Dtype::float32),
           planes_(update.place->state_planes) {
-        if (low_) codes_[0] = update.optimizer->master;
+        if (low_) codes_[0] = update.optimizer->master(update.dtype);
         std::ranges::copy(update.optimizer->codes, codes_.begin() + (low_ ? 1 : 0));
         for (std::uint32_t plane = 0; plane < planes_; ++plane) {
             state_[plane] = update.states + update.place->plane_offset(plane);
@@ -98,6 +98,7 @@ class Updater {
         kernels::Elements at;
         at.master = reinterpret_cast<float*>(low_ ? plane(0, first) : update_.parameters + first * size_);
         at.low = low_ ? copy(first) : nullptr;
+        at.low_dtype = update_.dtype;
         for (std::uint32_t own = low_ ? 1 : 0, i = 0; own < planes_; ++own, ++i) {
             at.states[i] = reinterpret_cast<float*>(plane(own, first));
         }

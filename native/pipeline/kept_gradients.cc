@@ -1,14 +1,15 @@
 #include "pipeline/kept_gradients.h"
 
 #include <string>
+#include <utility>
 
 #include "kernels/crc32c.h"
 
 namespace luwu::pipeline {
 
-KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, kernels::Dtype dtype)
+KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes)
     : layout_(store.layout()),
-      dtype_(dtype),
+      dtypes_(std::move(dtypes)),
       entries_(layout_.chunks().size()),
       memory_(plan.pinned_bytes + plan.buffers * plan.buffer_bytes + store::kPage) {
     std::byte* next = memory_.data();
@@ -17,7 +18,7 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
         const store::ChunkPlace& place = layout_.chunks()[chunk];
         if (!place.trainable) continue;
         Entry& entry = entries_[chunk];
-        entry.bytes = kept_bytes(place, dtype);
+        entry.bytes = kept_bytes(place, dtypes_[place.block]);
         if (plan.pinned[chunk]) {
             entry.memory = next;
             next += entry.bytes;
@@ -61,7 +62,8 @@ store::IoRequest KeptGradients::write(std::uint32_t chunk) const {
 }
 
 std::uint32_t KeptGradients::checksum(std::uint32_t chunk) const {
-    return kernels::crc32c(0, entries_[chunk].memory, layout_.chunks()[chunk].elements * kernels::size_of(dtype_));
+    const store::ChunkPlace& place = layout_.chunks()[chunk];
+    return kernels::crc32c(0, entries_[chunk].memory, place.elements * kernels::size_of(dtypes_[place.block]));
 }
 
 Error KeptGradients::failed(const store::IoRequest& request, std::uint32_t chunk) const {

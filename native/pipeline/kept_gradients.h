@@ -14,10 +14,10 @@ namespace luwu::pipeline {
 
 class KeptGradients {
   public:
-    // `dtype` is that of what is kept. Throws Error(no_space) where the disks have no room for what goes there.
-    KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, kernels::Dtype dtype);
+    // `dtypes`: of what is kept, per block. Throws Error(no_space) where the disks have no room for what goes there.
+    KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
 
-    [[nodiscard]] kernels::Dtype dtype() const { return dtype_; }
+    [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return dtypes_[block]; }
     [[nodiscard]] bool on_disk(std::uint32_t chunk) const { return entries_[chunk].on_disk; }
     // Its place in memory; of one on disk its buffer, null while it has none.
     [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
@@ -50,7 +50,7 @@ class KeptGradients {
     };
 
     const store::Layout& layout_;
-    kernels::Dtype dtype_;
+    std::vector<kernels::Dtype> dtypes_;
     std::vector<Entry> entries_;
     store::AlignedBuffer memory_;
     std::vector<std::byte*> free_buffers_;

@@ -54,6 +54,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
     stats_.step = store_.committed().step;
     stats_.attempts = store_.committed().attempts;
     stats_.rolled_back = store_.committed().rolled_back;
+    stats_.loss_scale = store_.committed().loss_scale;
     const auto stage = [this](const char* name, void (Pipeline::*done)(IoTask&)) {
         return std::make_unique<IoStage>(name, settings_.make_engine(settings_.io_depth),
                                          [this, done](IoTask& task) { (this->*done)(task); });
@@ -81,16 +82,20 @@ Pipeline::~Pipeline() {
     writer_.reset();
 }
 
-std::uint64_t Pipeline::block_bytes(std::uint32_t block) const {
-    return layout_.shape().blocks[block].elements * layout_.parameter_size();
+std::uint64_t Pipeline::block_bytes(std::uint32_t block) const { return layout_.shape().blocks[block].bytes(); }
+
+std::byte* Pipeline::parameters_of(const store::ChunkPlace& place) const {
+    return settings_.window + window_.offset(place.block) + place.first_element * layout_.parameter_size(place.block);
 }
 
-kernels::Dtype Pipeline::gradient_dtype() const {
-    return settings_.gradient_dtype.value_or(layout_.shape().parameter_dtype);
+kernels::Dtype Pipeline::gradient_dtype(std::uint32_t block) const {
+    return settings_.gradient_dtype.value_or(layout_.dtype(block));
 }
 
 float Pipeline::average() const {
-    return settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
+    const float mean = settings_.gradient_scale.value_or(1.0F / static_cast<float>(settings_.workers));
+    if (!gradient_.loss_scale) return mean;
+    return static_cast<float>(static_cast<double>(mean) / gradient_.loss_scale->scale);
 }
 
 // Of a step that will be rolled back, new versions may never have been written: they must not be read. Nor may old ones
@@ -125,7 +130,7 @@ void Pipeline::set_segments(std::uint32_t block, std::vector<Segment> segments) 
     blocks_[block].segments = std::move(segments);
 }
 
-void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups, std::optional<double> max_norm) {
+void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& groups, const GradientSettings& gradient) {
     const std::lock_guard lock(mutex_);
     if (left_) return fail_locked(left_too_early());
     if (prepared_) {
@@ -136,10 +141,10 @@ void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& gro
     const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
     begun_[worker] = true;
     if (first) {
-        choose_clipping(max_norm.has_value());
+        choose_clipping(gradient.max_norm.has_value());
         groups_ = groups;
-        max_norm_ = max_norm;
-    } else if (groups_ != groups || max_norm_ != max_norm) {
+        gradient_ = gradient;
+    } else if (groups_ != groups || gradient_ != gradient) {
         fail_locked(Error(ErrorKind::order, "worker " + std::to_string(worker) + " began step " +
                                                 std::to_string(stats_.step + 1) +
                                                 " with other hyper-parameters than the workers before it; give every "
@@ -236,15 +241,13 @@ void Pipeline::start_parameter_read(std::uint32_t block) {
     Block& entry = blocks_[block];
     const auto places = layout_.chunks_of(block);
     entry.chunks_reading = static_cast<std::uint32_t>(places.size());
-    std::byte* memory = settings_.window + window_.offset(block);
     for (std::uint32_t i = 0; i < places.size(); ++i) {
         auto task = std::make_unique<IoTask>();
         task->chunk = layout_.first_chunk(block) + i;
         task->count = entry.count;
         task->bytes = places[i].parameter_bytes + store::kPage;
         task->page = store::AlignedBuffer(store::kPage);
-        task->request = store_.read_parameters(
-            places[i], entry.count, memory + places[i].first_element * layout_.parameter_size(), task->page.data());
+        task->request = store_.read_parameters(places[i], entry.count, parameters_of(places[i]), task->page.data());
         ++reads_in_flight_;
         parameter_reader_->submit(std::move(task));
     }
@@ -258,9 +261,8 @@ void Pipeline::parameters_read(IoTask& task) {
         store::ChunkHeader header;
         std::memcpy(&header, task.page.data(), sizeof header);
         store_.check_header(header, place, task.count);
-        const std::byte* data = settings_.window + window_.offset(place.block) +  // fixed while the block is being read
-                                place.first_element * layout_.parameter_size();
-        const std::uint32_t crc = kernels::crc32c(0, data, place.elements * layout_.parameter_size());
+        const std::byte* data = parameters_of(place);  // fixed while the block is being read
+        const std::uint32_t crc = kernels::crc32c(0, data, place.elements * layout_.parameter_size(place.block));
         if (crc != header.parameter_crc) throw store_.damaged(place, task.count, 0);
     } catch (const Error& caught) {
         error = caught;
@@ -301,7 +303,7 @@ void Pipeline::push(std::uint32_t worker, std::uint32_t block, const std::byte* 
         return reply({false, 0});
     }
     entry.gradients[worker] = gradient;
-    stats_.bytes_pushed += layout_.shape().blocks[block].elements * kernels::size_of(gradient_dtype());
+    stats_.bytes_pushed += layout_.shape().blocks[block].elements * kernels::size_of(gradient_dtype(block));
     if (roll_back_) return reply({});  // nobody needs it: the worker that gave the step up may never push its own
     entry.push_replies.push_back(std::move(reply));
     if (++entry.arrived == settings_.workers) begin_update(block);

@@ -30,12 +30,20 @@ namespace luwu::pipeline {
 
 using GroupSettings = kernels::HyperParameters;  // of one parameter group for one step
 
+// What happens to the gradients of a step before they are used.
+struct GradientSettings {
+    std::optional<double> max_norm = {};              // their global norm is clipped to it
+    std::optional<store::LossScale> loss_scale = {};  // they are divided by it, which comes before anything else
+
+    bool operator==(const GradientSettings&) const = default;
+};
+
 struct PipelineSettings {
     ResidencyPlan plan;
     std::byte* window = nullptr;  // plan.window_bytes, page aligned
     std::uint32_t workers = 1;
-    std::optional<kernels::Dtype> gradient_dtype;  // default: the parameters'
-    std::optional<float> gradient_scale;           // of the sum over workers; default: 1 / workers
+    std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
+    std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
     std::uint32_t optimizer_threads = 1;
     std::uint32_t io_depth = 16;
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
@@ -52,8 +60,9 @@ struct Outcome {
     // Of a prepared step it is that of this server's blocks alone.
     double squares = kNoSquares;
 };
-// How a step ended; prepared: all of it is written, and decide() has the last word.
-enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2 };
+// How a step ended. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of
+// a gradient, and nobody asked for it.
+enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2, kNotFinite = 3 };
 using Reply = std::function<void(Outcome)>;
 
 struct PipelineStats {
@@ -70,9 +79,10 @@ struct PipelineStats {
     std::uint64_t step = 0;
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;
-    std::uint64_t unwritten = 0;  // steps that were answered and are not on the disk yet: 0 or 1
-    std::uint64_t clipped = 0;    // committed steps whose gradient was clipped
-    std::uint64_t redone = 0;     // of them: those that had been updated before their norm was known
+    std::uint64_t unwritten = 0;                 // steps that were answered and are not on the disk yet: 0 or 1
+    std::uint64_t clipped = 0;                   // committed steps whose gradient was clipped
+    std::uint64_t redone = 0;                    // of them: those that had been updated before their norm was known
+    std::optional<store::LossScale> loss_scale;  // of the last committed step
 };
 
 class Pipeline {
@@ -90,16 +100,15 @@ class Pipeline {
     // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step
     // only.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
-    // Starts a worker's step. All workers must bring the same settings. With `max_norm` the gradient's global norm is
-    // clipped to it; the first step of all decides whether there is clipping.
-    void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups,
-               std::optional<double> max_norm = std::nullopt);
+    // Starts a worker's step. All workers must bring the same settings. The first step of all decides whether there is
+    // clipping.
+    void begin(std::uint32_t worker, const std::vector<GroupSettings>& groups, const GradientSettings& gradient = {});
     void pull(std::uint32_t worker, std::uint32_t block, Reply reply);
     // A pull that is part of no worker's pass, such as an evaluation's, outside of that worker's own steps. Ends with
     // release(), soon: places in the window are few.
     void read(std::uint32_t block, Reply reply);
     void release(std::uint32_t block);
-    // `gradient` is the whole block's, in the gradients' dtype, and stays in place until the reply.
+    // `gradient` is the whole block's, in its gradients' dtype, and stays in place until the reply.
     void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, Reply reply);
     // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite. With
     // clipping the answer may come before the updates: they follow, and are committed before the next step is.
@@ -159,14 +168,16 @@ class Pipeline {
 
     // All below are called with mutex_ held unless they say otherwise.
     [[nodiscard]] std::uint64_t block_bytes(std::uint32_t block) const;
-    [[nodiscard]] kernels::Dtype gradient_dtype() const;
     [[nodiscard]] bool has_values();  // else the run fails
+    [[nodiscard]] kernels::Dtype gradient_dtype(std::uint32_t block) const;
+    [[nodiscard]] std::vector<kernels::Dtype> kept_dtypes() const;                 // per block
+    [[nodiscard]] std::byte* parameters_of(const store::ChunkPlace& place) const;  // in the window
     [[nodiscard]] bool reading_allowed(std::uint32_t block) const;
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
     // The block's update will not be needed.
     [[nodiscard]] bool is_void(const Block& block) const { return !block.decided && step_is_void(); }
     [[nodiscard]] bool given_up(const Block& block) const { return broken_ || (failure_ && !block.decided); }
-    [[nodiscard]] float average() const;
+    [[nodiscard]] float average() const;  // what the sum over workers is multiplied by
 
     [[nodiscard]] Error left_too_early() const;
 
@@ -250,7 +261,7 @@ class Pipeline {
     StateCache states_;
     std::vector<Block> blocks_;
     std::vector<GroupSettings> groups_;
-    std::optional<double> max_norm_;          // of this step
+    GradientSettings gradient_;               // of this step
     std::optional<bool> clips_;               // as the first step of all had it
     std::unique_ptr<KeptGradients> kept_;     // with clipping
     std::deque<std::uint32_t> waiting_kept_;  // chunks that need a buffer for their kept gradient

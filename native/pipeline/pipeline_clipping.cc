@@ -14,10 +14,10 @@ namespace luwu::pipeline {
 void Pipeline::choose_clipping(bool clips) {
     if (!clips_ && clips) {
         try {
-            const kernels::Dtype dtype = kernels::kept_dtype(settings_.workers, gradient_dtype());
-            const ClippingPlan planned = plan_clipping(layout_, settings_.plan, dtype);
+            const std::vector<kernels::Dtype> dtypes = kept_dtypes();
+            const ClippingPlan planned = plan_clipping(layout_, settings_.plan, dtypes);
             states_ = StateCache(layout_, planned.plan);
-            kept_ = std::make_unique<KeptGradients>(store_, planned.kept, dtype);
+            kept_ = std::make_unique<KeptGradients>(store_, planned.kept, dtypes);
         } catch (const Error& error) {
             return fail_locked(error);
         }
@@ -30,6 +30,14 @@ void Pipeline::choose_clipping(bool clips) {
     // What one step did the next one probably does, too. One server of several cannot take updates back once another
     // has written the record of the step before.
     speculates_ = kept_ != nullptr && speculates_next_ && !settings_.prepares;
+}
+
+std::vector<kernels::Dtype> Pipeline::kept_dtypes() const {
+    std::vector<kernels::Dtype> dtypes;
+    for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+        dtypes.push_back(kernels::kept_dtype(settings_.workers, gradient_dtype(block)));
+    }
+    return dtypes;
 }
 
 void Pipeline::keep_gradients(std::uint32_t block) {
@@ -108,7 +116,7 @@ void Pipeline::keep_one(std::uint32_t chunk) {
         ++block.chunks_in_hand;
         update.place = &place;
         update.gradients = gradients_at(place);
-        update.gradient_dtype = gradient_dtype();
+        update.gradient_dtype = gradient_dtype(place.block);
         update.scale = average();
     }
     keep(update, chunk);
@@ -188,7 +196,7 @@ double Pipeline::sum_of_squares() const {
 void Pipeline::end_clipped_step(double squares) {
     squares_ = squares;
     // torch.nn.utils.clip_grad_norm_
-    const double factor = std::min(1.0, *max_norm_ / (std::sqrt(squares) + 1e-6));
+    const double factor = std::min(1.0, *gradient_.max_norm / (std::sqrt(squares) + 1e-6));
     const bool clips = factor < 1.0;
     if (speculates_ && !clips) return start_commit();
     if (speculates_) {
@@ -264,8 +272,8 @@ bool Pipeline::start_due_update(std::uint32_t block, bool at_any_price) {
     using State = WindowCache::State;
     if (window_.state(block) == State::absent) {
         if (!window_.place(block, at_any_price ? std::nullopt : pass_.next_use(block))) return false;
-        // The update writes a bf16 copy anew from the master: it needs the copy's place, not its contents.
-        if (layout_.states_have_master()) {
+        // The update writes a copy of 16 bits anew from the master: it needs the copy's place, not its contents.
+        if (layout_.states_have_master(block)) {
             window_.read_done(block);
         } else {
             start_parameter_read(block);

@@ -29,8 +29,9 @@ void Pipeline::begin_update(std::uint32_t block) {
 void Pipeline::start_update(std::uint32_t block) {
     Block& entry = blocks_[block];
     if (given_up(entry)) return;
-    // The update writes a bf16 copy anew from the master: it needs the copy's place, not its contents.
-    if (layout_.states_have_master() && window_.state(block) == WindowCache::State::absent && window_.place(block)) {
+    // The update writes a copy of 16 bits anew from the master: it needs the copy's place, not its contents.
+    if (layout_.states_have_master(block) && window_.state(block) == WindowCache::State::absent &&
+        window_.place(block)) {
         window_.read_done(block);
     }
     if (window_.state(block) == WindowCache::State::resident) return start_chunks(block);
@@ -175,7 +176,7 @@ void Pipeline::optimizer_loop() {
 std::vector<const std::byte*> Pipeline::gradients_at(const store::ChunkPlace& place) const {
     std::vector<const std::byte*> gradients;
     for (const std::byte* gradient : blocks_[place.block].gradients) {
-        gradients.push_back(gradient + place.first_element * kernels::size_of(gradient_dtype()));
+        gradients.push_back(gradient + place.first_element * kernels::size_of(gradient_dtype(place.block)));
     }
     return gradients;
 }
@@ -185,20 +186,20 @@ ChunkUpdate Pipeline::make_update(std::uint32_t chunk) const {
     const Block& block = blocks_[place.block];
     ChunkUpdate update;
     update.place = &place;
-    update.dtype = layout_.shape().parameter_dtype;
+    update.dtype = layout_.dtype(place.block);
     update.optimizer = layout_.shape().optimizer;
     update.count = block.count + 1;
-    update.parameters = settings_.window + window_.offset(place.block) + place.first_element * layout_.parameter_size();
+    update.parameters = parameters_of(place);
     update.states = states_.memory(chunk);
     update.verify = states_.unverified(chunk);
     update.segments = block.segments;
     if (block.decided) {
         update.gradients = {kept_->memory(chunk)};
-        update.gradient_dtype = kept_->dtype();
+        update.gradient_dtype = kept_->dtype(place.block);
         update.scale = settling_->scale;
     } else {
         update.gradients = gradients_at(place);
-        update.gradient_dtype = gradient_dtype();
+        update.gradient_dtype = gradient_dtype(place.block);
         update.scale = average();
     }
     return update;
@@ -273,9 +274,7 @@ void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
     task->chunk = chunk;
     task->count = block.count + 1;
     task->bytes = place.record_bytes();
-    std::byte* parameters =
-        settings_.window + window_.offset(place.block) + place.first_element * layout_.parameter_size();
-    task->request = store_.write_record(place, task->count, parameters, states_.memory(chunk));
+    task->request = store_.write_record(place, task->count, parameters_of(place), states_.memory(chunk));
     writer_->submit(std::move(task));
 }
 
@@ -392,6 +391,7 @@ store::CommitRecord Pipeline::next_record() const {
     record.step = stats_.step + 1;
     record.attempts = stats_.attempts + 1;
     record.rolled_back = stats_.rolled_back;
+    record.loss_scale = gradient_.loss_scale;
     for (const Block& block : blocks_) record.counts.push_back(block.count);
     return record;
 }
@@ -428,7 +428,7 @@ void Pipeline::roll_back() {
     restore_updated_blocks();
     squares_ = kept_ && !roll_back_ ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
     ++stats_.rolled_back;
-    finish_step(kRolledBack, {});
+    finish_step(roll_back_ ? kRolledBack : kNotFinite, {});
 }
 
 // `order` is that of the updates that the next step will have, as far as anybody knows.
@@ -441,6 +441,7 @@ void Pipeline::finish_step(StepEnd end, const std::vector<std::uint32_t>& order)
     }
     if (end == kCommitted) {
         ++stats_.step;
+        stats_.loss_scale = gradient_.loss_scale;
         pass_.end_step();
         push_order_ = order;
         prefetch_block_ = prefetch_chunk_ = 0;  // what is there already is passed over

@@ -54,7 +54,7 @@ std::uint64_t choose_evenly(const std::vector<std::uint64_t>& costs, std::uint64
 class Planner {
   public:
     Planner(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
-            const std::vector<bool>& held, kernels::Dtype gradients)
+            const std::vector<bool>& held, std::optional<kernels::Dtype> gradients)
         : layout_(layout), memory_bytes_(memory_bytes), workers_(workers), held_(held), gradients_(gradients) {}
 
     ResidencyPlan plan_minimum() {
@@ -95,8 +95,9 @@ class Planner {
         for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
             const std::uint64_t bytes = layout_.window_bytes(block);
             if (layout_.shape().blocks[block].trainable) {
-                const std::uint64_t gradient = store::round_up(
-                    layout_.shape().blocks[block].elements * kernels::size_of(gradients_), store::kPage);
+                const kernels::Dtype dtype = gradients_.value_or(layout_.dtype(block));
+                const std::uint64_t gradient =
+                    store::round_up(layout_.shape().blocks[block].elements * kernels::size_of(dtype), store::kPage);
                 if (held_[block])
                     held_gradients += gradient;
                 else
@@ -185,7 +186,7 @@ class Planner {
     std::uint64_t memory_bytes_;
     std::uint32_t workers_;
     const std::vector<bool>& held_;
-    kernels::Dtype gradients_;
+    std::optional<kernels::Dtype> gradients_;
     ResidencyPlan plan_;
     std::vector<bool> pinned_;
     std::uint64_t fixed_bytes_ = 0;
@@ -197,11 +198,11 @@ class Planner {
 // Shares the memory of states out between them and kept gradients.
 class ClippingPlanner {
   public:
-    ClippingPlanner(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept) {
+    ClippingPlanner(const store::Layout& layout, ResidencyPlan plan, std::span<const kernels::Dtype> kept) {
         result_.plan = std::move(plan);
         result_.kept.pinned.assign(layout.chunks().size(), false);
         for (const store::ChunkPlace& place : layout.chunks()) {
-            kept_.push_back(place.trainable ? kept_bytes(place, kept) : 0);
+            kept_.push_back(place.trainable ? kept_bytes(place, kept[place.block]) : 0);
             states_.push_back(place.trainable ? place.state_bytes() : 0);
         }
         kept_total_ = std::accumulate(kept_.begin(), kept_.end(), std::uint64_t{0});
@@ -275,15 +276,15 @@ std::uint64_t kept_bytes(const store::ChunkPlace& place, kernels::Dtype kept) {
 
 ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes, std::uint32_t workers,
                              const std::vector<bool>& held, std::optional<kernels::Dtype> gradients) {
-    return Planner(layout, memory_bytes, workers, held, gradients.value_or(layout.shape().parameter_dtype)).plan();
+    return Planner(layout, memory_bytes, workers, held, gradients).plan();
 }
 
-ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept) {
+ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, std::span<const kernels::Dtype> kept) {
     return ClippingPlanner(layout, std::move(plan), kept).divide();
 }
 
 ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, const std::vector<bool>& held) {
-    return Planner(layout, 0, workers, held, layout.shape().parameter_dtype).plan_minimum();
+    return Planner(layout, 0, workers, held, std::nullopt).plan_minimum();
 }
 
 }  // namespace luwu::pipeline

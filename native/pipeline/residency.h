@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "store/layout.h"
@@ -31,7 +32,7 @@ struct ResidencyPlan {
 
 // Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
 // over the model, so that the disk's work is even over the step. `held` tells, per block, which are held through the
-// whole step (the root's) and therefore always pinned; `gradients` is their dtype, without it the parameters'.
+// whole step (the root's) and therefore always pinned; `gradients` is their dtype, without it each block's own.
 // Throws Error(memory_budget) naming the minimum.
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held,
@@ -48,14 +49,16 @@ struct KeptPlan {
 // Bytes of a chunk's kept gradient, whole pages.
 [[nodiscard]] std::uint64_t kept_bytes(const store::ChunkPlace& place, kernels::Dtype kept);
 
-// Divides anew what `plan` has for states, and what it leaves, between states and kept gradients of this dtype.
+// Divides anew what `plan` has for states, and what it leaves, between states and kept gradients, which have these
+// dtypes, per block.
 // Gradients go before all states but the ring's: a byte of them is written and read, of states read. The window stays
 // as it is. Throws Error(memory_budget) naming the minimum.
 struct ClippingPlan {
     ResidencyPlan plan;
     KeptPlan kept;
 };
-[[nodiscard]] ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan, kernels::Dtype kept);
+[[nodiscard]] ClippingPlan plan_clipping(const store::Layout& layout, ResidencyPlan plan,
+                                         std::span<const kernels::Dtype> kept);
 // The plan of the smallest budget that can work.
 [[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
                                          const std::vector<bool>& held);

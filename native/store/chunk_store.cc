@@ -38,6 +38,15 @@ Error newer_format(const std::string& path, std::uint64_t offset, std::uint32_t 
                                    std::to_string(kFormatVersion) + ": use the newer LuWu that wrote it"};
 }
 
+// As the file header has it: of one element, 0 where blocks differ.
+std::uint32_t parameter_bytes_of(const Layout& layout) {
+    const auto size = static_cast<std::uint32_t>(layout.parameter_size(0));
+    for (std::uint32_t block = 1; block < layout.block_count(); ++block) {
+        if (layout.parameter_size(block) != size) return 0;
+    }
+    return size;
+}
+
 bool holds_commit(const std::string& path) {
     if (!file_exists(path)) return false;
     const File file = open_file(path, false, true);
@@ -91,7 +100,7 @@ void ChunkStore::create(const std::vector<std::string>& folders) {
     remove_all();
     try {
         commits_ = open_file(commit_path, true, false);
-        const std::uint64_t bytes = 2 * commit_slot_bytes(layout_.block_count());
+        const std::uint64_t bytes = 2 * commit_slot_bytes(layout_);
         reserve(commits_, bytes);
         const AlignedBuffer empty(bytes);
         transfer(commits_, IoRequest::Operation::write, empty.data(), bytes, 0);
@@ -111,7 +120,7 @@ void ChunkStore::create_data_file(const std::string& folder, std::uint32_t strip
     FileHeader header;
     header.stripe = stripe;
     header.stripes = layout_.stripes();
-    header.parameter_bytes = static_cast<std::uint32_t>(layout_.parameter_size());
+    header.parameter_bytes = parameter_bytes_of(layout_);
     header.chunk_elements = layout_.shape().chunk_elements;
     header.file_bytes = layout_.file_bytes(stripe);
     header.uuid = uuid_;
@@ -166,8 +175,9 @@ void ChunkStore::check_file(const File& file, std::uint32_t stripe) const {
                                             std::to_string(layout_.stripes()) +
                                             " here: name the folders in the order in which the store was made");
     }
-    if (header.chunk_elements != layout_.shape().chunk_elements || header.parameter_bytes != layout_.parameter_size() ||
-        header.file_bytes != expected || header.optimizer != layout_.shape().optimizer->number) {
+    if (header.chunk_elements != layout_.shape().chunk_elements ||
+        header.parameter_bytes != parameter_bytes_of(layout_) || header.file_bytes != expected ||
+        header.optimizer != layout_.shape().optimizer->number) {
         throw Error(ErrorKind::corrupt,
                     file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
     }
@@ -178,7 +188,7 @@ void ChunkStore::check_file(const File& file, std::uint32_t stripe) const {
 }
 
 void ChunkStore::read_commits() {
-    const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
+    const std::uint64_t slot_bytes = commit_slot_bytes(layout_);
     if (commits_.bytes() < 2 * slot_bytes) {
         throw Error(ErrorKind::corrupt, commits_.path() + " is truncated: expected " + std::to_string(2 * slot_bytes) +
                                             " bytes, found " + std::to_string(commits_.bytes()));
@@ -187,8 +197,7 @@ void ChunkStore::read_commits() {
     transfer(commits_, IoRequest::Operation::read, buffer.data(), 2 * slot_bytes, 0);
     std::uint32_t damaged_slots = 0;
     for (std::uint64_t slot = 0; slot < 2; ++slot) {
-        const auto decoded =
-            decode_commit({buffer.data() + slot * slot_bytes, slot_bytes}, uuid_, layout_.block_count());
+        const auto decoded = decode_commit({buffer.data() + slot * slot_bytes, slot_bytes}, uuid_, layout_);
         using State = DecodedCommit::State;
         if (decoded.state == State::newer_format) {
             throw newer_format(commits_.path(), slot * slot_bytes, decoded.version);
@@ -295,9 +304,9 @@ void ChunkStore::sync() {
 void ChunkStore::commit(CommitRecord record) {
     sync();
     record.sequence = committed_.sequence + 1;
-    const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
+    const std::uint64_t slot_bytes = commit_slot_bytes(layout_);
     const AlignedBuffer slot(slot_bytes);
-    encode_commit(record, uuid_, {slot.data(), slot_bytes});
+    encode_commit(record, layout_, uuid_, {slot.data(), slot_bytes});
     transfer(commits_, IoRequest::Operation::write, slot.data(), slot_bytes, (record.sequence & 1U) * slot_bytes);
     if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);
     before_ = std::exchange(committed_, std::move(record));
@@ -323,7 +332,7 @@ void ChunkStore::go_back() {
 }
 
 void ChunkStore::erase_slot(std::uint64_t sequence) {
-    const std::uint64_t slot_bytes = commit_slot_bytes(layout_.block_count());
+    const std::uint64_t slot_bytes = commit_slot_bytes(layout_);
     const AlignedBuffer empty(slot_bytes);
     transfer(commits_, IoRequest::Operation::write, empty.data(), slot_bytes, (sequence & 1U) * slot_bytes);
     if (fdatasync(commits_.descriptor()) != 0) throw system_error("sync", commits_.path(), errno);

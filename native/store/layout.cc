@@ -13,14 +13,19 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
         throw Error(ErrorKind::invalid, "chunk_elements is " + std::to_string(shape_.chunk_elements) +
                                             "; expected a positive multiple of " + std::to_string(kChunkStep));
     }
-    if (shape_.parameter_dtype != kernels::Dtype::float32) plane_codes_.push_back(shape_.optimizer->master);
-    for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_.push_back(code);
+    for (std::size_t dtype = 0; dtype < kernels::kDtypes; ++dtype) {
+        const auto copy = static_cast<kernels::Dtype>(dtype);
+        if (copy != kernels::Dtype::float32) plane_codes_[dtype].push_back(shape_.optimizer->master(copy));
+        for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_[dtype].push_back(code);
+    }
     file_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
     std::uint32_t next_stripe = 0;
     for (std::uint32_t block = 0; block < shape_.blocks.size(); ++block) {
         const BlockShape& spec = shape_.blocks[block];
         if (spec.elements == 0) throw Error(ErrorKind::invalid, "block '" + spec.name + "' has no elements");
+        scales_loss_ = scales_loss_ || spec.dtype == kernels::Dtype::float16;
         first_chunk_.push_back(static_cast<std::uint32_t>(chunks_.size()));
+        const auto codes = plane_codes(block);
         const std::uint64_t count = (spec.elements + shape_.chunk_elements - 1) / shape_.chunk_elements;
         const std::uint64_t step = round_up((spec.elements + count - 1) / count, kChunkStep);
         for (std::uint64_t first = 0; first < spec.elements; first += step) {
@@ -31,10 +36,10 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
             place.trainable = spec.trainable;
             place.first_element = first;
             place.elements = std::min(step, spec.elements - first);
-            place.parameter_bytes = round_up(place.elements * parameter_size(), kPage);
-            place.state_planes = spec.trainable ? static_cast<std::uint32_t>(plane_codes_.size()) : 0;
+            place.parameter_bytes = round_up(place.elements * parameter_size(block), kPage);
+            place.state_planes = spec.trainable ? static_cast<std::uint32_t>(codes.size()) : 0;
             for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
-                place.plane_bytes[plane] = kernels::plane_bytes(plane_codes_[plane], place.elements);
+                place.plane_bytes[plane] = kernels::plane_bytes(codes[plane], place.elements);
             }
             place.offset = file_bytes_[next_stripe];
             file_bytes_[next_stripe] += place.record_bytes() * (spec.trainable ? 2 : 1);
@@ -51,7 +56,7 @@ std::span<const ChunkPlace> Layout::chunks_of(std::uint32_t block) const {
 
 std::uint64_t Layout::window_bytes(std::uint32_t block) const {
     const ChunkPlace& last = chunks_of(block).back();
-    return last.first_element * parameter_size() + last.parameter_bytes;
+    return last.first_element * parameter_size(block) + last.parameter_bytes;
 }
 
 }  // namespace luwu::store

@@ -13,22 +13,24 @@
 namespace luwu::store {
 
 inline constexpr std::uint64_t kPage = 4096;  // alignment of every file offset, memory address and length (O_DIRECT)
-inline constexpr std::uint64_t kChunkStep = 2048;  // chunk sizes are multiples of this, so bf16 planes end on a page
+inline constexpr std::uint64_t kChunkStep = 2048;  // chunk sizes are multiples of this, so 2-byte planes fill pages
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
-// One block as the store sees it: a flat run of elements, trainable as a whole or frozen as a whole.
+// One block as the store sees it: a flat run of elements of one dtype, trainable as a whole or frozen as a whole.
 struct BlockShape {
     std::string name;
     std::uint64_t elements = 0;
     bool trainable = true;
+    kernels::Dtype dtype = kernels::Dtype::float32;  // of its parameters, and of its gradients
+
+    [[nodiscard]] std::uint64_t bytes() const { return elements * kernels::size_of(dtype); }  // without padding
 };
 
 // State planes of a chunk at most, as many as its header has checksums for: a master, and an optimizer's own.
 inline constexpr std::size_t kMaximumPlanes = 1 + kernels::kMaximumStates;
 
 struct StoreShape {
-    kernels::Dtype parameter_dtype = kernels::Dtype::float32;
     const kernels::Optimizer* optimizer = &kernels::adamw;  // decides on the state planes
     std::uint64_t chunk_elements = 1U << 20;  // upper bound; a block is divided into equal chunks of at most this
     std::vector<BlockShape> blocks;
@@ -73,20 +75,26 @@ class Layout {
     [[nodiscard]] std::span<const ChunkPlace> chunks() const { return chunks_; }
     [[nodiscard]] std::span<const ChunkPlace> chunks_of(std::uint32_t block) const;
     [[nodiscard]] std::uint32_t first_chunk(std::uint32_t block) const { return first_chunk_[block]; }
-    [[nodiscard]] std::uint64_t parameter_size() const { return kernels::size_of(shape_.parameter_dtype); }
+    [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return shape_.blocks[block].dtype; }
+    [[nodiscard]] std::uint64_t parameter_size(std::uint32_t block) const { return kernels::size_of(dtype(block)); }
+    // Whether losses are scaled while it is trained: some block is float16, trainable or not.
+    [[nodiscard]] bool scales_loss() const { return scales_loss_; }
     // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
     [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;
     // How the state planes of a trainable chunk are kept: the optimizer's, and before them the master where the
-    // parameters are bf16.
-    [[nodiscard]] std::span<const kernels::StateCode> plane_codes() const { return plane_codes_; }
+    // parameters are not float32 themselves.
+    [[nodiscard]] std::span<const kernels::StateCode> plane_codes(std::uint32_t block) const {
+        return plane_codes_[static_cast<std::size_t>(dtype(block))];
+    }
     // Whether an update needs nothing of the parameters on disk: the master is in the states, whole.
-    [[nodiscard]] bool states_have_master() const {
-        return shape_.parameter_dtype != kernels::Dtype::float32 && plane_codes_[0] == kernels::StateCode::float32;
+    [[nodiscard]] bool states_have_master(std::uint32_t block) const {
+        return dtype(block) != kernels::Dtype::float32 && plane_codes(block)[0] == kernels::StateCode::float32;
     }
 
   private:
     StoreShape shape_;
-    std::vector<kernels::StateCode> plane_codes_;
+    std::array<std::vector<kernels::StateCode>, kernels::kDtypes> plane_codes_;  // by dtype
+    bool scales_loss_ = false;
     std::vector<ChunkPlace> chunks_;
     std::vector<std::uint32_t> first_chunk_;  // block_count + 1 entries
     std::vector<std::uint64_t> file_bytes_;

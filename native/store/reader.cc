@@ -25,7 +25,7 @@ std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& plac
         throw store.damaged(place, count, plane + 1);
     }
     std::vector<float> values(place.elements);
-    const kernels::StateCode code = store.layout().plane_codes()[plane];
+    const kernels::StateCode code = store.layout().plane_codes(place.block)[plane];
     if (code == kernels::StateCode::float32) {
         std::memcpy(values.data(), data, place.elements * sizeof(float));
     } else if (code == kernels::StateCode::remainder) {
@@ -42,7 +42,7 @@ std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& plac
 ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool with_states) {
     if (!store.initialised()) throw store.no_values();
     const std::uint64_t count = store.committed().counts[place.block];
-    const std::uint64_t bytes = place.elements * store.layout().parameter_size();
+    const std::uint64_t bytes = place.elements * store.layout().parameter_size(place.block);
     const AlignedBuffer record(place.record_bytes());
     std::byte* states = record.data() + place.parameter_bytes;
     read(store, place, store.read_parameters(place, count, record.data(), states));
@@ -66,8 +66,8 @@ BlockContents read_block(const ChunkStore& store, std::uint32_t block) {
     const Layout& layout = store.layout();
     const BlockShape& shape = layout.shape().blocks[block];
     BlockContents contents;
-    contents.parameters.reserve(shape.elements * layout.parameter_size());
-    if (shape.trainable) contents.states.resize(layout.plane_codes().size());
+    contents.parameters.reserve(shape.bytes());
+    if (shape.trainable) contents.states.resize(layout.plane_codes(block).size());
     for (const ChunkPlace& place : layout.chunks_of(block)) {
         const ChunkContents chunk = read_chunk(store, place, true);
         contents.parameters.insert(contents.parameters.end(), chunk.parameters.begin(), chunk.parameters.end());

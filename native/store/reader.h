@@ -9,7 +9,7 @@
 namespace luwu::store {
 
 struct Contents {
-    std::vector<std::byte> parameters;       // in the store's parameter dtype
+    std::vector<std::byte> parameters;       // in the block's dtype
     std::vector<std::vector<float>> states;  // [master,] and the optimizer's; none for a frozen block
 };
 

@@ -21,13 +21,24 @@ struct CommitHeader {
 };
 static_assert(sizeof(CommitHeader) == 64);
 
+// Between the counts and the checksum, in stores whose losses are scaled. All zeros: no step has been made.
+struct CommitScale {
+    double scale = 0;
+    std::uint64_t good_steps = 0;
+};
+static_assert(sizeof(CommitScale) == 16);
+
 template <typename Record>
 std::uint32_t crc_of(const Record& record) {
     return kernels::crc32c(0, &record, offsetof(Record, crc));
 }
 
-std::uint64_t commit_payload_bytes(std::uint32_t blocks) {
-    return sizeof(CommitHeader) + std::uint64_t{blocks} * sizeof(std::uint64_t);
+std::uint64_t scale_offset(const Layout& layout) {
+    return sizeof(CommitHeader) + std::uint64_t{layout.block_count()} * sizeof(std::uint64_t);
+}
+
+std::uint64_t commit_payload_bytes(const Layout& layout) {
+    return scale_offset(layout) + (layout.scales_loss() ? sizeof(CommitScale) : 0);
 }
 
 }  // namespace
@@ -37,11 +48,11 @@ void seal(ChunkHeader& header) { header.crc = crc_of(header); }
 bool valid(const FileHeader& header) { return header.magic == FileHeader{}.magic && header.crc == crc_of(header); }
 bool valid(const ChunkHeader& header) { return header.magic == ChunkHeader{}.magic && header.crc == crc_of(header); }
 
-std::uint64_t commit_slot_bytes(std::uint32_t blocks) {
-    return round_up(commit_payload_bytes(blocks) + sizeof(std::uint32_t), kPage);
+std::uint64_t commit_slot_bytes(const Layout& layout) {
+    return round_up(commit_payload_bytes(layout) + sizeof(std::uint32_t), kPage);
 }
 
-void encode_commit(const CommitRecord& record, const Uuid& uuid, std::span<std::byte> slot) {
+void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid& uuid, std::span<std::byte> slot) {
     std::fill(slot.begin(), slot.end(), std::byte{0});
     CommitHeader header;
     header.blocks = static_cast<std::uint32_t>(record.counts.size());
@@ -52,12 +63,17 @@ void encode_commit(const CommitRecord& record, const Uuid& uuid, std::span<std::
     header.uuid = uuid;
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, record.counts.data(), record.counts.size() * sizeof(std::uint64_t));
-    const std::uint64_t payload = commit_payload_bytes(header.blocks);
+    if (layout.scales_loss() && record.loss_scale) {
+        const CommitScale scale{record.loss_scale->scale, record.loss_scale->good_steps};
+        std::memcpy(slot.data() + scale_offset(layout), &scale, sizeof scale);
+    }
+    const std::uint64_t payload = commit_payload_bytes(layout);
     const std::uint32_t crc = kernels::crc32c(0, slot.data(), payload);
     std::memcpy(slot.data() + payload, &crc, sizeof crc);
 }
 
-DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, std::uint32_t blocks) {
+DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, const Layout& layout) {
+    const std::uint32_t blocks = layout.block_count();
     DecodedCommit decoded;
     if (std::all_of(slot.begin(), slot.end(), [](std::byte b) { return b == std::byte{0}; })) return decoded;
     decoded.state = DecodedCommit::State::damaged;
@@ -70,14 +86,19 @@ DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, s
         return decoded;
     }
     if (header.blocks != blocks) return decoded;
-    const std::uint64_t payload = commit_payload_bytes(blocks);
+    const std::uint64_t payload = commit_payload_bytes(layout);
     std::uint32_t crc = 0;
     std::memcpy(&crc, slot.data() + payload, sizeof crc);
     if (crc != kernels::crc32c(0, slot.data(), payload)) return decoded;
     decoded.state = header.uuid == uuid ? DecodedCommit::State::valid : DecodedCommit::State::other_store;
-    decoded.record = {header.sequence, header.step, header.attempts, header.rolled_back, {}};
+    decoded.record = {header.sequence, header.step, header.attempts, header.rolled_back, {}, {}};
     decoded.record.counts.resize(blocks);
     std::memcpy(decoded.record.counts.data(), slot.data() + sizeof header, blocks * sizeof(std::uint64_t));
+    if (layout.scales_loss()) {
+        CommitScale scale;
+        std::memcpy(&scale, slot.data() + scale_offset(layout), sizeof scale);
+        if (scale.scale > 0) decoded.record.loss_scale = {scale.scale, scale.good_steps};
+    }
     return decoded;
 }
 

@@ -21,7 +21,7 @@ struct FileHeader {
     std::uint32_t version = kFormatVersion;
     std::uint32_t stripe = 0;
     std::uint32_t stripes = 0;
-    std::uint32_t parameter_bytes = 0;  // per element: 2 or 4
+    std::uint32_t parameter_bytes = 0;  // per element: 2 or 4; 0 where blocks differ
     std::uint64_t chunk_elements = 0;
     std::uint64_t file_bytes = 0;
     Uuid uuid{};
@@ -47,6 +47,15 @@ struct ChunkHeader {
 };
 static_assert(sizeof(ChunkHeader) == 80);
 
+// The loss scale that a step is made with, and how many steps in a row before it were committed at the same one. What
+// the step after it is made with follows from how it ends; the workers know how.
+struct LossScale {
+    double scale = 1;
+    std::uint64_t good_steps = 0;
+
+    bool operator==(const LossScale&) const = default;
+};
+
 // What is committed: written once a step, alternately to one of two slots; the valid one with the higher sequence
 // holds.
 struct CommitRecord {
@@ -54,7 +63,8 @@ struct CommitRecord {
     std::uint64_t step = 0;      // committed optimizer steps
     std::uint64_t attempts = 0;  // steps begun and ended, rolled-back ones included
     std::uint64_t rolled_back = 0;
-    std::vector<std::uint64_t> counts;  // updates per block; its lowest bit selects the chunks' version
+    std::vector<std::uint64_t> counts;    // updates per block; its lowest bit selects the chunks' version
+    std::optional<LossScale> loss_scale;  // of the committed step, where the store has it: in Layout::scales_loss()
 };
 
 // Seals: sets the crc. Valid: magic and crc are right.
@@ -63,15 +73,15 @@ void seal(ChunkHeader& header);
 [[nodiscard]] bool valid(const FileHeader& header);
 [[nodiscard]] bool valid(const ChunkHeader& header);
 
-[[nodiscard]] std::uint64_t commit_slot_bytes(std::uint32_t blocks);
-// Fills one slot (commit_slot_bytes long).
-void encode_commit(const CommitRecord& record, const Uuid& uuid, std::span<std::byte> slot);
+[[nodiscard]] std::uint64_t commit_slot_bytes(const Layout& layout);
+// Fills one slot (commit_slot_bytes long); the record has a count for each block of the layout.
+void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid& uuid, std::span<std::byte> slot);
 
 struct DecodedCommit {
     enum class State : std::uint8_t { empty, valid, damaged, newer_format, other_store } state = State::empty;
     std::uint32_t version = 0;
     CommitRecord record;
 };
-[[nodiscard]] DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, std::uint32_t blocks);
+[[nodiscard]] DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, const Layout& layout);
 
 }  // namespace luwu::store

@@ -12,10 +12,12 @@ namespace luwu::store {
 
 void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count, const float* values,
                  std::span<const float* const> moments) {
-    const bool low = store.layout().shape().parameter_dtype == kernels::Dtype::bfloat16;
+    const Layout& layout = store.layout();
+    const kernels::Dtype dtype = layout.dtype(place.block);
+    const bool low = dtype != kernels::Dtype::float32;
     const std::uint32_t masters = low && place.trainable ? 1 : 0;
     if (!moments.empty() && moments.size() != place.state_planes - masters) {
-        throw Error(ErrorKind::invalid, "block '" + store.layout().shape().blocks[place.block].name + "' keeps " +
+        throw Error(ErrorKind::invalid, "block '" + layout.shape().blocks[place.block].name + "' keeps " +
                                             std::to_string(place.state_planes - masters) +
                                             " optimizer states of each parameter, found " +
                                             std::to_string(moments.size()));
@@ -26,14 +28,14 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     const auto plane_at = [&](std::uint32_t plane) { return states + place.plane_offset(plane); };
     if (!low) {
         std::memcpy(record.data(), values, place.elements * sizeof(float));
-    } else if (masters > 0 && !store.layout().states_have_master()) {
+    } else if (masters > 0 && !layout.states_have_master(place.block)) {
         kernels::split_master(values, copy, reinterpret_cast<std::uint16_t*>(plane_at(0)), place.elements);
     } else {
-        kernels::float_to_bfloat16(values, copy, place.elements);
+        kernels::float_to_low(dtype, values, copy, place.elements);
         if (masters > 0) std::memcpy(plane_at(0), values, place.elements * sizeof(float));
     }
     for (std::uint32_t i = 0; i < moments.size(); ++i) {
-        const kernels::StateCode code = store.layout().plane_codes()[masters + i];
+        const kernels::StateCode code = layout.plane_codes(place.block)[masters + i];
         if (code == kernels::StateCode::float32) {
             std::memcpy(plane_at(masters + i), moments[i], place.elements * sizeof(float));
         } else {
@@ -42,7 +44,7 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     }
 
     ChunkHeader header = store.make_header(place, count);
-    header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * store.layout().parameter_size());
+    header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout.parameter_size(place.block));
     for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
         header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.plane_bytes[plane]);
     }

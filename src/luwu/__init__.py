@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from luwu.optim.lion import Lion
     from luwu.optim.sgd import SGD
     from luwu.worker.accumulation import no_sync
+    from luwu.worker.loss_scale import LossScaling
     from luwu.worker.parallelize import full_state_dict, parallelize
     from luwu.worker.tiled_loss import tiled_cross_entropy
 
@@ -29,6 +30,7 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "Lion",
+    "LossScaling",
     "Session",
     "connect",
     "decay_groups",
@@ -47,6 +49,7 @@ _PLACES = {
     "AdamW": "luwu.optim.adamw",
     "AdamW8bit": "luwu.optim.adamw_8bit",
     "Lion": "luwu.optim.lion",
+    "LossScaling": "luwu.worker.loss_scale",
     "SGD": "luwu.optim.sgd",
     "Session": "luwu.fabric.session",
     "connect": "luwu.fabric.remote",

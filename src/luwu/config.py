@@ -65,6 +65,7 @@ def absolute_unless_host(value: str | Path) -> str:
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
 AbsolutePath = Annotated[str, BeforeValidator(absolute)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Group(BaseModel):
@@ -183,8 +184,10 @@ class RunSettings(Group):
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
     """seed of the initial parameters, the order of the data and dropout"""
-    dtype: Annotated[Literal["float32", "bfloat16"], FIXED] = "float32"
-    """type that workers compute in; the optimizer keeps float32 masters either way"""
+    dtype: Annotated[Dtype, FIXED] = "float32"
+    """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
+    block_dtypes: Annotated[dict[str, Dtype], FIXED] = {}
+    """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
     """where workers compute"""
     checkpoint: bool = True
@@ -280,7 +283,7 @@ def describe(group: str, name: str, kind: type[Group] = Settings) -> str:
 def default_text(group: str, name: str) -> str:
     """The default of one setting as a user would write it; empty if it has none."""
     value = getattr(getattr(Settings(), group), name)
-    if value is None or value == ():
+    if value is None or value in ((), {}):
         return ""
     return format_size(value) if name == "memory" else str(value).lower()
 
@@ -321,6 +324,8 @@ def _toml_value(value: object) -> str:
         return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_value(name)} = {_toml_value(item)}" for name, item in value.items()) + "}"
     return repr(value)
 
 

@@ -236,11 +236,8 @@ fabric::Handle TestJob::push(std::uint32_t rank, std::uint64_t step, std::uint32
     if (spoil) values[elements / 2] = std::numeric_limits<float>::infinity();
     const std::uint64_t place = pushes_[rank]++ % 2 * (endpoint(rank).arena_bytes() / 2 / 64 * 64);
     std::byte* to = endpoint(rank).arena() + place;
-    if (shape_.parameter_dtype == kernels::Dtype::float32) {
-        std::memcpy(to, values.data(), elements * sizeof(float));
-    } else {
-        kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(to), elements);
-    }
+    const std::vector<std::byte> bytes = rounded(shape_.blocks[block].dtype, values);
+    std::memcpy(to, bytes.data(), bytes.size());
     return endpoint(rank).push(block, place);
 }
 
@@ -250,8 +247,7 @@ std::int64_t TestJob::pull(std::uint32_t rank, std::uint32_t block) {
 
 std::vector<std::byte> TestJob::read(std::uint32_t rank, std::uint32_t block) {
     const std::byte* found = endpoint(rank).window() + pull(rank, block);
-    std::vector<std::byte> copy(found,
-                                found + shape_.blocks[block].elements * kernels::size_of(shape_.parameter_dtype));
+    std::vector<std::byte> copy(found, found + shape_.blocks[block].bytes());
     endpoint(rank).release(block);
     return copy;
 }
@@ -315,20 +311,15 @@ std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uin
     const std::uint64_t elements = shape.blocks[block].elements;
     std::vector<float> values(elements);
     for (std::uint64_t i = 0; i < elements; ++i) values[i] = first_value(block, i);
-    std::vector<std::byte> bytes(elements * kernels::size_of(shape.parameter_dtype));
-    if (shape.parameter_dtype == kernels::Dtype::float32) {
-        std::memcpy(bytes.data(), values.data(), bytes.size());
-    } else {
-        kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()), elements);
-    }
-    return bytes;
+    return rounded(shape.blocks[block].dtype, values);
 }
 
-std::vector<store::BlockContents> expected_over_udp(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+std::vector<store::BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
                                                     luwu_form form) {
     const auto fixed = form == LUWU_INT16 ? kernels::FixedForm::int16 : kernels::FixedForm::int32;
     return expected_contents(
-        dtype, workers, steps, [&](const std::vector<const void*>& gradients, std::uint64_t elements) {
+        dtypes, workers, steps,
+        [&](const std::vector<const void*>& gradients, kernels::Dtype dtype, std::uint64_t elements) {
             std::vector<std::uint8_t> agreed(kernels::fixed_groups(elements));
             std::vector<std::uint8_t> own(agreed.size());
             for (const void* gradient : gradients) {

@@ -22,7 +22,7 @@ inline const Groups kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
 
 struct JobOptions {
     std::string folder;
-    kernels::Dtype dtype = kernels::Dtype::float32;
+    Dtypes dtype = kernels::Dtype::float32;
     std::uint32_t workers = 2;
     std::uint64_t memory_bytes = std::uint64_t{1} << 28;
     // Over UDP: children of a switch at most; 0: none, for a job of one worker. And the gradients' form.
@@ -89,7 +89,7 @@ inline constexpr std::uint64_t kPacketKey = 0xfedcba9876543210;
 [[nodiscard]] std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uint32_t block);
 // As expected_contents(), with gradients that were summed over the wire in fixed point of this form, as
 // kernels/fixed_point.h defines it.
-[[nodiscard]] std::vector<store::BlockContents> expected_over_udp(kernels::Dtype dtype, std::uint32_t workers,
+[[nodiscard]] std::vector<store::BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers,
                                                                   std::uint64_t steps, luwu_form form = LUWU_INT32);
 
 }  // namespace luwu::test

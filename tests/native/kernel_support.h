@@ -1,6 +1,7 @@
 // What tests of kernels share: values, gradients of several workers at any alignment, and reference conversions.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,11 +11,11 @@
 #include <vector>
 
 #include "instruction_sets.h"
-#include "kernels/convert.h"
 #include "kernels/gradients.h"
 
 namespace luwu::kernels {
 
+inline constexpr std::array kDtypesToTest{Dtype::float32, Dtype::bfloat16, Dtype::float16};
 inline constexpr std::size_t kLongest = 200;
 inline constexpr std::size_t kMisalignments = 5;  // in elements
 inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -36,8 +37,46 @@ inline std::uint16_t reference_bfloat16(float value) {
     return static_cast<std::uint16_t>((bits >> 16) + (up ? 1U : 0U));
 }
 
-inline float as_float(std::uint16_t bfloat16) {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bfloat16) << 16);
+// From the definition: sign, 5 bits of exponent, 10 of mantissa; a NaN keeps its payload and becomes quiet.
+inline float reference_widened(std::uint16_t float16) {
+    const std::uint32_t sign = (float16 & 0x8000U) << 16;
+    const int exponent = float16 >> 10 & 0x1F;
+    const std::uint32_t mantissa = float16 & 0x3FFU;
+    if (exponent == 31) {
+        const std::uint32_t payload = mantissa == 0 ? 0 : 0x00400000U | mantissa << 13;
+        return std::bit_cast<float>(sign | 0x7F800000U | payload);
+    }
+    const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+    return std::bit_cast<float>(std::bit_cast<std::uint32_t>(static_cast<float>(magnitude)) | sign);
+}
+
+// The nearest float16 by looking for it: magnitudes ascend with their bits, and 65536 is the place of infinity.
+inline std::uint16_t reference_float16(float value) {
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
+    if (std::isnan(value)) return static_cast<std::uint16_t>(sign | 0x7E00U | (bits >> 13 & 0x3FFU));
+    const double magnitude = std::abs(double{value});
+    const auto place = [](std::uint32_t half) {
+        return half == 0x7C00U ? 65536.0 : double{reference_widened(static_cast<std::uint16_t>(half))};
+    };
+    std::uint32_t below = 0;
+    for (std::uint32_t step = 0x4000U; step != 0; step /= 2) {
+        if (below + step <= 0x7C00U && place(below + step) <= magnitude) below += step;
+    }
+    if (below == 0x7C00U) return static_cast<std::uint16_t>(sign | below);
+    const double down = magnitude - place(below);
+    const double up = place(below + 1) - magnitude;
+    const bool rounds_up = up < down || (up == down && below % 2 == 1);
+    return static_cast<std::uint16_t>(sign | (below + (rounds_up ? 1U : 0U)));
+}
+
+inline std::uint16_t reference_low(Dtype dtype, float value) {
+    return dtype == Dtype::float16 ? reference_float16(value) : reference_bfloat16(value);
+}
+
+inline float as_float(Dtype dtype, std::uint16_t low) {
+    if (dtype == Dtype::float16) return reference_widened(low);
+    return std::bit_cast<float>(static_cast<std::uint32_t>(low) << 16);
 }
 
 template <class Element>
@@ -52,7 +91,9 @@ class Workers {
         for (std::size_t worker = 0; worker < count; ++worker) {
             floats_.push_back(random_floats(misalignment + elements, static_cast<std::uint32_t>(worker + 1)));
             halves_.emplace_back(floats_.back().size());
-            float_to_bfloat16(floats_.back().data(), halves_.back().data(), halves_.back().size());
+            for (std::size_t i = 0; i < halves_.back().size(); ++i) {
+                halves_.back()[i] = reference_low(dtype, floats_.back()[i]);
+            }
         }
         for (std::size_t worker = 0; worker < count; ++worker) {
             const void* const whole = dtype == Dtype::float32 ? static_cast<const void*>(floats_[worker].data())
@@ -67,7 +108,7 @@ class Workers {
 
     [[nodiscard]] float value(std::size_t worker, std::size_t i) const {
         if (dtype_ == Dtype::float32) return static_cast<const float*>(buffers_[worker])[i];
-        return as_float(static_cast<const std::uint16_t*>(buffers_[worker])[i]);
+        return as_float(dtype_, static_cast<const std::uint16_t*>(buffers_[worker])[i]);
     }
 
     [[nodiscard]] float sum(std::size_t i) const {

@@ -22,13 +22,13 @@ fabric::Token token_of(std::uint32_t rank, unsigned generation) {
     return token;
 }
 
-fabric::ServerConfig network_config(const std::string& folder, kernels::Dtype dtype, std::uint32_t workers,
+fabric::ServerConfig network_config(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
                                     std::uint64_t memory_bytes) {
     fabric::ServerConfig config;
     config.folders = {folder};
     config.uuid = kUuid;
     config.mode = store::OpenMode::create;
-    config.shape = small_shape(dtype);
+    config.shape = small_shape(dtypes);
     config.held.assign(config.shape.blocks.size(), false);
     config.held[0] = true;
     config.memory_bytes = memory_bytes;
@@ -77,7 +77,6 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle) {
 Trainee::Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config)
     : server_(server),
       rank_(config.links[0].rank),
-      dtype_(config.shape.parameter_dtype),
       shape_(config.shape),
       worker_(config),
       endpoint_(worker_.endpoint(fabric::MapMode::private_copy)) {
@@ -96,11 +95,8 @@ void Trainee::initialise() {
 fabric::Handle Trainee::push(std::uint64_t step, std::uint32_t block) {
     std::vector<float> values(shape_.blocks[block].elements);
     for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = gradient_value(rank_, step, block, i);
-    if (dtype_ == kernels::Dtype::float32) {
-        std::memcpy(endpoint_->arena(), values.data(), values.size() * sizeof(float));
-    } else {
-        kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(endpoint_->arena()), values.size());
-    }
+    const std::vector<std::byte> bytes = rounded(shape_.blocks[block].dtype, values);
+    std::memcpy(endpoint_->arena(), bytes.data(), bytes.size());
     ++pushes;
     return endpoint_->push(block, 0);
 }
@@ -110,12 +106,9 @@ bool Trainee::reads_first_values(std::uint32_t block) {
     const auto offset = finish(*endpoint_, endpoint_->pull(block));
     const std::byte* found = endpoint_->window() + offset;
     std::vector<float> values(elements);
-    std::vector<std::uint16_t> low(elements);
     for (std::uint64_t i = 0; i < elements; ++i) values[i] = first_value(block, i);
-    kernels::float_to_bfloat16(values.data(), low.data(), elements);
-    const bool same = dtype_ == kernels::Dtype::float32
-                          ? std::memcmp(found, values.data(), elements * sizeof(float)) == 0
-                          : std::memcmp(found, low.data(), elements * sizeof(std::uint16_t)) == 0;
+    const std::vector<std::byte> expected = rounded(shape_.blocks[block].dtype, values);
+    const bool same = std::memcmp(found, expected.data(), expected.size()) == 0;
     endpoint_->release(block);
     return same;
 }

@@ -23,7 +23,7 @@ inline constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(5),
                                         .farewell = std::chrono::seconds(2)};
 
 fabric::Token token_of(std::uint32_t rank, unsigned generation = 0);
-fabric::ServerConfig network_config(const std::string& folder, kernels::Dtype dtype, std::uint32_t workers,
+fabric::ServerConfig network_config(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
                                     std::uint64_t memory_bytes = std::uint64_t{1} << 28);
 fabric::TcpConfig tcp_config(const fabric::Timing& timing = kTiming);
 // Every worker is allowed in already.
@@ -54,7 +54,6 @@ class Trainee {
   private:
     fabric::TcpServer& server_;
     std::uint32_t rank_;
-    kernels::Dtype dtype_;
     store::StoreShape shape_;
     fabric::RemoteWorker worker_;
     std::unique_ptr<fabric::Endpoint> endpoint_;

@@ -10,19 +10,24 @@
 
 namespace luwu::test {
 
+std::vector<std::byte> rounded(kernels::Dtype dtype, const std::vector<float>& values) {
+    std::vector<std::byte> bytes(values.size() * kernels::size_of(dtype));
+    if (dtype == kernels::Dtype::float32) {
+        std::memcpy(bytes.data(), values.data(), bytes.size());
+    } else {
+        kernels::float_to_low(dtype, values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()), values.size());
+    }
+    return bytes;
+}
+
 std::vector<std::byte> Rig::make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,
                                           bool spoil) const {
     const std::uint64_t elements = layout_.shape().blocks[block].elements;
     std::vector<float> values(elements);
-    for (std::uint64_t i = 0; i < elements; ++i) values[i] = gradient_value(worker, step, block, i);
+    const float scale = loss_scale ? static_cast<float>(loss_scale->scale) : 1.0F;
+    for (std::uint64_t i = 0; i < elements; ++i) values[i] = gradient_value(worker, step, block, i) * scale;
     if (spoil) values[elements / 2] = std::numeric_limits<float>::infinity();
-    std::vector<std::byte> bytes(elements * layout_.parameter_size());
-    if (layout_.shape().parameter_dtype == kernels::Dtype::float32) {
-        std::memcpy(bytes.data(), values.data(), bytes.size());
-    } else {
-        kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()), elements);
-    }
-    return bytes;
+    return rounded(layout_.dtype(block), values);
 }
 
 namespace {
@@ -37,18 +42,16 @@ void keep_as(kernels::StateCode code, std::vector<float>& values, std::uint64_t 
 
 }  // namespace
 
-std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
                                                     const SumGradients& sum, const kernels::Optimizer& optimizer,
-                                                    std::optional<double> max_norm) {
-    const store::StoreShape shape = small_shape(dtype, optimizer);
-    const store::Layout layout(shape, 1);
-    const bool low = dtype == kernels::Dtype::bfloat16;
+                                                    std::optional<double> max_norm, float loss_scale) {
+    const store::StoreShape shape = small_shape(dtypes, optimizer);
     std::vector<store::BlockContents> all;
     std::vector<float> scales{0};  // per step
     for (std::uint64_t step = 1; step <= steps; ++step) {
-        scales.push_back(1.0F / static_cast<float>(workers));
+        scales.push_back(1.0F / static_cast<float>(workers) / loss_scale);
         if (!max_norm) continue;
-        const double factor = *max_norm / (std::sqrt(sum_of_squares(dtype, workers, step)) + 1e-6);
+        const double factor = *max_norm / (std::sqrt(sum_of_squares(dtypes, workers, step, loss_scale)) + 1e-6);
         if (factor < 1) scales.back() = static_cast<float>(static_cast<double>(scales.back()) * factor);
     }
     for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) {
@@ -57,30 +60,33 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
         std::vector<std::vector<float>> states(optimizer.codes.size(), std::vector<float>(elements));
         std::vector<std::uint16_t> copy(elements);
         std::vector<std::uint16_t> remainder(elements);
-        const bool splits = optimizer.master == kernels::StateCode::remainder && shape.blocks[block].trainable;
+        const kernels::Dtype dtype = dtypes.of(block);
+        const bool low = dtype != kernels::Dtype::float32;
+        const bool splits =
+            low && optimizer.master(dtype) == kernels::StateCode::remainder && shape.blocks[block].trainable;
         for (std::uint64_t i = 0; i < elements; ++i) master[i] = first_value(block, i);
-        kernels::float_to_bfloat16(master.data(), copy.data(), elements);
+        if (low) kernels::float_to_low(dtype, master.data(), copy.data(), elements);
         if (splits) kernels::split_master(master.data(), copy.data(), remainder.data(), elements);
         for (std::uint64_t step = 1; shape.blocks[block].trainable && step <= steps; ++step) {
-            std::vector<std::vector<std::uint16_t>> rounded(workers, std::vector<std::uint16_t>(elements));
-            std::vector<std::vector<float>> values(workers, std::vector<float>(elements));
+            std::vector<std::vector<std::byte>> pushed;
             std::vector<const void*> buffers;
             for (std::uint32_t worker = 0; worker < workers; ++worker) {
+                std::vector<float> values(elements);
                 for (std::uint64_t i = 0; i < elements; ++i) {
-                    values[worker][i] = gradient_value(worker, step, block, i);
+                    values[i] = gradient_value(worker, step, block, i) * loss_scale;
                 }
-                kernels::float_to_bfloat16(values[worker].data(), rounded[worker].data(), elements);
-                buffers.push_back(low ? static_cast<const void*>(rounded[worker].data()) : values[worker].data());
+                pushed.push_back(rounded(dtype, values));
+                buffers.push_back(pushed.back().data());
             }
             kernels::Gradients gradients{buffers.data(), workers, dtype, scales[step]};
             std::vector<float> summed;
             if (sum) {
-                summed = sum(buffers, elements);
+                summed = sum(buffers, dtype, elements);
                 buffers = {summed.data()};
                 gradients = {buffers.data(), 1, kernels::Dtype::float32, gradients.scale};
             }
             const auto settings = optimizer.prepare(kSettings, step);
-            kernels::Elements at{.master = master.data(), .low = low ? copy.data() : nullptr};
+            kernels::Elements at{.master = master.data(), .low = low ? copy.data() : nullptr, .low_dtype = dtype};
             for (std::size_t i = 0; i < states.size(); ++i) at.states[i] = states[i].data();
             if (!optimizer.update(kernels::best_instruction_set(), at, gradients, elements, settings)) {
                 throw std::runtime_error("the reference met a gradient that is not finite");
@@ -89,7 +95,7 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
             for (std::size_t i = 0; i < states.size(); ++i) keep_as(optimizer.codes[i], states[i], step);
         }
         store::BlockContents contents;
-        contents.parameters.resize(elements * layout.parameter_size());
+        contents.parameters.resize(shape.blocks[block].bytes());
         std::memcpy(contents.parameters.data(), low ? static_cast<const void*>(copy.data()) : master.data(),
                     contents.parameters.size());
         if (shape.blocks[block].trainable && low) contents.states.push_back(master);
@@ -101,8 +107,9 @@ std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::u
     return all;
 }
 
-double sum_of_squares(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t step) {
-    const store::Layout layout(small_shape(dtype), 1);
+double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t step, float loss_scale) {
+    const store::Layout layout(small_shape(dtypes), 1);
+    const float scale = 1.0F / static_cast<float>(workers) / loss_scale;
     double total = 0;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
         if (!layout.shape().blocks[block].trainable) continue;
@@ -113,29 +120,22 @@ double sum_of_squares(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t
             for (std::uint32_t worker = 0; worker < workers; ++worker) {
                 std::vector<float> values(place.elements);
                 for (std::uint64_t i = 0; i < place.elements; ++i) {
-                    values[i] = gradient_value(worker, step, block, place.first_element + i);
+                    values[i] = gradient_value(worker, step, block, place.first_element + i) * loss_scale;
                 }
-                auto& bytes = gradients.emplace_back(place.elements * kernels::size_of(dtype));
-                if (dtype == kernels::Dtype::float32) {
-                    std::memcpy(bytes.data(), values.data(), bytes.size());
-                } else {
-                    kernels::float_to_bfloat16(values.data(), reinterpret_cast<std::uint16_t*>(bytes.data()),
-                                               place.elements);
-                }
-                buffers.push_back(bytes.data());
+                buffers.push_back(gradients.emplace_back(rounded(dtypes.of(block), values)).data());
             }
             std::vector<float> kept(place.elements);
-            sum += kernels::keep_gradients(
-                kept.data(), {buffers.data(), workers, dtype, 1.0F / static_cast<float>(workers)}, place.elements);
+            sum += kernels::keep_gradients(kept.data(), {buffers.data(), workers, dtypes.of(block), scale},
+                                           place.elements);
         }
         total += sum;
     }
     return total;
 }
 
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
                                                   const kernels::Optimizer& optimizer) {
-    const store::Layout layout(small_shape(dtype, optimizer), static_cast<std::uint32_t>(folders.size()));
+    const store::Layout layout(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size()));
     const store::ChunkStore store(folders, layout, kUuid, store::OpenMode::read_only);
     std::vector<store::BlockContents> all;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) all.push_back(store::read_block(store, block));

@@ -42,15 +42,28 @@ class Scratch {
     std::filesystem::path path_;
 };
 
-inline store::StoreShape small_shape(kernels::Dtype dtype, const kernels::Optimizer& optimizer = kernels::adamw) {
+// Those of the blocks with even numbers, and of the others.
+struct Dtypes {
+    Dtypes(kernels::Dtype all) : Dtypes(all, all) {}
+    Dtypes(kernels::Dtype even_, kernels::Dtype odd_) : even(even_), odd(odd_) {}
+    [[nodiscard]] kernels::Dtype of(std::uint32_t block) const { return block % 2 == 0 ? even : odd; }
+
+    kernels::Dtype even;
+    kernels::Dtype odd;
+};
+
+// The values in a dtype.
+[[nodiscard]] std::vector<std::byte> rounded(kernels::Dtype dtype, const std::vector<float>& values);
+
+inline store::StoreShape small_shape(const Dtypes& dtypes, const kernels::Optimizer& optimizer = kernels::adamw) {
     store::StoreShape shape;
     shape.optimizer = &optimizer;
-    shape.parameter_dtype = dtype;
     shape.chunk_elements = store::kChunkStep;
     shape.blocks = {{"root", 1000, true}};
     for (int i = 0; i < 6; ++i)
         shape.blocks.push_back({"b" + std::to_string(i), 4100 + 10U * static_cast<unsigned>(i), true});
     shape.blocks.push_back({"frozen", 3000, false});
+    for (std::uint32_t block = 0; block < shape.blocks.size(); ++block) shape.blocks[block].dtype = dtypes.of(block);
     return shape;
 }
 
@@ -69,11 +82,11 @@ inline constexpr pipeline::GroupSettings kSettings{0.01, 0.9, 0.999, 1e-8, 0.1};
 // One server of small_shape in a folder, with as many workers as asked for.
 class Rig {
   public:
-    Rig(const std::vector<std::string>& folders, kernels::Dtype dtype, std::uint32_t workers,
+    Rig(const std::vector<std::string>& folders, const Dtypes& dtypes, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
         bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2)
-        : layout_(small_shape(dtype, optimizer), static_cast<std::uint32_t>(folders.size())),
+        : layout_(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
         pipeline::PipelineSettings settings;
@@ -88,9 +101,9 @@ class Rig {
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
 
-    static std::uint64_t minimum_bytes(kernels::Dtype dtype, std::uint32_t workers,
+    static std::uint64_t minimum_bytes(const Dtypes& dtypes, std::uint32_t workers,
                                        const kernels::Optimizer& optimizer = kernels::adamw) {
-        const store::Layout layout(small_shape(dtype, optimizer), 1);
+        const store::Layout layout(small_shape(dtypes, optimizer), 1);
         return pipeline::plan_residency(layout, 1U << 30, workers, held()).minimum_bytes;
     }
 
@@ -103,8 +116,10 @@ class Rig {
         pipeline_->finish_initialise();
     }
 
-    std::optional<double> max_norm;  // of the steps that begin from now on
-    pipeline::Pipeline& pipeline() { return *pipeline_; }
+    // Of the steps that begin from now on. Gradients are multiplied by the loss scale as a backward's would be.
+    std::optional<double> max_norm;
+    std::optional<store::LossScale> loss_scale;
+    pipeline::Pipeline& pipeline() const { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
     const std::byte* window() const { return window_.data(); }
 
@@ -115,7 +130,7 @@ class Rig {
     // One worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
     // Returns what the commit said, or -1 where the pipeline failed.
     std::int64_t run_step(std::uint32_t worker, std::uint64_t step, bool spoil = false, bool roll_back = false) {
-        pipeline_->begin(worker, {kSettings}, max_norm);
+        pipeline_->begin(worker, {kSettings}, {max_norm, loss_scale});
         const std::uint32_t blocks = layout_.block_count();
         for (std::uint32_t block = 0; block < blocks; ++block) {
             if (pull(worker, block) < 0) return -1;
@@ -197,16 +212,17 @@ class Rig {
 
 // The same training, whole in memory: what the store must hold after `steps`. `sum`, if given, makes one fp32 gradient
 // of the workers' before the update.
-using SumGradients =
-    std::function<std::vector<float>(const std::vector<const void*>& gradients, std::uint64_t elements)>;
-std::vector<store::BlockContents> expected_contents(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+using SumGradients = std::function<std::vector<float>(const std::vector<const void*>& gradients, kernels::Dtype,
+                                                      std::uint64_t elements)>;
+std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
                                                     const SumGradients& sum = {},
                                                     const kernels::Optimizer& optimizer = kernels::adamw,
-                                                    std::optional<double> max_norm = std::nullopt);
+                                                    std::optional<double> max_norm = std::nullopt,
+                                                    float loss_scale = 1);
 // The sum of squares of a step's averaged gradient, block by block and chunk by chunk.
-double sum_of_squares(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t step);
+double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t step, float loss_scale = 1);
 // What the store holds, every checksum compared.
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, kernels::Dtype dtype,
+std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
                                                   const kernels::Optimizer& optimizer = kernels::adamw);
 bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);
 

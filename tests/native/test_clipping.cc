@@ -156,6 +156,44 @@ TEST_CASE("states of eight bits are clipped with the bits of clipping and then u
     }
 }
 
+TEST_CASE("gradients are divided by the loss scale before they are clipped, and a commit records it") {
+    constexpr auto kHalf = kernels::Dtype::float16;
+    constexpr std::uint32_t kWorkers = 2;
+    constexpr float kScale = 1024;
+    for (const test::Dtypes& dtypes : {test::Dtypes(kFloat), test::Dtypes(kHalf), test::Dtypes(kHalf, kFloat)}) {
+        const auto limits = {std::optional<double>(), std::optional(kNever), std::optional(kAlways),
+                             std::optional(between(kFloat, kWorkers))};
+        for (const std::optional<double>& limit : limits) {
+            for (const std::uint64_t memory : {Rig::minimum_bytes(dtypes, kWorkers), kPlenty}) {
+                CAPTURE(static_cast<int>(dtypes.even));
+                CAPTURE(limit.value_or(-1));
+                const Scratch scratch;
+                const std::vector<std::string> folders{scratch.folder()};
+                const auto wanted =
+                    test::expected_contents(dtypes, kWorkers, kSteps, {}, kernels::adamw, limit, kScale);
+                {
+                    Rig rig(folders, dtypes, kWorkers, memory, store::OpenMode::create);
+                    rig.max_norm = limit;
+                    rig.initialise();
+                    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+                        rig.loss_scale = {kScale, step};
+                        CHECK(rig.run_all(step) == 1);
+                        if (limit) CHECK(rig.squares() == test::sum_of_squares(dtypes, kWorkers, step, kScale));
+                    }
+                }
+                CHECK(test::equal(test::stored_contents(folders, dtypes), wanted));
+                if (dtypes.even == kFloat) {  // a power of two changes no bit
+                    CHECK(test::equal(wanted, expected(kFloat, kWorkers, kSteps, limit.value_or(kNever))));
+                }
+                const Rig again(folders, dtypes, kWorkers, kPlenty, store::OpenMode::open);
+                const auto recorded = again.pipeline().stats().loss_scale;
+                CHECK(recorded.has_value() == again.layout().scales_loss());
+                if (recorded) CHECK(*recorded == store::LossScale{kScale, kSteps});
+            }
+        }
+    }
+}
+
 TEST_CASE("clipping that never clips has the bits of none") {
     CHECK(test::equal(expected(kLow, 2, 3, kNever), test::expected_contents(kLow, 2, 3)));
 }
@@ -229,11 +267,11 @@ TEST_CASE("a clipped run rolls a step back that is not finite or that a worker g
                     Rig rig(folders, dtype, 2, memory, store::OpenMode::create);
                     rig.max_norm = limit;
                     rig.initialise();
-                    CHECK(rig.run_all(1, true) == 0);
+                    CHECK(rig.run_all(1, true) == pipeline::kNotFinite);
                     CHECK(std::isnan(rig.squares()));
                     CHECK(rig.run_all(1) == 1);
                     CHECK(rig.run_all(2) == 1);
-                    CHECK(rig.run_all(7, true) == 0);
+                    CHECK(rig.run_all(7, true) == pipeline::kNotFinite);
                     CHECK(rig.run_all(3) == 1);
                     std::vector<std::future<std::int64_t>> ends;
                     for (const std::uint32_t worker : {0U, 1U}) {
@@ -268,7 +306,7 @@ TEST_CASE("a server that dies between answer and record loses that step alone, a
                 CHECK(rig.run_all(1) == 1);
                 CHECK(rig.run_all(2) == 1);
                 rig.pipeline().wait_until_written();
-                rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, kAlways);
+                rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {kAlways});
                 for (std::uint32_t block = 7; block-- > 0;) {
                     const auto gradient = rig.make_gradient(0, 3, block, false);
                     std::promise<void> taken;
@@ -312,7 +350,7 @@ TEST_CASE("a step that was answered is written even if the run fails or the serv
                     CHECK(rig.run_all(2) == 1);
                     std::vector<std::byte> gradient;
                     if (in_step) {  // a worker is in the middle of the next one, and dies there with what it holds
-                        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, kAlways);
+                        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {kAlways});
                         gradient = rig.make_gradient(0, 3, 6, false);
                         CHECK(rig.pull(0, 0) >= 0);
                         CHECK(rig.pull(0, 1) >= 0);
@@ -355,7 +393,7 @@ TEST_CASE("blocks that are pushed without having been pulled are clipped, too") 
         Rig rig(folders, kFloat, 1, Rig::minimum_bytes(kFloat, 1), store::OpenMode::create);
         rig.initialise();
         for (std::uint64_t step = 1; step <= 3; ++step) {
-            rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, kAlways);
+            rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {kAlways});
             for (const std::uint32_t block : {3U, 0U, 6U, 1U, 2U, 5U, 4U}) {  // in another order than ever
                 const auto gradient = rig.make_gradient(0, step, block, false);
                 std::promise<void> taken;
@@ -392,7 +430,7 @@ TEST_CASE("a run has clipping in all its steps or in none") {
         if (clips) rig.max_norm = kAlways;
         CHECK(rig.run_all(1) == 1);
         rig.max_norm = clips ? std::nullopt : std::optional(kAlways);
-        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, rig.max_norm);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {rig.max_norm});
         REQUIRE(rig.pipeline().failure().has_value());
         CHECK(rig.pipeline().failure()->kind() == ErrorKind::order);
     }
@@ -402,8 +440,8 @@ TEST_CASE("workers that bring different limits are told so") {
     const Scratch scratch;
     Rig rig({scratch.folder()}, kFloat, 2, kPlenty, store::OpenMode::create);
     rig.initialise();
-    rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, 1.0);
-    rig.pipeline().begin(1, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, 2.0);
+    rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {1.0});
+    rig.pipeline().begin(1, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {2.0});
     REQUIRE(rig.pipeline().failure().has_value());
     CHECK(rig.pipeline().failure()->kind() == ErrorKind::order);
 }

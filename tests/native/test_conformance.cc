@@ -23,6 +23,7 @@
 #include "kernels/fixed_point.h"
 
 using namespace luwu;
+using luwu::test::Dtypes;
 using luwu::test::JobOptions;
 using luwu::test::kGroups;
 using luwu::test::kTransports;
@@ -34,6 +35,7 @@ using luwu::test::Transport;
 namespace {
 
 constexpr auto kLow = kernels::Dtype::bfloat16;
+constexpr auto kHalf = kernels::Dtype::float16;
 constexpr auto kFull = kernels::Dtype::float32;
 constexpr std::chrono::milliseconds kMoment{20};
 
@@ -109,13 +111,14 @@ Contents train_over_udp(const JobOptions& options, std::uint64_t steps) {
 }  // namespace
 
 TEST_CASE("workers train, and the committed store holds what they should have learnt") {
-    for (const auto dtype : {kLow, kFull}) {
+    for (const Dtypes& dtype : {Dtypes(kLow), Dtypes(kFull), Dtypes(kHalf), Dtypes(kHalf, kFull)}) {
+        const bool tight = dtype.odd != kFull;
         for (const std::uint32_t workers : {1U, 2U, 4U}) {
             CAPTURE(workers);
             JobOptions options;
             options.dtype = dtype;
             options.workers = workers;
-            options.memory_bytes = dtype == kLow ? test::Rig::minimum_bytes(dtype, workers + 1) : options.memory_bytes;
+            if (tight) options.memory_bytes = test::Rig::minimum_bytes(dtype, workers + 1);
             over_all(options, 3, [](TestJob& job, Transport) {
                 job.train(1, 3);
                 CHECK(job.core().stats().step == 3);
@@ -149,7 +152,7 @@ TEST_CASE("over UDP every tree and every run gives the same bits, as near the ex
 }
 
 TEST_CASE("first values are there for every worker, once") {
-    for (const auto dtype : {kLow, kFull}) {
+    for (const Dtypes& dtype : {Dtypes(kLow), Dtypes(kFull, kHalf)}) {
         JobOptions options;
         options.dtype = dtype;
         over_all(options, 0, [](TestJob& job, Transport) {
@@ -295,7 +298,7 @@ TEST_CASE("a step in which a gradient is not finite is rolled back, and the next
         options.dtype = dtype;
         over_all(options, 2, [](TestJob& job, Transport) {
             job.train(1, 1);
-            job.all([&](std::uint32_t rank) { CHECK(job.step(rank, 9, false, rank == 1) == 0); });
+            job.all([&](std::uint32_t rank) { CHECK(job.step(rank, 9, false, rank == 1) == pipeline::kNotFinite); });
             job.train(2, 2);
             CHECK(job.core().stats().rolled_back == 1);
         });

@@ -77,7 +77,7 @@ void run_step(Endpoint& endpoint, std::uint32_t rank, std::uint64_t step) {
             auto* gradient = reinterpret_cast<std::uint16_t*>(endpoint.arena());
             std::vector<float> values(shape.blocks[block].elements);
             for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = test::gradient_value(rank, step, block, i);
-            kernels::float_to_bfloat16(values.data(), gradient, values.size());
+            kernels::float_to_low(kernels::Dtype::bfloat16, values.data(), gradient, values.size());
             finish(endpoint, endpoint.push(block, 0));
         }
         endpoint.release(block);

@@ -10,6 +10,7 @@
 
 #include "fixed_point_support.h"
 #include "instruction_sets.h"
+#include "kernels/convert.h"
 #include "kernels/versions.h"
 
 #if defined(__x86_64__)
@@ -55,6 +56,30 @@ TEST_CASE("exponents are those of the largest magnitudes, whatever the length an
             Packet narrow_packet(narrow, length % 5);
             versions::fixed_exponents(set, narrow_packet.data(), Dtype::bfloat16, length, to);
             REQUIRE(exponents == Packet(reference_exponents(widened), 0));
+        }
+    }
+}
+
+TEST_CASE("every float16 goes on the wire as the float that it is") {
+    std::vector<std::uint16_t> halves(1U << 16);
+    for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i * 0x9E37U);  // mixed
+    std::vector<float> floats(halves.size());
+    low_to_float(Dtype::float16, halves.data(), floats.data(), floats.size());
+    for (const InstructionSet set : available_sets()) {
+        std::vector<std::uint8_t> expected(fixed_groups(halves.size()));
+        std::vector<std::uint8_t> found(expected.size());
+        versions::fixed_exponents(set, floats.data(), Dtype::float32, floats.size(), expected.data());
+        versions::fixed_exponents(set, halves.data(), Dtype::float16, halves.size(), found.data());
+        REQUIRE(found == expected);
+        for (const FixedForm form : {FixedForm::int16, FixedForm::int32}) {
+            for (std::uint8_t& exponent : expected) exponent = std::min<std::uint8_t>(exponent, 143);  // finite
+            std::vector<std::byte> of_floats(floats.size() * size_of(form));
+            std::vector<std::byte> of_halves(of_floats.size());
+            versions::fixed_encode(set, floats.data(), Dtype::float32, floats.size(), expected.data(), form, 2,
+                                   of_floats.data());
+            versions::fixed_encode(set, halves.data(), Dtype::float16, halves.size(), expected.data(), form, 2,
+                                   of_halves.data());
+            REQUIRE(of_halves == of_floats);
         }
     }
 }

@@ -28,7 +28,7 @@ TEST_CASE("bfloat16 conversion rounds to nearest even, whatever the length and a
         for (std::size_t length = 0; length <= kLongest; ++length) {
             const std::size_t from = length % kMisalignments;
             std::vector<std::uint16_t> target(kLongest + kMisalignments + 1, 0x5A5A);
-            versions::float_to_bfloat16(set, source.data() + from, target.data() + 1, length);
+            versions::float_to_low(set, Dtype::bfloat16, source.data() + from, target.data() + 1, length);
             for (std::size_t i = 0; i < length; ++i) REQUIRE(target[1 + i] == reference_bfloat16(source[from + i]));
             REQUIRE(target[0] == 0x5A5A);
             REQUIRE(target[1 + length] == 0x5A5A);
@@ -41,9 +41,61 @@ TEST_CASE("widening is exact for every bfloat16 value") {
     for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint16_t>(i);
     for (const InstructionSet set : available_sets()) {
         std::vector<float> target(source.size());
-        versions::bfloat16_to_float(set, source.data(), target.data(), source.size());
+        versions::low_to_float(set, Dtype::bfloat16, source.data(), target.data(), source.size());
         for (std::size_t i = 0; i < source.size(); ++i) {
             REQUIRE(std::bit_cast<std::uint32_t>(target[i]) == static_cast<std::uint32_t>(i) << 16);
+        }
+    }
+}
+
+TEST_CASE("widening is exact for every float16 value, and narrowing gives it back") {
+    std::vector<std::uint16_t> source(1U << 16);
+    for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::uint16_t>(i);
+    for (const InstructionSet set : available_sets()) {
+        std::vector<float> target(source.size());
+        versions::low_to_float(set, Dtype::float16, source.data(), target.data(), source.size());
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            REQUIRE(std::bit_cast<std::uint32_t>(target[i]) ==
+                    std::bit_cast<std::uint32_t>(reference_widened(source[i])));
+        }
+        std::vector<std::uint16_t> back(source.size());
+        versions::float_to_low(set, Dtype::float16, target.data(), back.data(), back.size());
+        for (std::size_t i = 0; i < source.size(); ++i) {
+            const bool is_nan = (i & 0x7FFFU) > 0x7C00U;
+            REQUIRE(back[i] == (is_nan ? source[i] | 0x0200U : source[i]));
+        }
+    }
+}
+
+TEST_CASE("float16 conversion rounds to nearest even at every boundary, whatever the length and alignment") {
+    // Every float16 that is no NaN, the middle to the next one, and the floats beside that.
+    std::vector<float> source;
+    for (std::uint32_t half = 0; half < 0x7C00U; ++half) {
+        const float here = reference_widened(static_cast<std::uint16_t>(half));
+        const float next = half == 0x7BFFU ? 65536.0F : reference_widened(static_cast<std::uint16_t>(half + 1));
+        const float middle = here + (next - here) / 2;
+        for (const float value : {here, std::nextafter(middle, here), middle, std::nextafter(middle, next)}) {
+            source.push_back(value);
+            source.push_back(-value);
+        }
+    }
+    const std::uint32_t special[] = {0x7F800000, 0xFF800000, 0x7F800001, 0xFFC00000, 0x7FFFFFFF, 0xFFFFFFFF,
+                                     0x7F802000, 0x7F7FFFFF, 0xFF7FFFFF, 0x00000001, 0x80000001, 0x007FFFFF,
+                                     0x33000000, 0x33000001, 0x477FEFFF, 0x477FF000, 0x47800000};
+    for (const std::uint32_t bits : special) source.push_back(std::bit_cast<float>(bits));
+    std::vector<std::uint16_t> expected(source.size());
+    for (std::size_t i = 0; i < source.size(); ++i) expected[i] = reference_float16(source[i]);
+    for (const InstructionSet set : available_sets()) {
+        std::vector<std::uint16_t> target(source.size());
+        versions::float_to_low(set, Dtype::float16, source.data(), target.data(), source.size());
+        for (std::size_t i = 0; i < source.size(); ++i) REQUIRE(target[i] == expected[i]);
+        for (std::size_t length = 0; length <= kLongest; ++length) {
+            const std::size_t from = length * 301;
+            std::vector<std::uint16_t> part(kLongest + 2, 0x5A5A);
+            versions::float_to_low(set, Dtype::float16, source.data() + from, part.data() + 1, length);
+            for (std::size_t i = 0; i < length; ++i) REQUIRE(part[1 + i] == expected[from + i]);
+            REQUIRE(part[0] == 0x5A5A);
+            REQUIRE(part[1 + length] == 0x5A5A);
         }
     }
 }
@@ -63,7 +115,7 @@ TEST_CASE("a copy past the cache is whole, and nothing more, whatever the length
 }
 
 TEST_CASE("gradients are summed in the workers' order, then scaled") {
-    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const Dtype dtype : kDtypesToTest) {
         for (std::size_t count = 1; count <= 5; ++count) {
             for (std::size_t length = 0; length <= kLongest; length += 1 + count) {
                 const Workers workers(count, dtype, length, length % kMisalignments);
@@ -80,7 +132,7 @@ TEST_CASE("gradients are summed in the workers' order, then scaled") {
 }
 
 TEST_CASE("kept gradients are what an update reads, and their squares the same bits on all instruction sets") {
-    for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+    for (const Dtype dtype : kDtypesToTest) {
         for (std::size_t length = 0; length <= kLongest; ++length) {
             for (const std::size_t count : {1U, 3U}) {
                 const Workers workers(count, dtype, length, length % kMisalignments);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "kernel_support.h"
 #include "kernels/optimizer.h"
@@ -18,8 +19,10 @@ namespace {
 struct State {
     static constexpr std::size_t kMargin = 8;
 
-    State(const Optimizer& optimizer_, std::size_t elements, std::size_t misalignment_)
+    State(const Optimizer& optimizer_, std::size_t elements, std::size_t misalignment_,
+          Dtype low_dtype_ = Dtype::bfloat16)
         : optimizer(&optimizer_),
+          low_dtype(low_dtype_),
           misalignment(misalignment_),
           master(random_floats(kMargin + misalignment + elements + kMargin, 100)),
           low(master.size(), 0x5A5A) {
@@ -33,7 +36,9 @@ struct State {
     [[nodiscard]] std::size_t begin() const { return kMargin + misalignment; }
 
     [[nodiscard]] Elements elements(bool writes_low = true) {
-        Elements at{.master = master.data() + begin(), .low = writes_low ? low.data() + begin() : nullptr};
+        Elements at{.master = master.data() + begin(),
+                    .low = writes_low ? low.data() + begin() : nullptr,
+                    .low_dtype = low_dtype};
         for (std::size_t i = 0; i < states.size(); ++i) at.states[i] = states[i].data() + begin();
         return at;
     }
@@ -49,6 +54,7 @@ struct State {
     }
 
     const Optimizer* optimizer;
+    Dtype low_dtype;
     std::size_t misalignment;
     std::vector<float> master;
     std::vector<std::vector<float>> states;
@@ -69,7 +75,7 @@ void check_against_reference(const test::OptimizerCase& by, const State& found, 
         by.reference(master, states, workers.sum(i), by.settings, by.t);
         REQUIRE(near(found.master[at], master));
         for (std::size_t k = 0; k < before.states.size(); ++k) REQUIRE(near(found.states[k][at], states[k]));
-        REQUIRE(found.low[at] == reference_bfloat16(found.master[at]));
+        REQUIRE(found.low[at] == reference_low(found.low_dtype, found.master[at]));
     }
 }
 
@@ -103,11 +109,12 @@ TEST_CASE("every optimizer has a name, a number and a reference of its own") {
 
 TEST_CASE("optimizers agree with double precision, and all instruction sets with each other") {
     for_each_case([](const test::OptimizerCase& by, const Optimizer& optimizer, const Step& step) {
-        for (const Dtype dtype : {Dtype::float32, Dtype::bfloat16}) {
+        for (const Dtype dtype : kDtypesToTest) {
             for (std::size_t length = 0; length <= kLongest; ++length) {
                 const std::size_t misalignment = length % kMisalignments;
                 const Workers workers(1 + length % 5, dtype, length, misalignment);
-                const State before(optimizer, length, misalignment);
+                const bool low_is_half = dtype == Dtype::float16 || (dtype == Dtype::float32 && length % 2 == 1);
+                const State before(optimizer, length, misalignment, low_is_half ? Dtype::float16 : Dtype::bfloat16);
                 State base = before;
                 REQUIRE(base.update(InstructionSet::base, workers.gradients(), length, step));
                 check_against_reference(by, base, before, workers, length);
@@ -124,9 +131,11 @@ TEST_CASE("optimizers agree with double precision, and all instruction sets with
 TEST_CASE("optimizers give the same bits in one piece and in many, with and without a copy") {
     constexpr std::size_t length = 5000;
     for_each_case([](const test::OptimizerCase&, const Optimizer& optimizer, const Step& step) {
-        for (const std::size_t count : {1U, 2U, 5U}) {
-            const Workers workers(count, Dtype::bfloat16, length, 0);
-            State whole(optimizer, length, 0);
+        using Case = std::pair<std::size_t, Dtype>;
+        for (const auto& [count, dtype] : {Case(1, Dtype::bfloat16), Case(2, Dtype::bfloat16), Case(5, Dtype::bfloat16),
+                                           Case(1, Dtype::float16), Case(2, Dtype::float16)}) {
+            const Workers workers(count, dtype, length, 0);
+            State whole(optimizer, length, 0, dtype);
             State parts = whole;
             State bare = whole;
             REQUIRE(whole.update(best_instruction_set(), workers.gradients(), length, step));
@@ -137,7 +146,7 @@ TEST_CASE("optimizers give the same bits in one piece and in many, with and with
                 for (std::size_t worker = 0; worker < count; ++worker) {
                     buffers.push_back(static_cast<const std::uint16_t*>(workers.gradients().buffers[worker]) + first);
                 }
-                const Gradients from{buffers.data(), count, Dtype::bfloat16, workers.gradients().scale};
+                const Gradients from{buffers.data(), count, dtype, workers.gradients().scale};
                 REQUIRE(optimizer.update(best_instruction_set(), parts.elements().from(first), from, elements, step));
             }
             CHECK(parts.equals(whole));
@@ -166,6 +175,9 @@ TEST_CASE("a gradient that is not finite is noticed at every place") {
                     const void* const half_buffer = half.data();
                     State state(optimizer, length, 0);
                     REQUIRE_FALSE(state.update(set, {&half_buffer, 1, Dtype::bfloat16, 1.0F}, length, step));
+                    half[place] = 0x7C00;
+                    state = State(optimizer, length, 0);
+                    REQUIRE_FALSE(state.update(set, {&half_buffer, 1, Dtype::float16, 1.0F}, length, step));
                 }
             }
         }

@@ -47,8 +47,8 @@ std::vector<float> summed_gradient(std::uint32_t workers, std::uint64_t step, st
     std::vector<float> values(elements);
     for (std::uint32_t worker = 0; worker < workers; ++worker) {
         for (std::uint64_t i = 0; i < elements; ++i) values[i] = test::gradient_value(worker, step, block, i);
-        kernels::float_to_bfloat16(values.data(), low.data(), elements);
-        kernels::bfloat16_to_float(low.data(), values.data(), elements);
+        kernels::float_to_low(kernels::Dtype::bfloat16, values.data(), low.data(), elements);
+        kernels::low_to_float(kernels::Dtype::bfloat16, low.data(), values.data(), elements);
         for (std::uint64_t i = 0; i < elements; ++i) sum[i] += values[i];
     }
     return sum;
@@ -130,7 +130,7 @@ TEST_CASE("a read gives a block's parameters also after its worker pushed, and l
     std::vector<float> values(server.layout().shape().blocks[3].elements);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = test::first_value(3, i);
     std::vector<std::uint16_t> low(values.size());
-    kernels::float_to_bfloat16(values.data(), low.data(), low.size());
+    kernels::float_to_low(kernels::Dtype::bfloat16, values.data(), low.data(), low.size());
     CHECK(std::equal(low.begin(), low.end(), reinterpret_cast<const std::uint16_t*>(server.window() + outcome.value)));
     server.release(3);
     CHECK_FALSE(server.failure().has_value());

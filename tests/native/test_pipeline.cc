@@ -10,6 +10,7 @@
 #include "support.h"
 
 using namespace luwu;
+using luwu::test::Dtypes;
 using luwu::test::Rig;
 using luwu::test::Scratch;
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr auto kFloat = kernels::Dtype::float32;
 constexpr auto kLow = kernels::Dtype::bfloat16;
+constexpr auto kHalf = kernels::Dtype::float16;
 constexpr std::uint64_t kPlenty = 1U << 28;
 
 void flip_byte(const std::string& path, std::uint64_t offset) {
@@ -61,7 +63,7 @@ class FailingEngine final : public store::IoEngine {
 
 TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, also after a roll-back and a restart") {
     for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
-        for (const auto dtype : {kFloat, kLow}) {
+        for (const auto dtype : {kFloat, kLow, kHalf}) {
             CAPTURE(std::string(optimizer->name));
             CAPTURE(static_cast<int>(dtype));
             const Scratch scratch;
@@ -71,7 +73,7 @@ TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, als
                 Rig rig(folders, dtype, 2, minimum, store::OpenMode::create, store::make_io_engine, false, *optimizer);
                 rig.initialise();
                 CHECK(rig.run_all(1) == 1);
-                CHECK(rig.run_all(2, true) == 0);
+                CHECK(rig.run_all(2, true) == pipeline::kNotFinite);
                 CHECK(rig.run_all(2) == 1);
             }
             Rig rig(folders, dtype, 2, kPlenty, store::OpenMode::open, store::make_io_engine, false, *optimizer);
@@ -83,11 +85,13 @@ TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, als
     }
 }
 
-TEST_CASE("training out of core equals training in memory, bit for bit") {
-    for (const auto dtype : {kFloat, kLow}) {
+TEST_CASE("training out of core equals training in memory, bit for bit, whatever the blocks' dtypes") {
+    for (const Dtypes& dtype :
+         {Dtypes(kFloat), Dtypes(kLow), Dtypes(kHalf), Dtypes(kFloat, kHalf), Dtypes(kHalf, kLow)}) {
         for (const std::uint32_t workers : {1U, 2U, 3U}) {
             for (const bool tight : {true, false}) {
-                CAPTURE(static_cast<int>(dtype));
+                CAPTURE(static_cast<int>(dtype.even));
+                CAPTURE(static_cast<int>(dtype.odd));
                 CAPTURE(workers);
                 CAPTURE(tight);
                 const Scratch scratch;
@@ -130,7 +134,7 @@ TEST_CASE("within the budget nothing is read in steady state; beyond it, reads a
 }
 
 TEST_CASE("a gradient that is not finite rolls the whole step back and training goes on") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : {kFloat, kLow, kHalf}) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2), kPlenty}) {
             const Scratch scratch;
             const std::vector<std::string> folders{scratch.folder()};
@@ -138,9 +142,9 @@ TEST_CASE("a gradient that is not finite rolls the whole step back and training 
                 Rig rig(folders, dtype, 2, memory, store::OpenMode::create);
                 rig.initialise();
                 CHECK(rig.run_all(1) == 1);
-                CHECK(rig.run_all(2, true) == 0);
+                CHECK(rig.run_all(2, true) == pipeline::kNotFinite);
                 CHECK(rig.run_all(2) == 1);
-                CHECK(rig.run_all(3, true) == 0);
+                CHECK(rig.run_all(3, true) == pipeline::kNotFinite);
                 CHECK(rig.run_all(3) == 1);
                 CHECK(rig.pipeline().stats().rolled_back == 2);
                 CHECK(rig.pipeline().stats().attempts == 5);
@@ -201,7 +205,7 @@ TEST_CASE("one server of several commits or rolls back what it has prepared as i
                 CHECK(rig.run_all(7) == pipeline::kPrepared);
                 CHECK(rig.decide(false) == pipeline::kRolledBack);
                 CHECK(rig.decide(false) == pipeline::kRolledBack);
-                CHECK(rig.run_all(2, true) == pipeline::kRolledBack);  // here: there is nothing to decide
+                CHECK(rig.run_all(2, true) == pipeline::kNotFinite);  // here: there is nothing to decide
                 CHECK(rig.run_all(2) == pipeline::kPrepared);
                 CHECK(rig.decide(true) == pipeline::kCommitted);
                 CHECK(rig.pipeline().stats().rolled_back == 2);

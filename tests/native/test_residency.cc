@@ -11,9 +11,8 @@ namespace {
 
 store::Layout layout_of(std::uint32_t blocks, std::uint64_t elements, kernels::Dtype dtype) {
     store::StoreShape shape;
-    shape.parameter_dtype = dtype;
     shape.chunk_elements = 4 * store::kChunkStep;
-    for (std::uint32_t i = 0; i < blocks; ++i) shape.blocks.push_back({"b" + std::to_string(i), elements, true});
+    for (std::uint32_t i = 0; i < blocks; ++i) shape.blocks.push_back({"b" + std::to_string(i), elements, true, dtype});
     return {shape, 1};
 }
 
@@ -62,7 +61,7 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
             bool had_states = false;
             for (std::uint64_t budget = minimum; !had_states || budget < 4 * minimum; budget += minimum / 16) {
                 const auto plan = pipeline::plan_residency(layout, budget, 2, first_held(20));
-                const auto clipping = pipeline::plan_clipping(layout, plan, kept);
+                const auto clipping = pipeline::plan_clipping(layout, plan, std::vector(20, kept));
                 CHECK(clipping.plan.total_bytes <= budget);
                 CHECK(clipping.plan.window_bytes == plan.window_bytes);
                 std::uint64_t gradients = 0;
@@ -87,9 +86,10 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
 
 TEST_CASE("a unit with trainable and frozen parameters has a place in the window for both") {
     store::StoreShape shape;
-    shape.parameter_dtype = kernels::Dtype::bfloat16;
     shape.chunk_elements = 4 * store::kChunkStep;
-    for (std::uint32_t i = 0; i < 20; ++i) shape.blocks.push_back({"b" + std::to_string(i), 50000, i % 2 == 0});
+    for (std::uint32_t i = 0; i < 20; ++i) {
+        shape.blocks.push_back({"b" + std::to_string(i), 50000, i % 2 == 0, kernels::Dtype::bfloat16});
+    }
     const store::Layout mixed(shape, 1);
     const auto plain = layout_of(20, 50000, kernels::Dtype::bfloat16);
     for (const std::uint32_t workers : {1U, 3U}) {

@@ -100,7 +100,7 @@ TEST_CASE("a torn commit record leaves the one before; two leave none") {
         for (std::uint64_t step = 0; step < 3; ++step) commit_step(store, step);  // sequences 1, 2, 3
     }
     const std::string path = folders[0] + "/commit.luwu";
-    overwrite(path, store::commit_slot_bytes(kLayout.block_count()) + 70, "torn");  // slot 1: sequence 3
+    overwrite(path, store::commit_slot_bytes(kLayout) + 70, "torn");  // slot 1: sequence 3
     CHECK(ChunkStore(folders, kLayout, kUuid, OpenMode::open).committed().step == 1);
     overwrite(path, 70, "torn");
     CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); }, "commit.luwu at offset 0") ==
@@ -158,7 +158,7 @@ TEST_CASE("files that are not what they should be are named with their offset") 
         CHECK(kind_of(reopen, "chunks.luwu at offset 0 has store format 9") == ErrorKind::format);
     }
     SUBCASE("a newer commit format") {
-        overwrite(folders[0] + "/commit.luwu", store::commit_slot_bytes(kLayout.block_count()) + 8, "\x07");
+        overwrite(folders[0] + "/commit.luwu", store::commit_slot_bytes(kLayout) + 8, "\x07");
         CHECK(kind_of(reopen, "has store format 7") == ErrorKind::format);
     }
     SUBCASE("another store's file") {
@@ -187,7 +187,7 @@ TEST_CASE("a store that does not fit is refused before anything is kept") {
 
 TEST_CASE("values and states that are written chunk by chunk come back, as every optimizer keeps them") {
     for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
-        for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
+        for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16, kernels::Dtype::float16}) {
             CAPTURE(std::string(optimizer->name));
             const Scratch scratch;
             const store::Layout layout(test::small_shape(dtype, *optimizer), 1);

@@ -43,9 +43,9 @@ void fill(ChunkStore& store, std::uint64_t count) {
 }
 
 void check_filled(const ChunkStore& store) {
-    const bool low = store.layout().parameter_size() == 2;
     float number = 0;
     for (const store::ChunkPlace& place : store.layout().chunks()) {
+        const bool low = store.layout().parameter_size(place.block) == 2;
         const auto values = ramp(place.elements, number);
         const store::ChunkContents contents = store::read_chunk(store, place, true);
         std::vector<std::vector<float>> expected;
@@ -59,7 +59,7 @@ void check_filled(const ChunkStore& store) {
         const store::ChunkContents alone = store::read_chunk(store, place, false);
         CHECK(alone.states.empty());
         CHECK(alone.parameters == contents.parameters);
-        CHECK(alone.parameters.size() == place.elements * store.layout().parameter_size());
+        CHECK(alone.parameters.size() == place.elements * store.layout().parameter_size(place.block));
         number += 1;
     }
 }
@@ -67,9 +67,11 @@ void check_filled(const ChunkStore& store) {
 }  // namespace
 
 TEST_CASE("chunks come out as they were written, with their states") {
-    for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
+    const test::Dtypes mixed(kernels::Dtype::float16, kernels::Dtype::float32);
+    for (const test::Dtypes& dtypes :
+         {test::Dtypes(kernels::Dtype::float32), test::Dtypes(kernels::Dtype::bfloat16), mixed}) {
         const Scratch scratch;
-        const store::Layout layout(test::small_shape(dtype), 1);
+        const store::Layout layout(test::small_shape(dtypes), 1);
         ChunkStore store({scratch.folder()}, layout, kUuid, OpenMode::create);
         fill(store, 7);
         check_filled(store);

@@ -57,8 +57,9 @@ class FakeCore:
     def failure(self) -> str | None:
         return str(self.error) if self.error else None
 
-    def stats(self) -> dict[str, int]:
-        return {name: getattr(self.disk, name) for name in ("step", "attempts", "rolled_back")}
+    def stats(self) -> dict[str, int | None]:
+        counts = {name: getattr(self.disk, name) for name in ("step", "attempts", "rolled_back")}
+        return counts | {"loss_scale": None, "good_steps": 0}
 
     def allow_worker(self, rank: int, token: bytes) -> None:
         self.allowed[rank] = token
@@ -81,7 +82,8 @@ class FakeCore:
     def close(self) -> None:
         pass
 
-    def begin(self, worker: int, groups: list, max_norm: float | None) -> None:
+    def begin(self, worker: int, groups: list, max_norm: float | None, loss_scale: tuple[float, int] | None) -> None:
+        assert loss_scale is None
         self.check()
         self.max_norms.append(max_norm)
         if worker in self.groups:

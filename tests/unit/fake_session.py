@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from luwu.store.manifest import BlockManifest, Manifest
+from luwu.worker.interface import COMMITTED, NOT_FINITE
 
 PAGE = 4096
 
@@ -44,11 +45,11 @@ class FakeStore:
         self.manifest: Manifest | None = None
         self.blocks: list[StoredBlock] = []
         self.initialised = False
+        self.loss_scale: tuple[float, int] | None = None
 
-    @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self, block: int) -> torch.dtype:
         assert self.manifest is not None
-        return getattr(torch, self.manifest.dtype)
+        return getattr(torch, self.manifest.dtype_of(self.manifest.blocks[block]))
 
 
 class FakeEndpoint:
@@ -59,6 +60,7 @@ class FakeEndpoint:
         self.log: list[tuple[str, int]] = []
         self.groups_begun: list[tuple[float, float, float, float, float]] | None = None
         self.max_grad_norm: float | None = None
+        self.loss_scale: tuple[float, int] | None = None
         self.grad_norm: float | None = None
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
@@ -89,11 +91,12 @@ class FakeEndpoint:
         assert self._registered <= self.arena_bytes, "arena overrun"
         return memoryview(self._arena_memory)[start : start + nbytes]
 
-    def begin(self, groups, max_grad_norm=None) -> None:
+    def begin(self, groups, max_grad_norm=None, loss_scale=None) -> None:
         assert self.store.initialised
         assert self.groups_begun is None, "begin within an attempt"
         self.groups_begun = list(groups)
         self.max_grad_norm = max_grad_norm
+        self.loss_scale = loss_scale
         self.log.append(("begin", -1))
 
     def pull(self, block: int, alone: bool = False) -> int:
@@ -138,13 +141,13 @@ class FakeEndpoint:
         what, block, offset = self._requests.pop(handle, ("", -1, 0))
         if what == "pull":
             stored = self.store.blocks[block]
-            self._bytes[offset : offset + self._block_bytes(block)] = stored.master.to(self.store.dtype).view(
+            self._bytes[offset : offset + self._block_bytes(block)] = stored.master.to(self.store.dtype(block)).view(
                 torch.uint8
             )
             self._held[block] = (offset, True)
             return offset
         if what == "push":  # read as late as the contract allows, so that reuse before it shows
-            self._collected[block] = self._read(block, offset, self.store.dtype)
+            self._collected[block] = self._read(block, offset, self.store.dtype(block))
         elif what == "initialise":
             self.store.blocks[block].master.copy_(self._read(block, offset, torch.float32))
         elif what == "finish":
@@ -158,23 +161,26 @@ class FakeEndpoint:
             self.wait(handle)
         trainable = {index for index, block in enumerate(self.store.blocks) if block.manifest.trainable}
         assert skip or self._pushed == trainable, f"pushed {self._pushed} of {trainable}"
+        scale = 1.0 if self.loss_scale is None else self.loss_scale[0]
+        self._collected = {block: gradient.float() / scale for block, gradient in self._collected.items()}
         self.grad_norm = None if skip or self.max_grad_norm is None else self._clip(self.max_grad_norm)
         good = not skip and all(bool(torch.isfinite(gradient).all()) for gradient in self._collected.values())
         if good:
             assert self.groups_begun is not None
             for block, gradient in self._collected.items():
                 self.store.blocks[block].update(gradient, self.groups_begun)
+            self.store.loss_scale = self.loss_scale
         self._collected.clear()
         self._pushed.clear()
         self.groups_begun = None
-        return int(good)
+        return COMMITTED if good else 0 if skip else NOT_FINITE
 
     def _clip(self, max_norm: float) -> float:
         """As the server does: the whole gradient's norm, and the factor in double precision."""
         norm = float(sum(float((gradient.double() ** 2).sum()) for gradient in self._collected.values())) ** 0.5
         factor = max_norm / (norm + 1e-6)
         if factor < 1.0:
-            self._collected = {block: gradient.float() * factor for block, gradient in self._collected.items()}
+            self._collected = {block: gradient * factor for block, gradient in self._collected.items()}
         return norm
 
     def _read(self, block: int, offset: int, dtype: torch.dtype) -> Tensor:
@@ -193,7 +199,7 @@ class FakeEndpoint:
         return handle
 
     def _block_bytes(self, block: int) -> int:
-        return self.store.blocks[block].manifest.elements * self.store.dtype.itemsize
+        return self.store.blocks[block].manifest.elements * self.store.dtype(block).itemsize
 
     def _allocate(self, nbytes: int) -> int:
         taken = [(offset, offset + self._block_bytes(block)) for block, (offset, _) in self._held.items()]
@@ -219,6 +225,7 @@ class FakeSession:
         self.step = 0
         self.attempts = 0
         self.rolled_back = 0
+        self.loss_scale = self.store.loss_scale
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self._window_bytes = window_bytes
         self._endpoint: FakeEndpoint | None = None
@@ -259,8 +266,8 @@ class FakeSession:
 
     def _arena_bytes(self, manifest: Manifest) -> int:
         """As the server has it: the held blocks' gradients, two of the largest other's, and room for first values."""
-        size = torch.empty((), dtype=getattr(torch, manifest.dtype)).element_size()
-        pages = [-(-block.elements * size // PAGE) * PAGE for block in manifest.blocks]
+        sizes = [block.elements * getattr(torch, manifest.dtype_of(block)).itemsize for block in manifest.blocks]
+        pages = [-(-nbytes // PAGE) * PAGE for nbytes in sizes]
         trainable = [(block, nbytes) for block, nbytes in zip(manifest.blocks, pages, strict=True) if block.trainable]
         held = sum(nbytes for block, nbytes in trainable if block.name.startswith("<root>"))
         others = max((nbytes for block, nbytes in trainable if not block.name.startswith("<root>")), default=0)

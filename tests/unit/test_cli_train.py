@@ -37,6 +37,8 @@ def luwu(monkeypatch, tmp_path):
         (["--data", "short.txt"], ["short", "at least 2580 bytes", "found 11"]),
         (["--tokenizer", "missing.json"], ["missing.json", "expected a tokenizer.json", "luwu tokenizer"]),
         (["--data", "empty.parquet", "--tokenizer", "."], ["tokenizer", "found none"]),
+        (["--block-dtype", "float32"], ["--block-dtype", "PATTERN=DTYPE", "found 'float32'"]),
+        (["--block-dtype", "blocks.0=half"], ["run.block_dtypes.blocks.0", "found 'half'"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
     ],
@@ -88,7 +90,17 @@ def test_help_names_every_flag(luwu):
         "batch",
     ):
         assert f"--{flag}" in output
-    for flag in ("lr", "dtype", "seed", "device", "no-checkpoint", "tokenizer", "end-token", "text-field"):
+    for flag in (
+        "lr",
+        "dtype",
+        "block-dtype",
+        "seed",
+        "device",
+        "no-checkpoint",
+        "tokenizer",
+        "end-token",
+        "text-field",
+    ):
         assert f"--{flag}" in output
 
 

@@ -69,7 +69,9 @@ def test_overlays_win_in_order():
         ({"run": {"workers": 9, "batch": 8}}, ["run.workers", "at most run.batch (8)", "found 9"]),
         ({"run": {"steps": 0}}, ["run.steps", "found 0"]),
         ({"run": {"memory": "lots"}}, ["run.memory", "8GiB", "'lots'"]),
-        ({"run": {"dtype": "float16"}}, ["run.dtype", "'float32' or 'bfloat16'", "found 'float16'"]),
+        ({"run": {"dtype": "float64"}}, ["run.dtype", "'float32', 'bfloat16' or 'float16'", "found 'float64'"]),
+        ({"run": {"block_dtypes": {"h.*": "half"}}}, ["run.block_dtypes.h.*", "'bfloat16' or", "found 'half'"]),
+        ({"run": {"block_dtypes": "float16"}}, ["run.block_dtypes", "found 'float16'"]),
         ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
         ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
         ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),
@@ -88,7 +90,8 @@ def test_saved_settings_come_back(tmp_path):
     settings = build_settings(
         {
             "data": {"path": awkward},
-            "run": {"stores": [tmp_path / "a", tmp_path / "b"], "memory": "3GiB", "checkpoint": False},
+            "run": {"stores": [tmp_path / "a", tmp_path / "b"], "memory": "3GiB", "checkpoint": False}
+            | {"block_dtypes": {"blocks.[01]": "float32", "<root>": "float16", 'a "b"': "bfloat16"}},
             "optimizer": {"lr": 1e-7},
         }
     )
@@ -133,6 +136,7 @@ def test_missing_settings_file():
         ({"run": {"seed": 1}}, "run.seed"),
         ({"run": {"batch": 32}}, "run.batch"),
         ({"run": {"dtype": "bfloat16"}}, "run.dtype"),
+        ({"run": {"block_dtypes": {"<root>": "bfloat16"}}}, "run.block_dtypes"),
         ({"run": {"stores": ["/elsewhere"]}}, "run.stores"),
     ],
 )

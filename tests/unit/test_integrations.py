@@ -8,9 +8,8 @@ from luwu.errors import ConfigError
 
 
 def training_arguments(**changed):
-    return SimpleNamespace(
-        **({"max_grad_norm": 0.0, "gradient_accumulation_steps": 1, "save_strategy": "no", "world_size": 1} | changed)
-    )
+    good = {"max_grad_norm": 0.0, "gradient_accumulation_steps": 1, "save_strategy": "no", "world_size": 1}
+    return SimpleNamespace(**(good | {"fp16": False, "bf16": False} | changed))
 
 
 @pytest.mark.parametrize(
@@ -20,6 +19,7 @@ def training_arguments(**changed):
         ({"gradient_accumulation_steps": 4}, r"gradient_accumulation_steps: expected 1, found 4; .*micro_batch_size"),
         ({"save_strategy": "steps"}, r"save_strategy: expected 'no', found 'steps'; .*full_state_dict"),
         ({"world_size": 2}, r"world_size: expected 1, found 2; .*remove RANK"),
+        ({"fp16": True}, r"fp16: expected False, found True; .*parallelize\(dtype=torch\.float16\), with optim\.scale"),
     ],
 )
 def test_arguments_that_the_trainer_would_follow_wrongly(changed, words):
@@ -36,6 +36,7 @@ def test_arguments_that_the_trainer_would_follow_wrongly(changed, words):
         ({"gradient_clip_val": 0.5}, r"gradient_clip_val: expected None, found 0\.5; .*luwu\.AdamW\(max_grad_norm"),
         ({"accumulate_grad_batches": 2}, r"accumulate_grad_batches: expected 1, found 2; .*micro_batch_size"),
         ({"enable_checkpointing": True}, r"enable_checkpointing: expected False, .*full_state_dict"),
+        ({"precision": "bf16-mixed"}, r"precision: expected 32-true, found bf16-mixed; .*parallelize\(dtype="),
     ],
 )
 def test_arguments_that_lightning_would_follow_wrongly(tmp_path, changed, words):
@@ -52,6 +53,7 @@ def test_arguments_that_lightning_would_follow_wrongly(tmp_path, changed, words)
 def test_lightning_must_not_connect_the_workers():
     from luwu.integrations.lightning import StoreCallback
 
-    trainer = SimpleNamespace(gradient_clip_val=None, accumulate_grad_batches=1, checkpoint_callbacks=[], world_size=2)
+    good = {"gradient_clip_val": None, "precision": "32-true", "accumulate_grad_batches": 1, "checkpoint_callbacks": []}
+    trainer = SimpleNamespace(**good, world_size=2)
     with pytest.raises(ConfigError, match=r"expected one device, found a world of 2; .*devices=1"):
         StoreCallback().setup(trainer, None, "fit")

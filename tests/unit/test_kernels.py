@@ -24,9 +24,11 @@ def make_states(elements: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     return master, np.zeros(elements, np.float32), np.zeros(elements, np.float32), np.zeros(elements, np.uint16)
 
 
-def adamw_update(master, m, v, low, gradients, dtype, scale, t=1, threads=1) -> bool:
+def adamw_update(master, m, v, low, gradients, dtype, scale, t=1, threads=1, low_dtype="bfloat16") -> bool:
     settings = [ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"], ADAMW["weight_decay"]]
-    return _native.optimizer_update("adamw", master, [m, v], low, gradients, dtype, scale, settings, t, threads)
+    return _native.optimizer_update(
+        "adamw", master, [m, v], low, gradients, dtype, scale, settings, t, threads, low_dtype=low_dtype
+    )
 
 
 def make_gradients(elements: int, workers: int, dtype: torch.dtype, step: int) -> list[torch.Tensor]:
@@ -35,7 +37,7 @@ def make_gradients(elements: int, workers: int, dtype: torch.dtype, step: int) -
 
 
 def as_arrays(gradients: list[torch.Tensor]) -> list[np.ndarray]:
-    return [as_uint16(gradient) if gradient.dtype == torch.bfloat16 else gradient.numpy() for gradient in gradients]
+    return [gradient.numpy() if gradient.dtype == torch.float32 else as_uint16(gradient) for gradient in gradients]
 
 
 def torch_optimizer(parameter: torch.nn.Parameter) -> torch.optim.AdamW:
@@ -46,10 +48,11 @@ def torch_optimizer(parameter: torch.nn.Parameter) -> torch.optim.AdamW:
 @given(
     elements=st.integers(0, 3000),
     workers=st.integers(1, 5),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
     threads=st.integers(1, 3),
 )
 def test_adamw_follows_torch(elements: int, workers: int, dtype: torch.dtype, threads: int) -> None:
+    low_dtype = torch.float16 if dtype is torch.float16 else torch.bfloat16
     master, m, v, low = make_states(elements)
     parameter = torch.nn.Parameter(torch.from_numpy(master.copy()))
     optimizer = torch_optimizer(parameter)
@@ -57,13 +60,13 @@ def test_adamw_follows_torch(elements: int, workers: int, dtype: torch.dtype, th
         gradients = make_gradients(elements, workers, dtype, step)
         finite = adamw_update(
             master, m, v, low, as_arrays(gradients), str(dtype).removeprefix("torch."), 1 / workers,
-            t=step, threads=threads,
+            t=step, threads=threads, low_dtype=str(low_dtype).removeprefix("torch."),
         )  # fmt: skip
         parameter.grad = sum(gradient.float() for gradient in gradients) / workers
         optimizer.step()
         assert finite
         np.testing.assert_allclose(master, parameter.detach().numpy(), rtol=1e-6, atol=1e-6)
-        np.testing.assert_array_equal(low, as_uint16(torch.from_numpy(master).bfloat16()))
+        np.testing.assert_array_equal(low, as_uint16(torch.from_numpy(master).to(low_dtype)))
     state = optimizer.state[parameter]
     np.testing.assert_allclose(m, state["exp_avg"].numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(v, state["exp_avg_sq"].numpy(), rtol=1e-5, atol=1e-6)
@@ -109,8 +112,10 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
         update(gradients=())
     with pytest.raises(ConfigError, match="gradient 0 has another element type"):
         update(dtype="bfloat16")
-    with pytest.raises(ConfigError, match="expected float32 or bfloat16"):
-        update(dtype="float16")
+    with pytest.raises(ConfigError, match="expected float32, bfloat16 or float16"):
+        update(dtype="float64")
+    with pytest.raises(ConfigError, match="low_dtype is 'float32'; expected bfloat16 or float16"):
+        adamw_update(master, m, v, low, [gradient], "float32", 1.0, low_dtype="float32")
     with pytest.raises(ConfigError, match="t is 0"):
         update(t=0)
     with pytest.raises(ConfigError, match="threads is 0"):
@@ -139,8 +144,31 @@ def test_bfloat16_rounding_is_that_of_torch_bit_for_bit() -> None:
         assert torch.from_numpy(found[~number]).view(torch.bfloat16).isnan().all()
 
 
+def test_float16_is_that_of_torch_bit_for_bit() -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16)
+    widened = every.float()
+    np.testing.assert_array_equal(
+        _native.float16_to_float(as_uint16(every)).view(np.uint32), widened.numpy().view(np.uint32)
+    )
+    # Every float16, the floats around the middle to the next one, and floats of all magnitudes: also those that are
+    # subnormal, overflow, or are not a number.
+    bits = widened.numpy().view(np.uint32)
+    near = [bits + offset for offset in (0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF)]
+    spread = np.arange(0, 1 << 32, 9973, dtype=np.uint64).astype(np.uint32)
+    source = np.concatenate([*near, spread]).view(np.float32)
+    expected = as_uint16(torch.from_numpy(source).half())
+    found = _native.float_to_float16(source)
+    number = ~np.isnan(source)
+    np.testing.assert_array_equal(found[number], expected[number])
+    assert torch.from_numpy(found[~number]).view(torch.float16).isnan().all()
+
+
 @settings(max_examples=40, deadline=None)
-@given(elements=st.integers(0, 1000), workers=st.integers(1, 5), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+@given(
+    elements=st.integers(0, 1000),
+    workers=st.integers(1, 5),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
 def test_gradients_are_summed_in_order(elements: int, workers: int, dtype: torch.dtype) -> None:
     gradients = make_gradients(elements, workers, dtype, 1)
     expected = gradients[0].float()

@@ -102,7 +102,7 @@ def sharp_model():
 
 
 def new_cache(batch=1, dtype=torch.float32):
-    return KeyValueCache(CONFIG, batch, dtype, torch.device("cpu"))
+    return KeyValueCache(CONFIG, batch, [dtype] * CONFIG.layers, torch.device("cpu"))
 
 
 def test_a_cache_changes_no_logit():

@@ -31,7 +31,7 @@ from plan_megatron import PUBLISHED, WITHIN, predict
 from plan_paper import EXPLAINED_BEYOND, SHARE, share_within
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_store_and_its_server_take_what_was_forecast(dtype, tmp_path):
     folders = [tmp_path / "a", tmp_path / "b"]
     session = luwu.open(tmp_path / "run", memory=2**26, stores=folders)

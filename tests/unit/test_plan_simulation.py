@@ -101,10 +101,10 @@ def test_a_budget_that_the_server_would_refuse_is_refused():
 
 def window_schedule(blocks):
     """A schedule of equal blocks behind a root, in the smallest budget that can work: four slots."""
-    specs = [_native.BlockSpec("<root>", 2048, True, True)]
-    specs += [_native.BlockSpec(str(number), 1 << 20, True, False) for number in range(1, blocks)]
-    least = _native.plan_store(specs, "bfloat16", 1 << 18, "adamw", 1, 0, 1)["minimum_bytes"]
-    return _native.WindowSchedule(specs, "bfloat16", 1 << 18, "adamw", least)
+    specs = [_native.BlockSpec("<root>", 2048, True, True, "bfloat16")]
+    specs += [_native.BlockSpec(str(number), 1 << 20, True, False, "bfloat16") for number in range(1, blocks)]
+    least = _native.plan_store(specs, 1 << 18, "adamw", 1, 0, 1)["minimum_bytes"]
+    return _native.WindowSchedule(specs, 1 << 18, "adamw", least)
 
 
 def test_the_schedule_reads_ahead_along_the_recorded_pass_and_evicts_by_next_use():

@@ -16,7 +16,13 @@ def import_model(
     model: Annotated[
         Path | None, typer.Option(help="folder with config.json and tokenizer; default: the checkpoint's")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16: what workers compute in")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16: what workers compute in")] = "float32",
+    block_dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="PATTERN=DTYPE: another dtype for the blocks of these names, such as 'lm_head=float32'; several"
+        ),
+    ] = None,
     optimizer: Annotated[
         str,
         typer.Option(help="to train with: adamw, adamw8bit, adam, sgd, lion or adagrad"),
@@ -28,20 +34,25 @@ def import_model(
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
-    `luwu.parallelize` of the same model with the same blocks, dtype and optimizer then trains on it. An import that was
-    killed goes on where it was when the same command is given again; one that was finished is not repeated.
+    `luwu.parallelize` of the same model with the same blocks, dtypes and optimizer then trains on it. An import that
+    was killed goes on where it was when the same command is given again; one that was finished is not repeated.
 
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """
     from luwu.cli.progress import progress_bar
-    from luwu.errors import ConfigError
+    from luwu.cli.train import parse_block_dtypes
     from luwu.models.importing import import_pretrained
 
-    if dtype not in ("float32", "bfloat16"):
-        raise ConfigError(f"--dtype: expected float32 or bfloat16, found {dtype}")
     with progress_bar("import") as progress:
         report = import_pretrained(
-            checkpoint, store, model_folder=model, dtype=dtype, optimizer=optimizer, blocks=blocks, progress=progress
+            checkpoint,
+            store,
+            model_folder=model,
+            dtype=dtype,
+            block_dtypes=parse_block_dtypes(block_dtype or []),
+            optimizer=optimizer,
+            blocks=blocks,
+            progress=progress,
         )
     if report.finished_before:
         typer.echo(f"{store[0]}: was imported from there before; nothing to do")

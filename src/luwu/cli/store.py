@@ -85,6 +85,7 @@ def print_info(found: StoreInfo) -> None:
         "step": state + (" (open in another process)" if found.in_use else ""),
         "parameters": f"{found.trainable + found.frozen:,}, {found.frozen:,} of them frozen; {found.dtype}",
         "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
+        "loss scale": "" if found.loss_scale is None else f"{found.loss_scale:g}",
         "divided into": f"{found.blocks} blocks, {found.chunks} chunks",
         "uuid": found.uuid,
     }

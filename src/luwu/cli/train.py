@@ -55,6 +55,7 @@ def train(
     store: Annotated[list[Path] | None, setting("run", "stores", "--store")] = None,
     memory: Annotated[str | None, setting("run", "memory")] = None,
     dtype: Annotated[str | None, setting("run", "dtype")] = None,
+    block_dtype: Annotated[list[str] | None, setting("run", "block_dtypes", "--block-dtype")] = None,
     device: Annotated[str | None, setting("run", "device")] = None,
     seed: Annotated[int | None, setting("run", "seed")] = None,
     checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
@@ -93,6 +94,7 @@ def train(
             "stores": tuple(store) if store else None,
             "memory": memory,
             "dtype": dtype,
+            "block_dtypes": parse_block_dtypes(block_dtype) if block_dtype else None,
             "device": device,
             "seed": seed,
             "checkpoint": checkpoint,
@@ -103,6 +105,19 @@ def train(
         group: {name: value for name, value in values.items() if value is not None} for group, values in flags.items()
     }
     run_training(config, run, given, remote)
+
+
+def parse_block_dtypes(given: list[str]) -> dict[str, str]:
+    """What PATTERN=DTYPE says, each as given; raises ConfigError."""
+    from luwu.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for each in given:
+        pattern, equals, dtype = each.rpartition("=")
+        if not (pattern and equals and dtype):
+            raise ConfigError(f"--block-dtype: expected PATTERN=DTYPE such as 'blocks.0=float32', found {each!r}")
+        found.setdefault(pattern, dtype)
+    return found
 
 
 def find_server(

@@ -9,6 +9,12 @@ from luwu.store.manifest import ROOT_NAME, Manifest
 def block_specs(manifest: Manifest) -> list[_native.BlockSpec]:
     """The manifest's blocks as the native core wants them. The root unit's blocks are held through the whole step."""
     return [
-        _native.BlockSpec(block.name, block.elements, block.trainable, block.name.startswith(ROOT_NAME))
+        _native.BlockSpec(
+            block.name,
+            block.elements,
+            block.trainable,
+            block.name.startswith(ROOT_NAME),
+            manifest.dtype_of(block),
+        )
         for block in manifest.blocks
     ]

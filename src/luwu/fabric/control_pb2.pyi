@@ -12,9 +12,11 @@ class StepEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROLLED_BACK: _ClassVar[StepEnd]
     COMMITTED: _ClassVar[StepEnd]
     PREPARED: _ClassVar[StepEnd]
+    NOT_FINITE: _ClassVar[StepEnd]
 ROLLED_BACK: StepEnd
 COMMITTED: StepEnd
 PREPARED: StepEnd
+NOT_FINITE: StepEnd
 
 class Empty(_message.Message):
     __slots__ = ()
@@ -213,18 +215,20 @@ class AttachRequest(_message.Message):
     def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token")
+    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale")
     FRESH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     fresh: bool
     step: int
     attempts: int
     rolled_back: int
     data_token: bytes
-    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
+    loss_scale: LossScale
+    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ...) -> None: ...
 
 class InitialisedRequest(_message.Message):
     __slots__ = ()
@@ -247,12 +251,22 @@ class Segment(_message.Message):
     def __init__(self, end: _Optional[int] = ..., group: _Optional[int] = ...) -> None: ...
 
 class BeginRequest(_message.Message):
-    __slots__ = ("groups", "max_grad_norm")
+    __slots__ = ("groups", "max_grad_norm", "loss_scale")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     MAX_GRAD_NORM_FIELD_NUMBER: _ClassVar[int]
+    LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[HyperParameters]
     max_grad_norm: float
-    def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ..., max_grad_norm: _Optional[float] = ...) -> None: ...
+    loss_scale: LossScale
+    def __init__(self, groups: _Optional[_Iterable[_Union[HyperParameters, _Mapping]]] = ..., max_grad_norm: _Optional[float] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ...) -> None: ...
+
+class LossScale(_message.Message):
+    __slots__ = ("scale", "good_steps")
+    SCALE_FIELD_NUMBER: _ClassVar[int]
+    GOOD_STEPS_FIELD_NUMBER: _ClassVar[int]
+    scale: float
+    good_steps: int
+    def __init__(self, scale: _Optional[float] = ..., good_steps: _Optional[int] = ...) -> None: ...
 
 class BeginReply(_message.Message):
     __slots__ = ("epoch", "given_up")

@@ -140,7 +140,6 @@ def _common(settings: LinkSettings) -> dict[str, Any]:
         "rank": settings.rank,
         "workers": settings.workers,
         "blocks": block_specs(settings.manifest),
-        "parameter_dtype": settings.manifest.dtype,
         "reconnect_seconds": settings.timeouts.reconnect_seconds,
         "tls": settings.tls.paths if settings.tls is not None else None,
         "timing": native_timing(settings.timeouts),

@@ -45,6 +45,8 @@ class LocalSession(Session):
             for file in files:
                 os.close(file)
         self.step, self.attempts, self.rolled_back = answer["step"], answer["attempts"], answer["rolled_back"]
+        if answer["loss_scale"] is not None:
+            self.loss_scale = float(answer["loss_scale"]), int(answer["good_steps"])
         return bool(answer["fresh"])
 
     def initialised(self) -> None:

@@ -108,6 +108,9 @@ class RemoteSession(Session):
         controls = [server.control for server in self._servers]
         self._endpoint = RemoteEndpoint(link, controls, striping, shared_window=shared_window)
         self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
+        recorded = [reply.loss_scale for reply in replies if reply.HasField("loss_scale")]
+        if recorded:  # a server may have no block that needs one
+            self.loss_scale = recorded[0].scale, recorded[0].good_steps
         return any(reply.fresh for reply in replies)
 
     def _attach_all(self, striping: Striping) -> list[pb.AttachReply]:

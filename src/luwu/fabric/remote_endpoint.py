@@ -13,7 +13,7 @@ from luwu.fabric import control_pb2 as pb
 from luwu.fabric.control import ControlClient
 from luwu.fabric.links import WorkerLink
 from luwu.fabric.striping import Striping
-from luwu.worker.interface import DataEndpoint, HyperParameters, Memory
+from luwu.worker.interface import DataEndpoint, HyperParameters, LossScale, Memory
 
 
 class RemoteEndpoint:
@@ -66,9 +66,16 @@ class RemoteEndpoint:
         """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
         return self._grad_norm
 
-    def begin(self, groups: Sequence[HyperParameters], max_grad_norm: float | None = None) -> None:
+    def begin(
+        self,
+        groups: Sequence[HyperParameters],
+        max_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
         """Start an attempt at a step with these hyper-parameters, before its first pull."""
         request = pb.BeginRequest(max_grad_norm=max_grad_norm)
+        if loss_scale is not None:
+            request.loss_scale.CopyFrom(pb.LossScale(scale=loss_scale[0], good_steps=loss_scale[1]))
         for values in groups:
             request.groups.add(values=values)
         for server, reply in enumerate(self._finish([control.start("Begin", request) for control in self._controls])):
@@ -99,7 +106,7 @@ class RemoteEndpoint:
         return self._data.finish_initialise()
 
     def commit(self, skip: bool = False) -> int:
-        """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
+        """End the attempt; `wait` gives how, see `luwu.worker.interface.Endpoint`."""
         calls = [
             control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
             for control, pushes in zip(self._controls, self._pushes, strict=True)
@@ -114,30 +121,32 @@ class RemoteEndpoint:
             return self._data.wait(handle)
         started = time.perf_counter()
         try:
-            committed = self._decide(self._finish(self._commits.pop(handle)))
-            if not committed:
+            end = self._decide(self._finish(self._commits.pop(handle)))
+            if end != pb.COMMITTED:
                 for push in self._last_pushes.values():
                     self._data.wait(push)  # else one that is late would belong to the next step
             self._last_pushes.clear()
             self._link.end_step()
-            return int(committed)
+            return end
         finally:
             self._commit_seconds += time.perf_counter() - started
 
-    def _decide(self, replies: Sequence[pb.CommitReply]) -> bool:
-        """Whether the step is committed. What several servers have prepared is committed by all of them or by none."""
+    def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
+        """How the step ends. What several servers have prepared is committed by all of them or by none."""
         squares = [reply.squares for reply in replies if reply.HasField("squares")]
         known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
         total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
         self._grad_norm = None if total is None else math.sqrt(total)
         ends = [reply.end for reply in replies]
         prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
-        if not prepared:
-            return all(end == pb.COMMITTED for end in ends)
-        request = pb.DecideRequest(commits=len(prepared) == len(ends), squares=total)
+        commits = all(end == pb.PREPARED for end in ends) or all(end == pb.COMMITTED for end in ends)
+        request = pb.DecideRequest(commits=commits, squares=total)
         for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
             control.finish(call)
-        return bool(request.commits)
+        if commits:
+            return int(pb.COMMITTED)
+        # A worker that gave the step up told every server; a gradient that is not finite is known to one alone.
+        return int(pb.NOT_FINITE if pb.NOT_FINITE in ends else pb.ROLLED_BACK)
 
     def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
         """The answers of all servers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from luwu.errors import LuwuError, ServerError, error_named
 from luwu.fabric.timeouts import Timeouts
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 SERVICE = "luwu.control.v1.Control"
 SESSION_METADATA = "luwu-session"
 ERROR_METADATA = "luwu-error"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from luwu.errors import ConfigError, ServerError
 from luwu.store.manifest import Manifest
-from luwu.worker.interface import Endpoint
+from luwu.worker.interface import Endpoint, LossScale
 
 if TYPE_CHECKING:
     from luwu.server.server import LocalServer
@@ -26,6 +26,7 @@ class Session(ABC):
         step: committed optimizer steps; on resume, where training goes on.
         attempts: steps that were begun and ended, rolled-back ones included: counts the batches that were used.
         rolled_back: attempts that were rolled back because a gradient was not finite.
+        loss_scale: that the step was made with which the store stood at when this worker attached; None: with none.
         endpoint: the data plane, there once `attach` returned.
     """
 
@@ -35,6 +36,7 @@ class Session(ABC):
         self.step = 0
         self.attempts = 0
         self.rolled_back = 0
+        self.loss_scale: LossScale | None = None
         self._closed = False
         self._endpoint: Endpoint | None = None
 

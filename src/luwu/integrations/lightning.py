@@ -24,6 +24,11 @@ class StoreCallback(Callback):
                 f"lightning.Trainer gradient_clip_val: expected None, found {trainer.gradient_clip_val}; gradients "
                 "leave for the server during backward, so there are none to clip: use luwu.AdamW(max_grad_norm=...)"
             )
+        if trainer.precision != "32-true":
+            raise ConfigError(
+                f"lightning.Trainer precision: expected 32-true, found {trainer.precision}; the model's blocks have "
+                "their dtypes: use luwu.parallelize(dtype=...), with optim.scale for float16"
+            )
         if trainer.accumulate_grad_batches != 1:
             raise ConfigError(
                 f"lightning.Trainer accumulate_grad_batches: expected 1, found {trainer.accumulate_grad_batches}; one "

@@ -26,6 +26,12 @@ class StoreCallback(TrainerCallback):
                 f"TrainingArguments.max_grad_norm: expected 0.0, found {args.max_grad_norm}; gradients leave for the "
                 "server during backward, so the Trainer has none to clip: use luwu.AdamW(max_grad_norm=...)"
             )
+        if args.fp16 or args.bf16:
+            name = "fp16" if args.fp16 else "bf16"
+            raise ConfigError(
+                f"TrainingArguments.{name}: expected False, found True; the model's blocks have their dtypes: use "
+                f"luwu.parallelize(dtype=torch.{'float16' if args.fp16 else 'bfloat16'}), with optim.scale for float16"
+            )
         if args.gradient_accumulation_steps != 1:
             raise ConfigError(
                 f"TrainingArguments.gradient_accumulation_steps: expected 1, found {args.gradient_accumulation_steps}; "

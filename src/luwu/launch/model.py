@@ -65,7 +65,8 @@ class RunModel:
         """An empty cache for texts written together; None: `predict` takes none."""
         if not isinstance(self.module, GPT):
             return None
-        return KeyValueCache(self.module.config, samples, self.dtype, self.device)
+        dtypes = [next(layer.parameters()).dtype for layer in self.module.blocks]
+        return KeyValueCache(self.module.config, samples, dtypes, self.device)
 
 
 def make_model(settings: Settings, session: Session, device: torch.device, vocabulary: int) -> RunModel:
@@ -93,6 +94,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         blocks=[Block] if path is None else None,
         optimizer=optimizer_class(settings.optimizer),
         dtype=dtype,
+        block_dtypes={pattern: getattr(torch, name) for pattern, name in settings.run.block_dtypes.items()},
         device=device,
         checkpoint=settings.run.checkpoint,
         micro_batch_size=settings.run.micro_batch,

@@ -173,6 +173,7 @@ class ReadableImport(Readable):
             blocks=_units_of(manifest),
             optimizer=optimizer_class(OptimizerSettings.model_validate({"name": manifest.optimizer})),
             dtype=dtype,
+            block_dtypes=_dtypes_of(manifest),
             device=device,
             micro_batch_size=micro_batch,
         )
@@ -219,3 +220,8 @@ def _units_of(manifest: Manifest) -> list[str] | None:
     """The modules that the store has as blocks; None: all is root."""
     names = [block.name for block in manifest.blocks if block.name != ROOT_NAME]
     return names or None
+
+
+def _dtypes_of(manifest: Manifest) -> dict[str, torch.dtype]:
+    """Of the blocks that have another one than the model."""
+    return {block.name: getattr(torch, block.dtype) for block in manifest.blocks if block.dtype is not None}

@@ -96,6 +96,7 @@ class Trainer:
         self._sampler = sampler
         self._device = device
         self._optimizer = make_optimizer(settings.optimizer, model.module)
+        self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
         """Try a step and report it; whether it was the last because a stop was asked for.
@@ -113,11 +114,13 @@ class Trainer:
         torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
         loss = self._predict(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
         # The server divides by the number of workers; a worker with more sequences than another must weigh more.
-        (loss * (len(inputs) * session.workers / run.batch)).backward()
+        share = loss * (len(inputs) * session.workers / run.batch)
+        self._optimizer.scale(share).backward()
         if session.rank == 0 and stop.asked:
             partial = stop_path.with_suffix(".partial")
             partial.write_text(str(attempt))
             partial.replace(stop_path)
+        loss_scale = self._optimizer.loss_scale
         self._optimizer.step()
         committed = session.step > before
         words = {
@@ -130,6 +133,7 @@ class Trainer:
             "tokens": inputs.size,
             "lr": lr,
             "grad_norm": self._optimizer.last_grad_norm,
+            "loss_scale": loss_scale if self._scales else None,
             "seconds": time.perf_counter() - started,
             "endpoint": session.endpoint.stats(),
         }

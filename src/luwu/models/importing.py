@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_source import DcpSource
 from luwu.store.importing import ImportReport, import_values
-from luwu.store.manifest import DEFAULT_OPTIMIZER
+from luwu.store.manifest import DEFAULT_OPTIMIZER, DTYPES
 from luwu.store.model_files import keep_model_files
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import OPTIMIZERS, Progress, no_progress
@@ -26,6 +26,7 @@ def import_pretrained(
     *,
     model_folder: Path | None = None,
     dtype: str = "float32",
+    block_dtypes: Mapping[str, str] | None = None,
     blocks: Sequence[str] | None = None,
     optimizer: str = DEFAULT_OPTIMIZER,
     progress: Progress = no_progress,
@@ -39,7 +40,8 @@ def import_pretrained(
             come along, and it must be one that you trust, because torch describes it in a pickle.
         stores: folders that the store is striped over.
         model_folder: with config.json; None: the checkpoint's.
-        dtype: ``float32`` or ``bfloat16``: what workers will pull; a float32 master is kept either way.
+        dtype: ``float32``, ``bfloat16`` or ``float16``: what workers will pull; a float32 master is kept either way.
+        block_dtypes: other ones for some blocks, by pattern of module names as in `luwu.parallelize`.
         blocks: patterns of module names as in `luwu.parallelize`; None: the repeated layer.
         optimizer: kind of the one to train with, whose states the store makes room for, such as ``lion``.
         progress: of bytes written.
@@ -50,9 +52,13 @@ def import_pretrained(
     """
     if optimizer not in OPTIMIZERS:
         raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, found {optimizer!r}")
+    for name in (dtype, *(block_dtypes or {}).values()):
+        if name not in DTYPES:
+            raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {name!r}")
+    others = {pattern: getattr(torch, name) for pattern, name in (block_dtypes or {}).items()}
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
-    manifest = describe(model, blocks, getattr(torch, dtype), optimizer)
+    manifest = describe(model, blocks, getattr(torch, dtype), optimizer, others)
     folders = list(stores)
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,16 +42,15 @@ class KeyValueCache:
     Args:
         config: the model's shape; no more than ``config.seq`` tokens fit.
         batch: texts that are written together, all of one length.
-        dtype: what the model computes in.
+        dtypes: what each layer computes in.
         device: where.
     """
 
-    def __init__(self, config: GPTConfig, batch: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.layers, 2, batch, config.heads, config.seq, config.hidden // config.heads)
-        memory = torch.empty(shape, dtype=dtype, device=device)
+    def __init__(self, config: GPTConfig, batch: int, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
+        shape = (2, batch, config.heads, config.seq, config.hidden // config.heads)
         self.tokens = 0
         """of each text that are in it; a forward of the model adds its own at its end"""
-        self.layers = [LayerCache(self, keys, values) for keys, values in memory]
+        self.layers = [LayerCache(self, *torch.empty(shape, dtype=dtype, device=device).unbind()) for dtype in dtypes]
 
     def clear(self) -> None:
         """Forget every token; the memory stays."""

@@ -138,6 +138,8 @@ def figures(meter: Meter, server: Traffic) -> list[tuple[str, str]]:
     if server:  # else the store is another machine's
         shown += [("store read", size(server["bytes_read"])), ("store written", size(server["bytes_written"]))]
     shown.append(("communication hidden", f"{100 * meter.hidden():.0f} %"))
+    if last.loss_scale is not None:
+        shown.append(("loss scale", f"{last.loss_scale:g}"))
     if meter.rolled_back:
         shown.append(("rolled back", str(meter.rolled_back)))
     return shown

@@ -28,6 +28,8 @@ class StepReport(TypedDict):
     grad_norm: float | None
     seconds: float
     endpoint: Mapping[str, int | float]
+    loss_scale: NotRequired[float | None]
+    """that the attempt's loss was scaled by, where it was"""
     validation: NotRequired[tuple[float, int] | None]
     """sum of losses over sequences, and sequences, where the step ended with a validation"""
 
@@ -54,6 +56,8 @@ class StepRecord:
     bytes_pushed: int
     validation_loss: float | None = None
     """in nats per token, after this step, where it was measured"""
+    loss_scale: float | None = None
+    """that the loss was scaled by, where it was"""
 
 
 class Meter:
@@ -117,6 +121,7 @@ class Meter:
             bytes_pulled=int(sum(report["endpoint"]["bytes_pulled"] for report in reports.values())),
             bytes_pushed=int(sum(report["endpoint"]["bytes_pushed"] for report in reports.values())),
             validation_loss=_validation_loss(reports),
+            loss_scale=first.get("loss_scale"),
         )
 
     def _hidden_since_last(self, reports: Mapping[int, StepReport]) -> float:

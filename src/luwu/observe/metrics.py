@@ -19,10 +19,11 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def append(self, record: StepRecord) -> None:
-        """Write one row; what is not finite becomes null, and a validation that was not made is left out."""
+        """Write one row; what is not finite becomes null, and what there was not is left out."""
         row = asdict(record)
-        if record.validation_loss is None:
-            del row["validation_loss"]
+        for name in ("validation_loss", "loss_scale"):
+            if row[name] is None:
+                del row[name]
         for name in ("loss", "grad_norm", "validation_loss"):
             if row.get(name) is not None and not math.isfinite(row[name]):
                 row[name] = None  # JSON has no NaN

@@ -26,9 +26,9 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     Updates begin during backward, so hyper-parameters are read when the forward begins, and `step` waits for the server
     to commit. Schedulers work as usual: change hyper-parameters between `step` and the next forward. A step whose
-    gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. State is in
-    the store and so not in ``state_dict()``. With ``max_grad_norm`` `step` may return before the step is on the disk:
-    the next one waits for that.
+    gradients are not finite is rolled back by the server and the run goes on; `last_step_committed` tells. With float16
+    blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. With
+    ``max_grad_norm`` `step` may return before the step is on the disk: the next one waits for that.
 
     A subclass names its ``kind``, as the server and the store's manifest know it, and the ``order`` in which the
     server's part takes a group's settings.
@@ -38,7 +38,8 @@ class StoreOptimizer(torch.optim.Optimizer):
         defaults: of the groups' settings.
         max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it
             as torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_skipped: so many steps rolled back in a row raise NonFiniteError; with a scaled loss those count whose scale
+            was 1 or less.
 
     Raises:
         ConfigError: a value out of range; a trainable parameter in no group; a parameter of another model; a model
@@ -94,6 +95,41 @@ class StoreOptimizer(torch.optim.Optimizer):
         self._max_skipped = max_skipped
         self._skipped = 0
 
+    @property
+    def loss_scale(self) -> float:
+        """What `scale` multiplies the loss by, now; 1 without float16 blocks. It changes in `step` alone."""
+        assert self._runtime is not None
+        return self._runtime.loss_scale
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Have the loss's backward begin with the loss scale instead of 1, which float16 blocks need.
+
+        The server divides gradients by it before it does anything with them. Where one overflows the step is rolled
+        back on all workers and the scale halved, as torch.amp.GradScaler does.
+
+        Args:
+            loss: of any shape; with several, scale their sum.
+
+        Returns:
+            The loss, of the same value; without float16 blocks, or without gradients, the loss itself.
+        """
+        assert self._runtime is not None
+        return self._runtime.scaled(loss)
+
+    _step_supports_amp_scaling = True  # torch's GradScaler then gives its scale to this optimizer, which says:
+
+    @property
+    def grad_scale(self) -> float:
+        """Where torch's GradScaler puts its own scale times what it finds there."""
+        return 1.0
+
+    @grad_scale.setter
+    def grad_scale(self, scale: object) -> None:
+        raise ConfigError(
+            "torch.amp.GradScaler: expected none, because gradients are at the server, found one; use "
+            "luwu.parallelize(dtype=torch.float16) and optim.scale(loss).backward()"
+        )
+
     def check_group(self, group: dict[str, Any], where: str) -> None:
         """Refuse a group's settings that cannot work with a ConfigError that says ``where``."""
         for name in self.order:
@@ -120,9 +156,13 @@ class StoreOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         assert self._runtime is not None
+        scale = self._runtime.loss_scale
         self.last_step_committed = self._runtime.commit()
         self.last_grad_norm = self._runtime.grad_norm
-        self._skipped = 0 if self.last_step_committed else self._skipped + 1
+        if self.last_step_committed:
+            self._skipped = 0
+        elif scale <= 1.0:  # else the scale may have been at fault, and has become smaller
+            self._skipped += 1
         if self._skipped >= self._max_skipped:
             raise NonFiniteError(
                 f"gradients: expected finite values, found others in {self._skipped} steps in a row, all rolled back; "

@@ -161,7 +161,18 @@ class ControlService(control_pb2_grpc.ControlServicer):
         worker = self._worker(context)
         place = Place(request.address, request.port, request.payload_bytes, request.switch)
         attached = self._runs.attach(worker, Manifest.from_json(request.manifest), _share_of(request), place)
-        return pb.AttachReply(fresh=attached.fresh, data_token=attached.token, **attached.stats)
+        counts = attached.stats
+        reply = pb.AttachReply(
+            fresh=attached.fresh,
+            data_token=attached.token,
+            step=counts["step"],
+            attempts=counts["attempts"],
+            rolled_back=counts["rolled_back"],
+        )
+        if attached.loss_scale is not None:
+            scale, good_steps = attached.loss_scale
+            reply.loss_scale.CopyFrom(pb.LossScale(scale=scale, good_steps=good_steps))
+        return reply
 
     @answering
     def Initialised(self, request: pb.InitialisedRequest, context: Any) -> pb.Empty:  # noqa: N802
@@ -188,6 +199,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
             worker.rank,
             [tuple(group.values) for group in request.groups],
             request.max_grad_norm if request.HasField("max_grad_norm") else None,
+            (request.loss_scale.scale, request.loss_scale.good_steps) if request.HasField("loss_scale") else None,
         )
         return pb.BeginReply(epoch=epoch, given_up=given_up)
 

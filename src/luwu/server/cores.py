@@ -15,11 +15,12 @@ from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.membership import Core
 from luwu.store.folders import Store
+from luwu.worker.interface import LossScale
 
 HyperParameters = Sequence[float]
 
 StepEnding = tuple[int, float | None]
-"""1: committed, 0: rolled back, 2: prepared; with clipping, the averaged gradient's sum of squares, where known."""
+"""0 to 3, as control.proto's StepEnd; with clipping, the averaged gradient's sum of squares, where known."""
 
 
 class NetworkCore(Core, Protocol):
@@ -34,10 +35,17 @@ class NetworkCore(Core, Protocol):
         """Let this rank into the data plane with this token alone."""
         ...
 
-    def begin(self, worker: int, groups: Sequence[HyperParameters], max_norm: float | None) -> tuple[int, bool] | None:
+    def begin(
+        self,
+        worker: int,
+        groups: Sequence[HyperParameters],
+        max_norm: float | None,
+        loss_scale: LossScale | None,
+    ) -> tuple[int, bool] | None:
         """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with.
 
-        With ``max_norm`` the gradient's global norm is clipped to it.
+        The gradient is divided by the loss scale, and its global norm is then clipped to ``max_norm``, where there are
+        such.
 
         Returns:
             What the worker's data plane wants to know, see `luwu.fabric.links.WorkerLink.begin_step`; None: nothing.
@@ -110,7 +118,6 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "uuid": store.identity.uuid,
         "create": store.create,
         "blocks": block_specs(store.manifest),
-        "parameter_dtype": store.manifest.dtype,
         "chunk_elements": store.manifest.chunk_elements,
         "optimizer": store.manifest.optimizer,
         "memory_bytes": settings.memory_bytes,

@@ -22,7 +22,6 @@ def open_server(
             store.identity.uuid,
             store.create,
             block_specs(store.manifest),
-            store.manifest.dtype,
             store.manifest.chunk_elements,
             store.manifest.optimizer,
             memory_bytes,

@@ -64,7 +64,6 @@ def forecast(
     largest = max(stripe(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
     found = _native.plan_store(
         block_specs(largest),
-        dtype,
         DEFAULT_CHUNK_ELEMENTS,
         optimizer,
         folders,

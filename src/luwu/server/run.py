@@ -19,6 +19,7 @@ from luwu.server.membership import Membership
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
 from luwu.store.manifest import Manifest
+from luwu.worker.interface import LossScale
 
 DATA_TOKEN_BYTES = 32
 
@@ -123,10 +124,16 @@ class Run(Membership[NetworkCore]):
         if self._places is not None and participant.name in self._places:
             participant.tell(pb.Event(topology=self._places[participant.name]))
 
-    def begin(self, rank: int, groups: Sequence[HyperParameters], max_norm: float | None = None) -> tuple[int, bool]:
+    def begin(
+        self,
+        rank: int,
+        groups: Sequence[HyperParameters],
+        max_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> tuple[int, bool]:
         """Start a worker's attempt at a step; what its data plane must know: epoch, and whether it was given up."""
         with self._noting_failure(), self.core() as core:
-            return core.begin(rank, groups, max_norm) or (0, False)
+            return core.begin(rank, groups, max_norm, loss_scale) or (0, False)
 
     def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
         """End a worker's attempt. None: ``goes_on`` said that nobody waits any more."""

@@ -17,6 +17,7 @@ from luwu.server.run import OpenCore, Run, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
+from luwu.worker.interface import LossScale
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ class Attached(NamedTuple):
 
     fresh: bool
     stats: dict[str, int]
+    loss_scale: LossScale | None
     token: bytes
 
 
@@ -132,7 +134,9 @@ class Runs:
                 run.fail(type(error)(f"{worker.name} could not attach: {error}"))
             raise
         stats = run.stats()
-        return Attached(fresh, {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}, token)
+        counts = {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
+        recorded = stats["loss_scale"]
+        return Attached(fresh, counts, None if recorded is None else (recorded, stats["good_steps"]), token)
 
     def leave(self, participant: Participant) -> None:
         """A participant goes on purpose."""

@@ -15,6 +15,4 @@ def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
     Raises:
         MemoryBudgetError: the budget is below what the model needs.
     """
-    return WindowSchedule(
-        block_specs(manifest), manifest.dtype, manifest.chunk_elements, manifest.optimizer, memory_bytes
-    )
+    return WindowSchedule(block_specs(manifest), manifest.chunk_elements, manifest.optimizer, memory_bytes)

@@ -179,7 +179,7 @@ class LocalServer:
         if message["type"] == "attach":
             fresh = self._members.attach(rank, Manifest.from_json(message["manifest"]))
             stats = self._members.stats()
-            counts = {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
+            counts = {name: stats[name] for name in ("step", "attempts", "rolled_back", "loss_scale", "good_steps")}
             with self._members.core() as core:
                 send(connection, {"fresh": fresh, **counts}, list(core.files_of(rank)))
         elif message["type"] == "initialised":

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from luwu.errors import ConfigError
 from luwu.store.checkpoint import INDEX_NAME
+from luwu.store.manifest import DTYPES
 from luwu.store.model_files import (
     CONFIG_NAME,
     copy_files,
@@ -27,7 +28,6 @@ from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
 from luwu.store.values import Place, Progress, StoredValues, no_progress
 
-DTYPES = ("float32", "bfloat16", "float16")
 SHARD_BYTES = 5 * 10**9
 """Of a file, at most: as transformers has it."""
 
@@ -62,7 +62,7 @@ def export_safetensors(
     Args:
         folders: of the store, which is not changed.
         target: a folder that is new, empty, or has part of the same export, which is then finished.
-        dtype: of the tensors; None: as workers pull them. ``float32`` takes the masters of a bfloat16 store.
+        dtype: of the tensors; None: as workers pull them. ``float32`` takes the masters where there are such.
         shard_bytes: of a file, at most, except for a single tensor that is larger.
         model_folder: where config.json and the tokenizer are; None: those that an import kept, if any.
         progress: of bytes written.
@@ -77,13 +77,12 @@ def export_safetensors(
     if shard_bytes < 1:
         raise ConfigError(f"shard size: expected at least one byte, found {shard_bytes}")
     with StoredValues(folders) as values:
-        wanted = getattr(torch, dtype) if dtype else values.dtype
-        export = _Export(values, wanted, kept_buffers(folders[0]))
+        export = _Export(values, getattr(torch, dtype) if dtype else None, kept_buffers(folders[0]))
         shards = plan_shards(export.tensors, shard_bytes)
         origin: dict[str, Any] = {
             "store": values.identity.uuid,
             "step": values.step,
-            "dtype": str(wanted).removeprefix("torch."),
+            "dtype": dtype or values.manifest.dtype,
             "shard_bytes": shard_bytes,
         }
         output = OutputFolder(target, origin)
@@ -108,14 +107,15 @@ def export_safetensors(
 class _Export:
     """The tensors of an export and where their values come from."""
 
-    def __init__(self, values: StoredValues, dtype: torch.dtype, buffers: SafetensorsFile | None) -> None:
+    def __init__(self, values: StoredValues, dtype: torch.dtype | None, buffers: SafetensorsFile | None) -> None:
         self._values = values
-        self._dtype = dtype
+        self._dtype = dtype  # None: as workers pull them
         self._buffers = buffers
         self._places = {place.parameter.name: place for place in values.places()}
-        self._exact = dtype is torch.float32 and values.dtype is not torch.float32
         self.parameters = sum(place.parameter.numel for place in self._places.values())
-        self.tensors = {name: (dtype, place.parameter.shape) for name, place in self._places.items()}
+        self.tensors = {
+            name: (dtype or values.dtype(place), place.parameter.shape) for name, place in self._places.items()
+        }
         if buffers is not None:
             self.tensors.update({name: (place.dtype, place.shape) for name, place in buffers.tensors.items()})
 
@@ -134,10 +134,13 @@ class _Export:
             assert self._buffers is not None
             yield self._buffers.read(name, 0, self._buffers.tensors[name].numel)
             return
-        for _, values in self._values.pieces(place, PIECE_ELEMENTS, states=self._exact):
-            yield self._converted(values.exact() if self._exact else values.parameters, place)
+        exact = self._dtype is torch.float32 and self._values.dtype(place) is not torch.float32
+        for _, values in self._values.pieces(place, PIECE_ELEMENTS, states=exact):
+            yield self._converted(values.exact() if exact else values.parameters, place)
 
     def _converted(self, values: Tensor, place: Place) -> Tensor:
+        if self._dtype is None:
+            return values
         converted = values.to(self._dtype)
         if self._dtype is torch.float16 and bool((converted.isinf() & ~values.isinf()).any()):
             raise ConfigError(

@@ -29,8 +29,9 @@ from luwu.fabric.blocks import block_specs
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = 2
-"""The newest that is read. AdamW's stores are written as 1, which every LuWu reads; 2 names another optimizer."""
+MANIFEST_FORMAT = 3
+"""The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
+float16 blocks, or blocks of several dtypes."""
 
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
@@ -116,12 +117,18 @@ def write_identity(folder: Path, identity: StoreIdentity) -> None:
         StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
     """
     document = {
-        "format": 1 if identity.manifest.optimizer == DEFAULT_OPTIMIZER else MANIFEST_FORMAT,
+        "format": _format_of(identity.manifest),
         "uuid": identity.uuid,
         "stripes": identity.stripes,
         "manifest": json.loads(identity.manifest.to_json()),
     }
     write_json(folder / MANIFEST_NAME, document)
+
+
+def _format_of(manifest: Manifest) -> int:
+    if "float16" in manifest.dtypes or len(manifest.dtypes) > 1:
+        return 3
+    return 1 if manifest.optimizer == DEFAULT_OPTIMIZER else 2
 
 
 def write_json(path: Path, document: object) -> None:
@@ -301,7 +308,6 @@ def reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreRead
         [str(folder) for folder in folders],
         identity.uuid,
         block_specs(identity.manifest),
-        identity.manifest.dtype,
         identity.manifest.chunk_elements,
         identity.manifest.optimizer,
     )

@@ -184,7 +184,6 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         identity.uuid,
         not goes_on,
         block_specs(manifest),
-        manifest.dtype,
         manifest.chunk_elements,
         manifest.optimizer,
     )

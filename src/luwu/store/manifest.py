@@ -14,6 +14,9 @@ DEFAULT_CHUNK_ELEMENTS = 262_144
 DEFAULT_OPTIMIZER = "adamw"
 """Whose states a store keeps where nothing else is said, as in manifests from before there was a choice."""
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""What parameters may be; the store keeps a float32 master of those that are something else."""
+
 ROOT_NAME = "<root>"
 """Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
 
@@ -37,6 +40,7 @@ class BlockManifest:
     """One block: ``elements`` counts the padding that follows each parameter.
 
     One of several servers has ``elements`` of the model's block from ``first`` on, and all of its ``parameters``.
+    ``dtype`` is that of its parameters and gradients; None: the manifest's.
     """
 
     name: str
@@ -44,11 +48,12 @@ class BlockManifest:
     parameters: tuple[ParameterManifest, ...]
     elements: int
     first: int = 0
+    dtype: str | None = None
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A job's parameters: ``dtype`` is ``float32`` or ``bfloat16``, blocks are numbered as listed.
+    """A job's parameters: ``dtype`` is one of `DTYPES`, blocks, which may have another, are numbered as listed.
 
     ``optimizer`` is the kind whose states the store keeps beside them, such as ``adamw``.
     """
@@ -58,9 +63,22 @@ class Manifest:
     blocks: tuple[BlockManifest, ...]
     optimizer: str = DEFAULT_OPTIMIZER
 
+    def dtype_of(self, block: BlockManifest) -> str:
+        """What a block's parameters and gradients are."""
+        return block.dtype or self.dtype
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those that blocks have, each once, the manifest's own first."""
+        return tuple(dict.fromkeys((self.dtype, *map(self.dtype_of, self.blocks))))
+
     def to_json(self) -> str:
         """Write as JSON text, the same bytes for equal manifests."""
-        return json.dumps(asdict(self), indent=1)
+        raw = asdict(self)
+        for block in raw["blocks"]:
+            if block["dtype"] is None:  # as in manifests from before there was a choice
+                del block["dtype"]
+        return json.dumps(raw, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -92,6 +110,9 @@ def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool =
         return f"optimizer: expected {expected.optimizer}, found {found.optimizer}"
     if expected.dtype != found.dtype:
         return f"dtype: expected {expected.dtype}, found {found.dtype}"
+    for mine, theirs in zip(expected.blocks, found.blocks, strict=False):
+        if mine.name == theirs.name and expected.dtype_of(mine) != found.dtype_of(theirs):
+            return f"dtype of block {mine.name}: expected {expected.dtype_of(mine)}, found {found.dtype_of(theirs)}"
     if with_chunks and expected.chunk_elements != found.chunk_elements:
         return f"chunk size: expected {expected.chunk_elements} elements, found {found.chunk_elements}"
     parameter = _first_parameter_difference(expected, found)
@@ -148,5 +169,12 @@ def _block_from(raw: dict[str, Any]) -> BlockManifest:
         )
         for entry in raw["parameters"]
     )
-    first = int(raw.get("first", 0))
-    return BlockManifest(str(raw["name"]), bool(raw["trainable"]), parameters, int(raw["elements"]), first)
+    dtype = raw.get("dtype")
+    return BlockManifest(
+        str(raw["name"]),
+        bool(raw["trainable"]),
+        parameters,
+        int(raw["elements"]),
+        int(raw.get("first", 0)),
+        None if dtype is None else str(dtype),
+    )

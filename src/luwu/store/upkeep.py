@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, no_values, 
 from luwu.store.importing import ORIGIN_NAME
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
-from luwu.store.values import Progress, moment_names, no_progress, require_identity, require_whole
+from luwu.store.values import Progress, has_master, moment_names, no_progress, require_identity, require_whole
 
 READS_AHEAD = 4
 """Chunks that `verify` has in memory at once."""
@@ -44,11 +44,12 @@ class StoreInfo:
     Attributes:
         uuid: of the store.
         model: architectures that config.json names; empty where the store was not imported.
-        dtype: of the parameters as workers pull them.
+        dtype: of the parameters as workers pull them; of several, each with its number of blocks.
         trainable, frozen: parameters.
         blocks, chunks: that they are divided into.
         optimizer: kind whose states the store keeps.
-        optimizer_states: kept of each trainable parameter, the float32 master of a bfloat16 store included.
+        optimizer_states: kept of each trainable parameter; the float32 master where one is kept of any.
+        loss_scale: that the last committed step was made with; None where losses are not scaled.
         step: committed; None: there are no values yet.
         attempts, rolled_back: steps tried, and those that were rolled back.
         origin: files that the first values were imported from.
@@ -66,6 +67,7 @@ class StoreInfo:
     chunks: int
     optimizer: str
     optimizer_states: tuple[str, ...]
+    loss_scale: float | None
     step: int | None
     attempts: int
     rolled_back: int
@@ -100,17 +102,18 @@ def info(folders: list[Path]) -> StoreInfo:
         kind: sum(each.numel for block in manifest.blocks if block.trainable is kind for each in block.parameters)
         for kind in (True, False)
     }
-    master = ("master",) if manifest.dtype != "float32" else ()
+    master = ("master",) if any(has_master(manifest, block) for block in manifest.blocks) else ()
     return StoreInfo(
         uuid=identity.uuid,
         model=_architectures(folders[0]),
-        dtype=manifest.dtype,
+        dtype=_dtypes_of(manifest),
         trainable=counts[True],
         frozen=counts[False],
         blocks=len(manifest.blocks),
         chunks=sum(len(reader.chunks(block)) for block in range(len(manifest.blocks))),
         optimizer=manifest.optimizer,
         optimizer_states=(*master, *moment_names(manifest)) if counts[True] else (),
+        loss_scale=reader.loss_scale,
         step=int(reader.step) if reader.initialised else None,
         attempts=int(reader.attempts),
         rolled_back=int(reader.rolled_back),
@@ -185,7 +188,6 @@ def compact(folders: list[Path]) -> int:
         identity.uuid,
         False,
         block_specs(identity.manifest),
-        identity.manifest.dtype,
         identity.manifest.chunk_elements,
         identity.manifest.optimizer,
     )
@@ -206,6 +208,13 @@ def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[
     for number in range(len(manifest.blocks)):
         for chunk, nbytes in enumerate(reader.record_bytes(number)):
             yield number, chunk, nbytes
+
+
+def _dtypes_of(manifest: Manifest) -> str:
+    counts = Counter(manifest.dtype_of(block) for block in manifest.blocks)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{dtype} ({count} blocks)" for dtype, count in counts.most_common())
 
 
 def _use_of(folder: Path) -> FolderUse:

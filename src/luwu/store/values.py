@@ -44,7 +44,7 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
 
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:
     """Whether the first state plane is a float32 master of the parameters."""
-    return block.trainable and manifest.dtype != "float32"
+    return block.trainable and manifest.dtype_of(block) != "float32"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Values:
-    """Consecutive elements, flat: ``parameters`` in the store's dtype, ``master`` and ``moments`` float32 if asked for.
+    """Consecutive elements, flat: ``parameters`` in their block's dtype, ``master`` and ``moments`` float32 if wanted.
 
     ``master`` is None where the parameters themselves are the master, or the block is frozen.
     """
@@ -123,10 +123,9 @@ class StoredValues:
         """What the store holds."""
         return self.identity.manifest
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the parameters as workers pull them."""
-        return torch_dtype(self.manifest)
+    def dtype(self, place: Place) -> torch.dtype:
+        """Of a parameter as workers pull it."""
+        return torch_dtype(self.manifest, place.block)
 
     def places(self) -> Iterator[Place]:
         """Every parameter, in the order in which the store has them: reading in it reads each chunk once."""
@@ -157,7 +156,7 @@ class StoredValues:
             return found[0]
         masters = [each.master for each in found if each.master is not None]
         return Values(
-            torch.cat([each.parameters for each in found]) if found else torch.empty(0, dtype=self.dtype),
+            torch.cat([each.parameters for each in found]) if found else torch.empty(0, dtype=self.dtype(place)),
             torch.cat(masters) if masters else None,
             tuple(map(torch.cat, zip(*(each.moments for each in found), strict=True))),
         )
@@ -182,12 +181,12 @@ class StoredValues:
         raw, planes = self._reader.read_chunk(block, chunk, states)
         moments = [torch.from_numpy(plane) for plane in planes]
         master = moments.pop(0) if moments and has_master(self.manifest, self.manifest.blocks[block]) else None
-        return Values(torch.from_numpy(raw).view(self.dtype), master, tuple(moments))
+        return Values(torch.from_numpy(raw).view(torch_dtype(self.manifest, block)), master, tuple(moments))
 
 
-def torch_dtype(manifest: Manifest) -> torch.dtype:
-    """The dtype that a manifest names."""
-    dtype = getattr(torch, manifest.dtype)
+def torch_dtype(manifest: Manifest, block: int) -> torch.dtype:
+    """The dtype of a block, by its number."""
+    dtype = getattr(torch, manifest.dtype_of(manifest.blocks[block]))
     assert isinstance(dtype, torch.dtype)
     return dtype
 

@@ -7,8 +7,9 @@ when the names lie in different units.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
 
 ALIGNMENT_ELEMENTS = 32
-"""Each parameter starts at a multiple of this: 128 bytes of float32, 64 of bfloat16."""
+"""Each parameter starts at a multiple of this: 128 bytes of float32, 64 of the dtypes of 16 bits."""
 
 
 @dataclass(eq=False)
@@ -50,13 +51,19 @@ class Slot:
 
 @dataclass(eq=False)
 class Block:
-    """Flat parameters: the unit of push and pull. ``elements`` includes padding."""
+    """Flat parameters of one dtype: the unit of push and pull. ``elements`` includes padding."""
 
     index: int
     name: str
     trainable: bool
     slots: list[Slot]
     elements: int
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def nbytes(self) -> int:
+        """Of its parameters, and of its gradient."""
+        return self.elements * self.dtype.itemsize
 
     def gaps(self) -> Iterator[tuple[int, int]]:
         """Ranges of elements (start, end) that are padding."""
@@ -65,20 +72,21 @@ class Block:
             if slot.offset + slot.numel < end:
                 yield slot.offset + slot.numel, end
 
-    def manifest(self) -> BlockManifest:
-        """Describe this block for the store."""
+    def manifest(self, dtype: torch.dtype) -> BlockManifest:
+        """Describe this block for the store of a model of this dtype."""
         parameters = tuple(
             ParameterManifest(slot.name, tuple(slot.parameter.shape), slot.offset, slot.numel, tuple(slot.aliases))
             for slot in self.slots
         )
-        return BlockManifest(self.name, self.trainable, parameters, self.elements)
+        own = None if self.dtype is dtype else dtype_name(self.dtype)
+        return BlockManifest(self.name, self.trainable, parameters, self.elements, dtype=own)
 
 
 @dataclass(eq=False)
 class Unit:
     """A wrapped module, or the root (``index`` 0), with its blocks: trainable first, either may be missing.
 
-    ``trainable`` is the block that is pushed, if the unit has one.
+    ``trainable`` is the block that is pushed, if the unit has one. All of its blocks have one ``dtype``.
     """
 
     index: int
@@ -86,16 +94,31 @@ class Unit:
     module: nn.Module
     blocks: list[Block] = field(default_factory=list)
     trainable: Block | None = None
+    dtype: torch.dtype = torch.float32
 
 
-def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit]:
+def dtype_name(dtype: torch.dtype) -> str:
+    """As manifests have it: ``float16``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def flatten(
+    model: nn.Module,
+    modules: list[tuple[str, nn.Module]],
+    dtype: torch.dtype = torch.float32,
+    others: Mapping[str, torch.dtype] = MappingProxyType({}),
+) -> list[Unit]:
     """Lay out ``model`` with one unit for the root (always first) and one for each of ``modules`` (name, module).
+
+    ``others``: the dtypes of units, by name, that have another than ``dtype``.
 
     Raises:
         ConfigError: a parameter is not floating point.
     """
     units = [Unit(0, ROOT_NAME, model)]
     units += [Unit(index, name, module) for index, (name, module) in enumerate(modules, start=1)]
+    for unit in units:
+        unit.dtype = others.get(unit.name, dtype)
     slots: dict[int, Slot] = {}
     owners: dict[int, set[int]] = {}
     unit_of_module = {id(unit.module): unit.index for unit in units[1:]}
@@ -126,9 +149,9 @@ def flatten(model: nn.Module, modules: list[tuple[str, nn.Module]]) -> list[Unit
 def manifest_of(
     units: list[Unit], dtype: torch.dtype, chunk_elements: int, optimizer: str = DEFAULT_OPTIMIZER
 ) -> Manifest:
-    """Describe the layout for the store."""
-    blocks = tuple(block.manifest() for unit in units for block in unit.blocks)
-    return Manifest(str(dtype).removeprefix("torch."), chunk_elements, blocks, optimizer)
+    """Describe the layout for the store of a model of this dtype, which blocks may depart from."""
+    blocks = tuple(block.manifest(dtype) for unit in units for block in unit.blocks)
+    return Manifest(dtype_name(dtype), chunk_elements, blocks, optimizer)
 
 
 def _walk(
@@ -154,7 +177,7 @@ def _number_blocks(units: list[Unit], of_unit: list[list[Slot]]) -> None:
                 slot.offset = elements
                 elements += -(-slot.numel // ALIGNMENT_ELEMENTS) * ALIGNMENT_ELEMENTS
             name = unit.name if trainable else f"{unit.name} (frozen)"
-            block = Block(index, name, trainable, members, elements)
+            block = Block(index, name, trainable, members, elements, unit.dtype)
             unit.blocks.append(block)
             if trainable:
                 unit.trainable = block

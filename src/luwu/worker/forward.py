@@ -17,6 +17,7 @@ from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory
 from luwu.worker.caches import is_cache, without_caches
 from luwu.worker.compiled import compiled_call
+from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
 from luwu.worker.rules import why_no_part
@@ -25,7 +26,10 @@ from luwu.worker.uncopyable import Uncopyable
 
 
 class WrappedForward(Uncopyable):
-    """A module's forward with the module's values around it; its signature is the original's."""
+    """A module's forward with the module's values around it; its signature is the original's.
+
+    Where blocks have several dtypes, what enters a block is converted to its own.
+    """
 
     def __init__(self, runtime: Runtime, unit: Unit, module: nn.Module) -> None:
         self._runtime = runtime
@@ -65,10 +69,13 @@ class PartForward(WrappedForward):
     def __init__(self, runtime: Runtime, root: Unit, name: str, module: nn.Module) -> None:
         super().__init__(runtime, root, module)
         self._name = name
+        self._computes = any(parameter is not None for parameter in module._parameters.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
         runtime, root = self._runtime, self._unit
+        if runtime.mixed and self._computes:
+            args, kwargs = cast_floating((args, kwargs), root.dtype)
         if runtime.residence.has(root):
             return self._original(*args, **kwargs)
         if torch.is_grad_enabled():
@@ -84,6 +91,8 @@ class UnitForward(WrappedForward):
         """Call the unit."""
         runtime, unit = self._runtime, self._unit
         leaves, structure = tree_flatten((args, kwargs), is_leaf=is_cache)
+        if runtime.mixed:
+            leaves = cast_floating(leaves, unit.dtype)
         if torch.is_grad_enabled():
             leaves = without_caches(leaves, unit.name, recomputed=runtime.checkpoint)
         slices = runtime.micro_batches.cut(unit, leaves, structure)

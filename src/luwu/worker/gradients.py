@@ -44,16 +44,13 @@ class _Collected:
 class Gradients:
     """Collects and pushes the gradients of an attempt, each block once."""
 
-    def __init__(
-        self, units: list[Unit], endpoint: Endpoint, arena: Tensor, staging: Staging, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, staging: Staging) -> None:
         self._endpoint = endpoint
         self._arena = arena
         self._staging = staging
-        self._dtype = dtype
         self._collected: dict[int, _Collected] = {}
         self._sums = GradientSums(staging.device)
-        self._arena_is_exact = staging.device.type == "cpu" and dtype == torch.float32  # and at hand, to add to
+        self._arena_is_at_hand = staging.device.type == "cpu"
         self._root_block = units[0].trainable
         self._root_buffer, self._buffers = self._lay_out(units)
 
@@ -66,7 +63,8 @@ class Gradients:
             StepOrderError: more blocks are being collected at once than the arena has buffers.
         """
         dense = gradient if gradient.layout is torch.strided else gradient.to_dense()
-        if to_keep or block in self._sums or (part and not self._arena_is_exact):
+        adds_in_place = self._arena_is_at_hand and block.dtype is torch.float32
+        if to_keep or block in self._sums or (part and not adds_in_place):
             self._sums.add(block, slot, dense)
             return
         collected = self._open(block)
@@ -113,8 +111,8 @@ class Gradients:
         if collected is not None:
             return collected
         buffer = self._take_buffer(block)
-        end = buffer.offset_bytes + block.elements * self._dtype.itemsize
-        flat = self._arena[buffer.offset_bytes : end].view(self._dtype)
+        end = buffer.offset_bytes + block.nbytes
+        flat = self._arena[buffer.offset_bytes : end].view(block.dtype)
         if buffer.block is not block:
             for start, stop in block.gaps():
                 flat[start:stop].zero_()
@@ -143,9 +141,9 @@ class Gradients:
         return buffer
 
     def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer]]:
-        root_bytes = _whole_pages(self._root_block.elements * self._dtype.itemsize) if self._root_block else 0
+        root_bytes = _whole_pages(self._root_block.nbytes) if self._root_block else 0
         blocks = list(_trainable_blocks(units[1:]))
-        size = _whole_pages(max((block.elements for block in blocks), default=0) * self._dtype.itemsize)
+        size = _whole_pages(max((block.nbytes for block in blocks), default=0))
         count = min((self._arena.numel() - root_bytes) // size, _BUFFERS_USED) if size else 0
         if root_bytes > self._arena.numel() or (blocks and count < 1):
             raise MemoryBudgetError(

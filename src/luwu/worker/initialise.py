@@ -180,11 +180,14 @@ def write_unit(unit: Unit, endpoint: Endpoint, arena: Tensor) -> None:
         endpoint.wait(endpoint.initialise(block.index, 0))
 
 
-def drop_values(unit: Unit, dtype: torch.dtype, device: torch.device) -> None:
-    """Free the memory of the unit's parameters; those on meta become parameters of ``device``."""
+def drop_values(unit: Unit, device: torch.device, dtype: torch.dtype | None = None) -> None:
+    """Free the memory of the unit's parameters; those on meta become parameters of ``device``.
+
+    They are of this dtype from here on, by default of their block's.
+    """
     for block in unit.blocks:
         for slot in block.slots:
-            value = absent(slot.parameter.shape, dtype, device)
+            value = absent(slot.parameter.shape, dtype or block.dtype, device)
             if slot.parameter.is_meta:
                 slot.replace(nn.Parameter(value, requires_grad=slot.parameter.requires_grad))
             else:

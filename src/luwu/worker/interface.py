@@ -20,6 +20,14 @@ HyperParameters = tuple[float, ...]
 """The settings of one parameter group, in the order in which the server's part of the optimizer takes them."""
 
 
+LossScale = tuple[float, int]
+"""The scale of an attempt's loss, and how many attempts in a row before it were committed at the same scale."""
+
+COMMITTED = 1
+NOT_FINITE = 3
+"""How an attempt may end: committed; or rolled back, because a gradient was not finite and nobody asked for it."""
+
+
 class OptimizerKind(Protocol):
     """What `parallelize` must know of an optimizer: the states that the store keeps for it."""
 
@@ -83,10 +91,16 @@ class DataEndpoint(Protocol):
 class Endpoint(DataEndpoint, Protocol):
     """The worker's end of the fabric: a data plane, and the beginning and the end of a step."""
 
-    def begin(self, groups: Sequence[HyperParameters], max_grad_norm: float | None = None) -> None:
+    def begin(
+        self,
+        groups: Sequence[HyperParameters],
+        max_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
         """Start an attempt at a step with these hyper-parameters, before its first pull.
 
-        The averaged gradient's global norm is clipped to ``max_grad_norm``, where there is one.
+        The averaged gradient is divided by the loss scale, and its global norm is then clipped to ``max_grad_norm``,
+        where there are such. A commit records the loss scale.
         """
         ...
 
@@ -96,7 +110,7 @@ class Endpoint(DataEndpoint, Protocol):
         ...
 
     def commit(self, skip: bool = False) -> int:
-        """End the attempt; `wait` gives 1 if it was committed, 0 if rolled back, as ``skip`` asks for."""
+        """End the attempt; `wait` gives `COMMITTED`, `NOT_FINITE`, or 0 if it was rolled back, as ``skip`` asks for."""
         ...
 
 
@@ -116,6 +130,11 @@ class Session(Protocol):
     @property
     def endpoint(self) -> Endpoint:
         """The worker's end of the fabric, there once `attach` has returned."""
+        ...
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """That the store's last committed step was made with; None before `attach`, and where it has none."""
         ...
 
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
 from luwu.worker.compiled import RefuseCompile, check_not_around_units
+from luwu.worker.dtypes import BlockDtypes, check_dtype, check_ties, choose_dtypes
 from luwu.worker.flatten import Unit, flatten, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
+from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.residence import Residence
@@ -25,8 +27,6 @@ from luwu.worker.select import Blocks, modules_outside, select_modules
 from luwu.worker.staging import make_staging
 from luwu.worker.weights import CheckpointWeights
 from luwu.worker.window import Window
-
-_DTYPES = (torch.float32, torch.bfloat16)
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -38,6 +38,8 @@ def parallelize(
     *,
     optimizer: type[OptimizerKind] | None = None,
     dtype: torch.dtype = torch.float32,
+    block_dtypes: BlockDtypes | None = None,
+    loss_scaling: LossScaling | None = None,
     device: torch.device | str = "cpu",
     checkpoint: bool = True,
     micro_batch_size: int | None = None,
@@ -62,7 +64,12 @@ def parallelize(
             a worker holds for the whole step.
         optimizer: class of the optimizer to come, such as ``luwu.Lion``, whose states a fresh store makes room for;
             None: luwu.AdamW.
-        dtype: of parameters and gradients, float32 or bfloat16; the store keeps a float32 master either way.
+        dtype: of parameters and gradients, float32, bfloat16 or float16; the store keeps a float32 master either way.
+            With float16, in any block, call ``optim.scale(loss).backward()``.
+        block_dtypes: other dtypes for some blocks, by class, pattern of module names as in ``blocks``, or ``<root>``,
+            such as ``{"lm_head": torch.float32}``; of entries that match the same block the first counts. A module in
+            the root that an entry matches becomes a block of its own. What enters a block is converted to its dtype.
+        loss_scaling: how the loss is scaled where blocks are float16; None: as torch.amp.GradScaler does it.
         device: cpu or cuda: where forward and backward run.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
         micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
@@ -87,13 +94,13 @@ def parallelize(
         MemoryBudgetError: the session's memory is too small for the model.
     """
     where = torch.device(device)
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype: expected torch.float32 or torch.bfloat16, found {dtype}")
+    check_dtype(dtype, "dtype")
     if hasattr(model, RUNTIME_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
-    selected = select_modules(model, blocks)
+    selected, other_dtypes = choose_dtypes(model, select_modules(model, blocks), block_dtypes)
     check_not_around_units(model, [module for _, module in selected])
-    units = flatten(model, selected)
+    units = flatten(model, selected, dtype, other_dtypes)
+    check_ties(units)
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     micro_batches = MicroBatches(units, micro_batch_size)
@@ -110,11 +117,12 @@ def parallelize(
             _initialise(units, initialiser, endpoint, arena)
             session.initialised()
         for unit in units:
-            drop_values(unit, dtype, staging.device)
+            drop_values(unit, staging.device)
         initialiser.initialise_buffers()
         _move_buffers(model, staging.device)
-    residence = Residence(units, Window(endpoint, staging, dtype), dtype, staging.device)
-    gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging, dtype)
+    residence = Residence(units, Window(endpoint, staging), staging.device)
+    gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging)
+    scales = any(block.dtype is torch.float16 for unit in units for block in unit.blocks)
     runtime = Runtime(
         units,
         session,
@@ -124,6 +132,7 @@ def parallelize(
         optimizer=manifest.optimizer,
         checkpoint=checkpoint,
         offload=offloaded,
+        scaler=LossScaler(loss_scaling or LossScaling(), session.loss_scale) if scales else None,
     )
     _wrap(model, units, runtime)
     return model
@@ -137,7 +146,7 @@ def full_state_dict(model: nn.Module, *, trainable_only: bool = False) -> dict[s
         trainable_only: leave out frozen parameters and all buffers: what a peft model saves.
 
     Returns:
-        Clones under the names of ``model.state_dict()``, parameters in the job's dtype; tied names share one tensor.
+        Clones under the names of ``model.state_dict()``, parameters in their blocks' dtypes; tied names share a tensor.
 
     Raises:
         ConfigError: the model is not parallelized.
@@ -207,7 +216,7 @@ def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint,
     for unit in units:
         initialiser.initialise_unit(unit)
         write_unit(unit, endpoint, arena)
-        drop_values(unit, torch.float32, torch.device("cpu"))
+        drop_values(unit, torch.device("cpu"), torch.float32)
     endpoint.wait(endpoint.finish_initialise())
 
 

@@ -25,11 +25,11 @@ def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tenso
 class Residence:
     """Acquires and releases units; a unit acquired twice is pulled once."""
 
-    def __init__(self, units: list[Unit], window: Window, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, units: list[Unit], window: Window, device: torch.device) -> None:
         self._units = units
         self._window = window
         self._absent: dict[int, list[Tensor]] = {
-            block.index: [absent(slot.parameter.shape, dtype, device) for slot in block.slots]
+            block.index: [absent(slot.parameter.shape, block.dtype, device) for slot in block.slots]
             for unit in units
             for block in unit.blocks
         }

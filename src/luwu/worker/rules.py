@@ -58,6 +58,12 @@ def why_late(unit: Unit, what: str) -> str:
     )
 
 
+NOT_SCALED = (
+    "backward of a model with float16 blocks: expected its loss to be scaled, found one that is not, whose small "
+    "gradients would be lost; call optim.scale(loss).backward(), with luwu's own optimizer and no GradScaler"
+)
+
+
 def why_no_backward(phase: Phase) -> str:
     """Say why a backward is refused in this phase."""
     if phase is Phase.DONE:

@@ -18,7 +18,8 @@ from luwu.worker.autograd import at_end_of_backward, backward_id
 from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
-from luwu.worker.interface import HyperParameters, Session
+from luwu.worker.interface import COMMITTED, HyperParameters, Session
+from luwu.worker.loss_scale import LossScaler, scale_gradient, scaled_forward
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Offload
 from luwu.worker.passes import Pass
@@ -26,6 +27,7 @@ from luwu.worker.residence import Residence
 from luwu.worker.rules import (
     ANNOUNCE,
     FINISH_FIRST,
+    NOT_SCALED,
     Phase,
     check_all_known,
     check_parameter,
@@ -43,7 +45,7 @@ RUNTIME_ATTRIBUTE = "_luwu_runtime"
 class Runtime(Uncopyable):
     """Drives the units of one model through attempts; ``attempt`` numbers their forwards.
 
-    ``optimizer`` is the kind whose states the store keeps.
+    ``optimizer`` is the kind whose states the store keeps; ``scaler``, where blocks are float16, has the loss's scale.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Runtime(Uncopyable):
         optimizer: str,
         checkpoint: bool,
         offload: Offload | None,
+        scaler: LossScaler | None = None,
     ) -> None:
         self.units = units
         self.optimizer = optimizer
@@ -64,6 +67,7 @@ class Runtime(Uncopyable):
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.offload = offload
+        self.mixed = len({block.dtype for unit in units for block in unit.blocks}) > 1
         self.attempt = 0
         self._session = session
         self._endpoint = session.endpoint
@@ -76,6 +80,8 @@ class Runtime(Uncopyable):
         self._cut: set[int] = set()  # units whose gradients come in parts
         self._active: Unit | None = None
         self._backward_id = -1
+        self._scaler = scaler
+        self._scaled_backward = -1  # the last one that began with a scaled loss
         self._accumulating = False  # asked for
         self._to_keep = False  # the backward that is running keeps its gradients here
         self._gradients_seen = False
@@ -121,6 +127,17 @@ class Runtime(Uncopyable):
         return self._endpoint.grad_norm
 
     @property
+    def loss_scale(self) -> float:
+        """What the loss of the attempt that is under way, or comes next, is multiplied by; 1 without float16 blocks."""
+        return 1.0 if self._scaler is None else self._scaler.scale
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """Return the loss, of the same value, whose backward is that of the scaled loss."""
+        if self._scaler is None or not loss.requires_grad:
+            return loss
+        return scale_gradient(loss, self._scaler.scale, self._note_scaled)
+
+    @property
     def groups_fixed(self) -> bool:
         """Whether the first step has begun, after which parameter groups stay as they are."""
         return self._groups_fixed
@@ -155,7 +172,8 @@ class Runtime(Uncopyable):
         self._in_root = True
         try:
             self.residence.acquire(self.units[0])
-            yield
+            with scaled_forward(self.loss_scale):
+                yield
             _check_unwritten(self.units[0])
         finally:
             self._in_root = False
@@ -253,6 +271,8 @@ class Runtime(Uncopyable):
             return
         if self._phase is not Phase.FORWARD or self._in_root or task == -1:
             raise StepOrderError(why_no_backward(self._phase))
+        if self._scaler is not None and self._scaled_backward != task:
+            raise StepOrderError(NOT_SCALED)
         self._phase = Phase.BACKWARD
         self._backward_id = task
         self._to_keep = self._accumulating
@@ -326,8 +346,11 @@ class Runtime(Uncopyable):
     def _end_attempt(self, *, skip: bool) -> bool:
         if self._vote is None:  # else an exception (Ctrl-C) ended the wait: a worker has one vote in an attempt
             self._vote = self._endpoint.commit(skip)
-        committed = self._endpoint.wait(self._vote) == 1
+        end = self._endpoint.wait(self._vote)
+        committed = end == COMMITTED
         self._vote = None
+        if self._scaler is not None:
+            self._scaler.count(end)
         self._gradients.settle()
         if not committed:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
@@ -345,7 +368,8 @@ class Runtime(Uncopyable):
             for block, segments in self._segments.items():
                 self._session.set_segments(block, segments)
         self._groups_fixed = True
-        self._endpoint.begin(hyper_parameters, self._max_grad_norm)
+        loss_scale = None if self._scaler is None else self._scaler.state
+        self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
         self._begun_with = hyper_parameters
         self._gradients_seen = False
         self._passes[0].remember()
@@ -387,6 +411,9 @@ class Runtime(Uncopyable):
             self.roll_back()
             raise
         self._phase = Phase.DONE
+
+    def _note_scaled(self) -> None:
+        self._scaled_backward = backward_id()
 
     def _in_order_of_backward(self) -> list[Unit]:
         return [*reversed(self.units[1:]), self.units[0]]

@@ -53,14 +53,20 @@ def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tu
         for name, child in module.named_children():
             if id(child) not in seen:
                 seen.add(id(child))
-                if not isinstance(child, _NEVER_CALLED) and any(True for _ in child.parameters()):
+                if not isinstance(child, _NEVER_CALLED) and has_parameters(child):
                     yield prefix + name, child
                 yield from visit(child, f"{prefix}{name}.")
 
     return visit(model, "")
 
 
-def _matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
+def has_parameters(module: nn.Module) -> bool:
+    """Whether it, or a module inside, has any."""
+    return any(True for _ in module.parameters())
+
+
+def matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
+    """Whether a class or name pattern means this module; containers that nobody calls are never meant."""
     if isinstance(module, _NEVER_CALLED):
         return False
     return fnmatchcase(name, entry) if isinstance(entry, str) else isinstance(inside_compiled(module), entry)
@@ -75,8 +81,8 @@ def _collect(
 ) -> None:
     for name, child in module.named_children():
         path = prefix + name
-        if any(_matches(path, child, entry) for entry in wanted):
-            if id(child) not in seen and any(True for _ in child.parameters()):
+        if any(matches(path, child, entry) for entry in wanted):
+            if id(child) not in seen and has_parameters(child):
                 seen.add(id(child))
                 selected.append((path, child))
         else:
@@ -87,7 +93,7 @@ def _require_match(model: nn.Module, entry: type[nn.Module] | str) -> None:
     if not isinstance(entry, str) and not (isinstance(entry, type) and issubclass(entry, nn.Module)):
         raise ConfigError(f"blocks: expected a torch.nn.Module class or a name pattern, found {entry!r}")
     inner = [(name, module) for name, module in model.named_modules() if name]
-    if any(_matches(name, module, entry) for name, module in inner):
+    if any(matches(name, module, entry) for name, module in inner):
         return
     if isinstance(entry, str):
         names = ", ".join(name for name, _ in inner[:20]) + (", ..." if len(inner) > 20 else "")

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from luwu.errors import ConfigError
+from luwu.worker.loss_scale import forward_scale
 
 _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32."""
@@ -83,7 +84,10 @@ class _Options:
 
 
 class _TiledCrossEntropy(torch.autograd.Function):
-    """``divisor`` divides the sum over all rows; saved are the finished gradients alone."""
+    """``divisor`` divides the sum over all rows; saved are the finished gradients alone.
+
+    They are those of the scaled loss, because float16 would lose the small ones of the loss itself.
+    """
 
     @staticmethod
     def forward(
@@ -95,7 +99,8 @@ class _TiledCrossEntropy(torch.autograd.Function):
         gradients: _Gradients | None = None
         if wants_gradients:
             gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad, sums_dtype)
-        scale = divisor.to(sums_dtype).reciprocal()
+        ctx.loss_scale = forward_scale()
+        scale = divisor.to(sums_dtype).reciprocal() * ctx.loss_scale
         for tile in _tiles(targets.numel(), options.tile_rows):
             logits = functional.linear(hidden[tile], weight, bias)
             found = _transformed(logits, options.transform, wants_gradients)
@@ -114,6 +119,7 @@ class _TiledCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
+        gradient = gradient / ctx.loss_scale
         scaled = [
             None if found is None else torch.mul(found, gradient, out=torch.empty_like(found, dtype=dtype))
             for found, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)

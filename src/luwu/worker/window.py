@@ -26,11 +26,10 @@ class Held:
 class Window:
     """Pulls and releases blocks, each at most once at a time."""
 
-    def __init__(self, endpoint: Endpoint, staging: Staging, dtype: torch.dtype) -> None:
+    def __init__(self, endpoint: Endpoint, staging: Staging) -> None:
         self._endpoint = endpoint
         self._memory = endpoint.window
         self._staging = staging
-        self._dtype = dtype
         self._pending: dict[int, int] = {}
         self._held: dict[int, Held] = {}
         self._views: dict[int, dict[int, Held]] = {}
@@ -85,7 +84,7 @@ class Window:
             cached = self._views.setdefault(block.index, {})
             host = cached.get(offset)
             if host is None:
-                flat = torch.frombuffer(self._memory, dtype=self._dtype, count=block.elements, offset=offset)
+                flat = torch.frombuffer(self._memory, dtype=block.dtype, count=block.elements, offset=offset)
                 if len(cached) >= _CACHED_VIEWS_PER_BLOCK:
                     cached.clear()
                 host = cached[offset] = Held(flat, views_of(block, flat))
