@@ -45,7 +45,9 @@ def main() -> int:
         rows = [[name, rates[name] / 1e6, per_parameter[name], losses[name]] for name in (FLOATS, BYTES)]
         table(["states", "Mparam/s", "bytes moved per parameter", "validation loss"], rows)
         table(["ratio of rates", "difference of losses"], [[ratio, f"{difference:.2%}"]])
-        details = {"bytes_per_parameter": per_parameter, "validation_loss": losses, "difference": difference}
+        details = {
+            "rates": rates, "bytes_per_parameter": per_parameter, "validation_loss": losses, "difference": difference,
+        }  # fmt: skip
         return result(
             NAME, ours=rates[BYTES], peer=rates[FLOATS], bar=BAR,
             ok=ratio >= LEAST_RATIO and difference <= MOST_DIFFERENCE, unit="parameters/s", details=details,

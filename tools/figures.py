@@ -194,6 +194,46 @@ def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
 
 
+def _parity_models(found: Mapping[str, Any]) -> Iterable[Row]:
+    worst = found["worst"]
+    families = len({case.rpartition(",")[0] for case in worst})
+    yield (
+        f"losses of {families} models of transformers and others, clipped, 20 steps, 1 and 2 workers",
+        f"within {max(worst.values()):.1g} of plain torch",
+        "1e-5",
+    )
+
+
+def _interchange(found: Mapping[str, Any]) -> Iterable[Row]:
+    differing = sum(int(row[name]) for row in found["measured"] for name in row if name.endswith("differ"))
+    yield "export to transformers, to FSDP2 and back, then 5 steps, fp32", f"{differing} elements differ", "0"
+
+
+def _lora(found: Mapping[str, Any]) -> Iterable[Row]:
+    per_parameter = found["store_bytes"] / found["frozen"]
+    yield "LoRA in bf16: bytes in the store per frozen parameter", f"{per_parameter:.2f}", "2"
+    yield "LoRA: bytes pushed a step", f"{found['pushed_bytes']:.0f}", f"the adapters' {2 * found['adapters']}"
+
+
+def _state_8bit(found: Mapping[str, Any]) -> Iterable[Row]:
+    moved, loss, rate = (found[name] for name in ("bytes_per_parameter", "validation_loss", "rates"))
+    shown = {
+        name: f"{rate[name] / 1e6:.0f} Mparam/s, {moved[name]:.1f} bytes each; validation loss {loss[name]:.3f}"
+        for name in moved
+    }
+    yield "AdamW out of core with states in 8 bits; after 500 steps", shown["adamw8bit"], f"in fp32 {shown['adamw']}"
+
+
+def _streaming_memory(found: Mapping[str, Any]) -> Iterable[Row]:
+    growth = {row["operation"]: row["growth"] for row in found["measured"]}
+    peer, checkpoint = growth.pop("transformers"), growth.pop("checkpoint")
+    yield (
+        f"peak memory of import, export and generate, a model {1 + checkpoint:.1f} times as large",
+        f"at most {max(growth.values()):.1%} more",
+        f"transformers {peer:.0%} more",
+    )
+
+
 def _plan_paper(found: Mapping[str, Any]) -> Iterable[Row]:
     claims = found["shares"]["what was measured"]
     yield (
@@ -231,6 +271,11 @@ TABLES = {
     "network_parity": _network_parity,
     "network_servers": _network_servers,
     "network_faults": _network_faults,
+    "parity_models": _parity_models,
+    "interchange": _interchange,
+    "lora": _lora,
+    "state_8bit": _state_8bit,
+    "streaming_memory": _streaming_memory,
     "plan_paper": _plan_paper,
     "plan_megatron": _plan_megatron,
 }
