@@ -333,7 +333,7 @@ TEST_CASE("a store without values says so to whoever reads it or pushes to it") 
             Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::create);
             if (pushes) {
                 const auto gradient = rig.make_gradient(0, 1, 0, false);
-                rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, std::nullopt);
+                rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {});
                 rig.pipeline().push(0, 0, gradient.data(), [](pipeline::Outcome outcome) { CHECK_FALSE(outcome.ok); });
             } else {
                 CHECK(rig.pull(0, 0) == -1);
