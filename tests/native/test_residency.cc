@@ -157,3 +157,18 @@ TEST_CASE("pinned chunks are spread evenly over the model") {
     CHECK(first > 0);
     CHECK(std::abs(first - second) <= 1);
 }
+
+TEST_CASE("parameters stay in memory only where enough states are in flight, and in a half of little memory") {
+    const auto layout = layout_of(40, 8 * 4 * store::kChunkStep, kernels::Dtype::bfloat16);
+    const auto held = first_held(40);
+    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 1, held);
+    const std::uint64_t buffer = minimum.state_buffer_bytes;
+    const auto buffers = [&](std::uint64_t more) {
+        return pipeline::plan_residency(layout, minimum.minimum_bytes + more * buffer, 1, held).state_buffers;
+    };
+    CHECK(buffers(0) == 4);
+    CHECK(buffers(12) == 8);   // half of the 16 that there is room for
+    CHECK(buffers(60) == 24);  // more would not move the disk any faster
+    const auto plan = pipeline::plan_residency(layout, minimum.minimum_bytes + 60 * buffer, 1, held);
+    CHECK(plan.slots > 0);  // parameters wanted that memory, too
+}

@@ -32,14 +32,22 @@ CONFIGS = {
 }  # fmt: skip
 
 
+def folder_of(kind, config, folder):
+    (folder / "config.json").write_text(json.dumps({"model_type": kind} | config))
+    return folder
+
+
+def parameters_in_transformers(kind, config):
+    transformers = pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **config))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_hugging_face_folder_has_as_many_parameters_as_the_model_it_describes(kind, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | CONFIGS[kind]))
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **CONFIGS[kind]))
-    shape = find_model(str(tmp_path))
-    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    shape = find_model(str(folder_of(kind, CONFIGS[kind], tmp_path)))
+    assert shape.parameters == parameters_in_transformers(kind, CONFIGS[kind])
     assert shape.layers == 2
 
 
@@ -54,13 +62,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_parameters_of_other_kinds_are_counted_in_transformers_own_model(kind, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind} | OTHERS[kind]))
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(kind, **OTHERS[kind]))
-    shape = find_model(str(tmp_path))
+    shape = find_model(str(folder_of(kind, OTHERS[kind], tmp_path)))
     assert shape.counted is not None
-    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert shape.parameters == parameters_in_transformers(kind, OTHERS[kind])
 
 
 def test_blocks_are_those_that_luwu_train_has():

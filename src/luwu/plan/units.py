@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import BeforeValidator, Field
 
 from luwu.config import SIZE_UNITS
 from luwu.errors import ConfigError
@@ -46,10 +43,6 @@ def _parse(value: object, units: Mapping[str, float], expected: str) -> float:
     if match is None or match[2].upper() not in units:
         raise ConfigError(f"expected {expected}, found {value!r}")
     return float(match[1]) * units[match[2].upper()]
-
-
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
-Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0)]
 
 
 def rate_text(bytes_per_second: float) -> str:

@@ -34,6 +34,7 @@ class SavedTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
     pieces: tuple[tuple[tuple[int, ...], tuple[int, ...], str, int, int], ...]  # corner, sizes, file, offset, length
+    why_unreadable: str = ""
 
 
 class DcpReader:
@@ -106,6 +107,8 @@ class DcpReader:
     def _pieces_of(self, full: str) -> list[SavedPiece]:
         if full not in self._pieces:
             known = self._tensors[full]
+            if known.why_unreadable:
+                raise CheckpointError(f"{self._path}: tensor {full}: {known.why_unreadable}")
             self._pieces[full] = [
                 SavedPiece(full, self._path / file, offset, length, corner, sizes, known.dtype)
                 for corner, sizes, file, offset, length in known.pieces
@@ -131,17 +134,18 @@ def _described(path: Path) -> dict[str, SavedTensor]:
     for name, each in known.items():
         if not isinstance(each, TensorStorageMetadata):
             continue
-        pieces = []
+        pieces, why_unreadable = [], ""
         for chunk in each.chunks:
             corner = tuple(chunk.offsets)
             info = storage.get((name, corner))
             if info is None or info.transform_descriptors:
-                raise CheckpointError(
-                    f"{path}: tensor {name}: expected its piece at {list(corner)} in a file as torch.save writes it, "
-                    f"found {info}; save the checkpoint again, without extensions"
+                why_unreadable = (
+                    f"expected its piece at {list(corner)} in a file as torch.save writes it, found {info}; "
+                    "save the checkpoint again, without extensions"
                 )
+                break
             pieces.append((corner, tuple(chunk.sizes), info.relative_path, info.offset, info.length))
-        described[name] = SavedTensor(tuple(each.size), each.properties.dtype, tuple(pieces))
+        described[name] = SavedTensor(tuple(each.size), each.properties.dtype, tuple(pieces), why_unreadable)
     return described
 
 

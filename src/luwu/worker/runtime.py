@@ -137,11 +137,6 @@ class Runtime(Uncopyable):
             return loss
         return scale_gradient(loss, self._scaler.scale, self._note_scaled)
 
-    @property
-    def groups_fixed(self) -> bool:
-        """Whether the first step has begun, after which parameter groups stay as they are."""
-        return self._groups_fixed
-
     @contextmanager
     def training(self) -> Iterator[None]:
         """Around the root's forward with gradients: starts an attempt, or goes on with one.
