@@ -14,7 +14,9 @@ void Pass::begin_step(std::uint32_t worker) {
 void Pass::pulled(std::uint32_t worker, std::uint32_t block) {
     if (worker == 0 && recording_now_) recording_.push_back(block);
     if (occurrences_[block].empty()) return;
-    positions_[worker] = (positions_[worker] + distance(positions_[worker], block) + 1) % order_.size();
+    std::uint64_t& position = positions_[worker];
+    position += distance(position, block) + 1;
+    if (position > order_.size()) position -= order_.size();
 }
 
 void Pass::end_step() {
@@ -37,6 +39,13 @@ std::optional<std::uint64_t> Pass::next_use(std::uint32_t block) const {
     std::uint64_t nearest = order_.size();
     for (const std::uint64_t position : positions_) nearest = std::min(nearest, distance(position, block));
     return nearest;
+}
+
+bool Pass::used_again_in_step(std::uint32_t block) const {
+    const auto& places = occurrences_[block];
+    if (places.empty()) return false;
+    return std::any_of(positions_.begin(), positions_.end(),
+                       [&](std::uint64_t position) { return position <= places.back(); });
 }
 
 std::optional<std::uint64_t> Pass::first_use(std::uint32_t block) const {

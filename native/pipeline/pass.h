@@ -19,6 +19,8 @@ class Pass {
 
     // Pulls until some worker needs this block, counted from each worker's own place; nullopt: never, as far as known.
     [[nodiscard]] std::optional<std::uint64_t> next_use(std::uint32_t block) const;
+    // Whether some worker pulls it again before its step ends, as far as known.
+    [[nodiscard]] bool used_again_in_step(std::uint32_t block) const;
     // Its first place in the order of a step; nullopt: never pulled, as far as known.
     [[nodiscard]] std::optional<std::uint64_t> first_use(std::uint32_t block) const;
     // The block that the worker will pull `ahead` pulls from now (0: the very next), across the end of the step.
@@ -30,7 +32,7 @@ class Pass {
 
     std::vector<std::uint32_t> order_;
     std::vector<std::vector<std::uint64_t>> occurrences_;  // per block, ascending places in order_
-    std::vector<std::uint64_t> positions_;                 // per worker: place in order_ of its next pull
+    std::vector<std::uint64_t> positions_;  // per worker: place in order_ of its next pull; at the end, beyond the last
     std::vector<std::uint32_t> recording_;
     bool recording_now_ = false;
 };

@@ -202,9 +202,18 @@ void Pipeline::hand_out(std::uint32_t block, Reply reply) {
 void Pipeline::release(std::uint32_t block) {
     const std::lock_guard lock(mutex_);
     window_.unhold(block);
+    // A worker may be done with a block before its gradient is here, and the update needs the parameters, too.
+    if (update_comes(block) && !pass_.used_again_in_step(block)) window_.set_awaits_update(block, true);
     retry_waiting_blocks();
     for (std::uint32_t worker = 0; worker < settings_.workers; ++worker) prefetch_parameters(worker);
     try_finish_step();
+}
+
+bool Pipeline::update_comes(std::uint32_t block) const {
+    const bool in_step = std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
+    const bool at_once = !kept_ || speculates_;  // else once the step is decided
+    return in_step && at_once && layout_.shape().blocks[block].trainable && !blocks_[block].updating &&
+           !blocks_[block].updated && !step_is_void();
 }
 
 void Pipeline::want_parameters(std::uint32_t block) {
@@ -218,7 +227,9 @@ void Pipeline::retry_waiting_blocks() {
     while (!failure_ && !waiting_blocks_.empty()) {
         const std::uint32_t block = waiting_blocks_.front();
         if (window_.state(block) == WindowCache::State::absent && !blocks_[block].stale) {
-            if (!reading_allowed(block) || !window_.place(block)) break;
+            // What is needed at once keeps its place where an update under way is going to free another.
+            const auto sooner_than = updates_under_way_ > 0 ? std::optional<std::uint64_t>(0) : std::nullopt;
+            if (!reading_allowed(block) || !window_.place(block, sooner_than)) break;
             start_parameter_read(block);
         } else if (window_.state(block) == WindowCache::State::resident && !blocks_[block].stale) {
             for (const Reply& reply : std::exchange(blocks_[block].waiting_pulls, {})) deliver(block, reply);

@@ -181,6 +181,7 @@ class Pipeline {
 
     [[nodiscard]] Error left_too_early() const;
 
+    [[nodiscard]] bool update_comes(std::uint32_t block) const;  // in this step, and has not begun
     void hand_out(std::uint32_t block, Reply reply);
     void want_parameters(std::uint32_t block);
     void start_parameter_read(std::uint32_t block);
@@ -282,7 +283,8 @@ class Pipeline {
     std::size_t prefetch_block_ = 0;              // cursor in push_order_
     std::size_t prefetch_chunk_ = 0;              // and in that block's chunks
     bool prefetches_next_step_ = false;           // the cursor has been at the end of push_order_ since the step began
-    std::uint32_t updating_blocks_ = 0;           // in this step
+    std::uint32_t updating_blocks_ = 0;           // in this step, or waiting to be
+    std::uint32_t updates_under_way_ = 0;         // blocks that need nothing more of the window
     std::uint32_t keeping_blocks_ = 0;
     std::uint32_t reads_in_flight_ = 0;
     std::vector<Reply> commit_replies_;

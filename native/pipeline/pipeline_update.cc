@@ -41,8 +41,10 @@ void Pipeline::start_update(std::uint32_t block) {
 
 void Pipeline::start_chunks(std::uint32_t block) {
     window_.hold(block);
+    window_.set_awaits_update(block, false);
     Block& entry = blocks_[block];
     entry.updating = true;
+    ++updates_under_way_;
     const auto chunks = static_cast<std::uint32_t>(layout_.chunks_of(block).size());
     entry.chunks_to_update = chunks;
     entry.chunks_to_write = chunks;
@@ -294,6 +296,7 @@ void Pipeline::chunk_written(std::uint32_t chunk) {
     if (--block.chunks_to_write == 0) {
         ++block.count;
         block.updating = false;
+        --updates_under_way_;
         window_.unhold(number);
         if (std::exchange(block.decided, false)) {
             block_settled(number);
@@ -434,10 +437,12 @@ void Pipeline::roll_back() {
 // `order` is that of the updates that the next step will have, as far as anybody knows.
 void Pipeline::finish_step(StepEnd end, const std::vector<std::uint32_t>& order) {
     ++stats_.attempts;
-    for (Block& block : blocks_) {
+    for (std::uint32_t number = 0; number < blocks_.size(); ++number) {
+        Block& block = blocks_[number];
         block.updated = block.kept = false;
         block.arrived = 0;
         std::fill(block.gradients.begin(), block.gradients.end(), nullptr);
+        window_.set_awaits_update(number, false);
     }
     if (end == kCommitted) {
         ++stats_.step;

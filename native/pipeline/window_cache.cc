@@ -63,7 +63,7 @@ std::optional<std::uint32_t> WindowCache::victim(std::optional<std::uint64_t> so
         const auto block = static_cast<std::uint32_t>(owner);
         const Entry& entry = entries_[block];
         if (entry.holds > 0 || entry.state != State::resident) continue;
-        const std::uint64_t use = pass_.next_use(block).value_or(kNever);
+        const std::uint64_t use = entry.awaits_update ? 0 : pass_.next_use(block).value_or(kNever);
         const bool farther =
             !best || use > best_use || (use == best_use && entry.released_at < entries_[*best].released_at);
         if (!farther) continue;

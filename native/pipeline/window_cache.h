@@ -26,6 +26,8 @@ class WindowCache {
     void read_done(std::uint32_t block) { entries_[block].state = State::resident; }
     void hold(std::uint32_t block) { ++entries_[block].holds; }
     void unhold(std::uint32_t block);
+    // Its update comes before its next pull: as long as that is so, its place is the last that anything else gets.
+    void set_awaits_update(std::uint32_t block, bool awaits) { entries_[block].awaits_update = awaits; }
     // The memory no longer holds a valid version (a step was rolled back): read it again before the next use.
     void invalidate(std::uint32_t block);
 
@@ -36,6 +38,7 @@ class WindowCache {
         std::int32_t slot = -1;
         std::uint64_t offset = 0;
         std::uint32_t holds = 0;
+        bool awaits_update = false;
         std::uint64_t released_at = 0;  // orders blocks of unknown next use: the least recently released goes first
     };
 

@@ -79,3 +79,26 @@ TEST_CASE("the window evicts the unheld block whose next use is farthest") {
     CHECK(window.place(3));
     CHECK(window.state(1) == WindowCache::State::absent);
 }
+
+TEST_CASE("the window gives a block that awaits its update away last, and never to what is read ahead") {
+    Pass pass(4, 1);
+    record(pass, {0, 1, 2, 3});
+    ResidencyPlan plan;
+    plan.pinned_offset.assign(4, -1);
+    plan.slots = 2;
+    plan.slot_bytes = 4096;
+    WindowCache window(plan, pass);
+    for (const std::uint32_t block : {0U, 1U}) {
+        REQUIRE(window.place(block));
+        window.read_done(block);
+        pass.pulled(0, block);
+    }
+    CHECK_FALSE(pass.used_again_in_step(0));
+    CHECK(pass.used_again_in_step(2));
+    window.set_awaits_update(1, true);  // or it would go: its next use is the farthest
+    CHECK(window.place(2, 0));
+    CHECK(window.state(0) == WindowCache::State::absent);
+    CHECK_FALSE(window.place(3, 0));
+    CHECK(window.place(3));
+    CHECK(window.state(1) == WindowCache::State::absent);
+}

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "pipeline/read_ahead.h"
 #include "support.h"
 
 using namespace luwu;
@@ -131,6 +132,49 @@ TEST_CASE("within the budget nothing is read in steady state; beyond it, reads a
     CHECK(rig.pipeline().stats().bytes_read == before.bytes_read);
     CHECK(rig.pipeline().stats().pulls_waited == before.pulls_waited);
     CHECK(rig.pipeline().stats().bytes_written > before.bytes_written);
+}
+
+TEST_CASE("parameters stay in the window for a gradient that comes after their release, and are read once") {
+    constexpr std::uint32_t kBlocks = 16;
+    store::StoreShape shape;
+    shape.blocks.assign(kBlocks, {"b", store::kChunkStep, true});
+    const store::Layout layout(shape, 1);
+    const Scratch scratch;
+    store::ChunkStore store({scratch.folder()}, layout, test::kUuid, store::OpenMode::create);
+    pipeline::PipelineSettings settings;
+    const std::vector<bool> held(kBlocks, false);
+    settings.plan = pipeline::plan_residency(layout, pipeline::plan_minimum(layout, 1, held).minimum_bytes, 1, held);
+    const store::AlignedBuffer window(settings.plan.window_bytes);
+    settings.window = window.data();
+    pipeline::Pipeline pipeline(store, settings);
+    const std::vector<float> values(store::kChunkStep, 0.5F);
+    for (std::uint32_t block = 0; block < kBlocks; ++block) pipeline.initialise(block, values.data());
+    pipeline.finish_initialise();
+
+    const auto wait = [](const auto& call) {
+        std::promise<pipeline::Outcome> done;
+        call([&](pipeline::Outcome outcome) { done.set_value(outcome); });
+        return done.get_future().get();
+    };
+    const auto backward = [&] {
+        pipeline.begin(0, {test::kSettings});
+        for (std::uint32_t block = kBlocks; block-- > 0;) {
+            REQUIRE(wait([&](pipeline::Reply reply) { pipeline.pull(0, block, std::move(reply)); }).ok);
+            pipeline.release(block);
+            const auto* const gradient = reinterpret_cast<const std::byte*>(values.data());
+            REQUIRE(wait([&](pipeline::Reply reply) { pipeline.push(0, block, gradient, std::move(reply)); }).ok);
+        }
+        CHECK(wait([&](pipeline::Reply reply) { pipeline.commit(0, false, std::move(reply)); }).value == 1);
+    };
+    for (int step = 0; step < 2; ++step) backward();
+    std::uint64_t once = 0;
+    for (const store::ChunkPlace& place : layout.chunks()) once += place.record_bytes() + store::kPage;
+    once += pipeline::kPrefetchPulls * (layout.window_bytes(0) + store::kPage);  // of the next step
+    for (int step = 0; step < 3; ++step) {
+        const std::uint64_t before = pipeline.stats().bytes_read;
+        backward();
+        CHECK(pipeline.stats().bytes_read - before <= once);
+    }
 }
 
 TEST_CASE("a gradient that is not finite rolls the whole step back and training goes on") {
