@@ -98,7 +98,7 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["direct_io"] = server.direct_io();
     const pipeline::SnapshotStats snapshots = server.snapshot_stats();
     result["snapshots"] = snapshots.taken;
-    result["snapshot_failure"] = snapshots.failure;
+    result["snapshot_failure"] = nb::str(snapshots.failure.c_str());
     return result;
 }
 

@@ -59,7 +59,8 @@ def test_a_truncated_store(run: Path) -> None:
     size = chunks.stat().st_size
     with chunks.open("r+b") as file:
         file.truncate(size - 4096)
-    with pytest.raises(StoreCorruptError, match=rf"version-1\.luwu is truncated at offset {size - 4096}: expected {size}"):
+    said = rf"version-1\.luwu is truncated at offset {size - 4096}: expected {size}"
+    with pytest.raises(StoreCorruptError, match=said):
         train_on(run)
 
 
