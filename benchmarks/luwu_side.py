@@ -13,6 +13,12 @@ from common import BenchmarkError
 from processes import Side
 
 
+def disk_bytes(folder: Path) -> int:
+    """What a folder takes on the disk; a file of several names once."""
+    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    return sum({stat.st_ino: stat.st_blocks * 512 for stat in stats}.values())
+
+
 class LuwuSide(Side):
     """Workers run `program` (ours/train.py unless told otherwise) with `settings` and "run", a new run folder.
 
@@ -41,8 +47,13 @@ class LuwuSide(Side):
 
     @property
     def store_bytes(self) -> int:
-        """What the run folder takes on the disk."""
-        return sum(path.stat().st_blocks * 512 for path in Path(self._run.name).rglob("*") if path.is_file())
+        """What the run folder takes on the disk; a file of several names once."""
+        return disk_bytes(self.store)
+
+    @property
+    def store(self) -> Path:
+        """The folder of the store."""
+        return Path(self._run.name) / "store"
 
     def close(self) -> None:
         """Ends the processes and removes the run folder."""

@@ -60,6 +60,19 @@ def _clipping(found: Mapping[str, Any]) -> Iterable[Row]:
         )
 
 
+def _snapshots(found: Mapping[str, Any]) -> Iterable[Row]:
+    yield (
+        f"a step out of core with a snapshot every {found['every']} steps",
+        f"{found['ratio']:.3f} times the step without; the one after a snapshot {found['after']:.2f}",
+        "1",
+    )
+    yield (
+        f"{found['kept']} snapshots of a store that is {found['frozen_share']:.0%} frozen",
+        f"{found['snapshot_bytes'] / 1e6:.0f} MB",
+        f"{found['kept']} copies {found['copies_bytes'] / 1e6:.0f} MB",
+    )
+
+
 def _out_of_core(found: Mapping[str, Any]) -> Iterable[Row]:
     shares = sorted(sample["share"] for sample in found["samples"])
     yield (
@@ -263,6 +276,7 @@ TABLES = {
     "optimizer_memory": _optimizer_memory,
     "optimizer_disk": _optimizer_disk,
     "clipping": _clipping,
+    "snapshots": _snapshots,
     "out_of_core": _out_of_core,
     "network_goodput": _network_goodput,
     "network_aggregate": _network_aggregate,

@@ -1,4 +1,7 @@
-"""A server on its own, without torch. Settings: run, memory, workers. A sample is the server's counters."""
+"""A server on its own, without torch. A sample is the server's counters.
+
+Settings: run, memory, workers, snapshots (every, keep).
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from child import serve, settings, take_stdout
 
 from luwu.config import parse_size
 from luwu.server.server import LocalServer
+from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 
 
 def main() -> None:
     """Measures on request until told to stop."""
     replies = take_stdout()
     wanted = settings()
-    with LocalServer(Path(wanted["run"]), None, parse_size(wanted["memory"]), wanted["workers"]) as server:
+    snapshots = Snapshots(*wanted.get("snapshots", NO_SNAPSHOTS))
+    memory = parse_size(wanted["memory"])
+    with LocalServer(Path(wanted["run"]), None, memory, wanted["workers"], snapshots=snapshots) as server:
         serve(replies, lambda: dict(server.stats()))
 
 

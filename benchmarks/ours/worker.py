@@ -25,16 +25,18 @@ def join_server(settings: dict[str, Any]) -> Session:
 
 
 def make_model(settings: dict[str, Any], session: Session) -> LossModel:
-    """The model of `settings` (shape, dtype, checkpoint, micro_batch_size, meta), its parameters in the store.
+    """The model of `settings` (shape, dtype, checkpoint, micro_batch_size, meta, frozen), its parameters in the store.
 
     "meta" builds it on the meta device, so that it never lies whole in a worker; without it its first values are the
-    bits that every other side starts from.
+    bits that every other side starts from. The first "frozen" layers are.
     """
     if settings.get("meta"):
         with torch.device("meta"):
             model = LossModel(settings["shape"])
     else:
         model = build(settings["shape"])
+    for layer in model.gpt.blocks[: settings.get("frozen", 0)]:
+        layer.requires_grad_(False)
     dtype = getattr(torch, settings.get("dtype", "float32"))
     return luwu.parallelize(
         model,
@@ -93,6 +95,7 @@ class Trainer:
             **parts,
             **moved,
             "seconds": seconds,
+            "step_seconds": [step["forward"] + step["backward"] + step["update"] for step in done],
             "tokens_per_second": rate,
             "losses": [step["loss"] for step in done],
         }

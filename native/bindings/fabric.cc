@@ -36,9 +36,11 @@ std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& fold
                                             bool create, const std::vector<BlockSpec>& blocks,
                                             std::uint64_t chunk_elements, const std::string& optimizer,
                                             std::uint64_t memory_bytes, std::uint32_t workers,
-                                            std::uint32_t optimizer_threads) {
-    fabric::ServerConfig config =
-        make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers, optimizer_threads);
+                                            std::uint32_t optimizer_threads, const Snapshots& snapshots,
+                                            bool read_only) {
+    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
+                                              workers, optimizer_threads, snapshots);
+    if (read_only) config.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::Server>(std::move(config));
 }
@@ -81,8 +83,11 @@ nb::dict endpoint_stats(const fabric::Endpoint& endpoint) {
 void bind_server(nb::module_& module) {
     nb::class_<fabric::Server>(module, "Server",
                                "The server of one host: an open store, its pipeline and its workers' shared memory.")
-        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
-             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a)
+        .def(
+            nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+            "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
+            "Takes snapshots every so many steps (0: none) and keeps so many (0: all). A store that is only read, such "
+            "as a snapshot, is not locked, and makes no steps.")
         .def_prop_ro("initialised", &fabric::Server::initialised)
         .def("files_of", &fabric::Server::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
@@ -98,6 +103,10 @@ void bind_server(nb::module_& module) {
             "worker_lost",
             [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
+        .def(
+            "take_snapshot", [](fabric::Server& self) { return self.core().take_snapshot(); },
+            nb::call_guard<nb::gil_scoped_release>(),
+            "Takes a snapshot of the last step that was answered; returns which that is.")
         .def("close", &fabric::Server::close, nb::call_guard<nb::gil_scoped_release>(),
              "Fails the run, and returns when every step that was answered is on the disk.")
         .def("failure", [](const fabric::Server& self) { return failure_of(self.core()); })

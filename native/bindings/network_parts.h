@@ -73,6 +73,10 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             "Commits or rolls back the step that waits for it; with clipping, squares is the sum over all servers. "
             "Answers as wait_commit does, None when that takes longer: ask again.")
         .def(
+            "take_snapshot", [core](Self& self) { return core(self).take_snapshot(); },
+            nb::call_guard<nb::gil_scoped_release>(),
+            "Takes a snapshot of the last step that was answered; returns which that is.")
+        .def(
             "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(),
             "Fails the run, and returns when every step that was answered is on the disk.")
         .def("failure", [core](const Self& self) { return failure_of(core(self)); });

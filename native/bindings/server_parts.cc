@@ -10,7 +10,7 @@ namespace luwu::bindings {
 fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                                  const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements,
                                  const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
-                                 std::uint32_t optimizer_threads) {
+                                 std::uint32_t optimizer_threads, const Snapshots& snapshots) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);
@@ -20,6 +20,7 @@ fabric::ServerConfig make_config(const std::vector<std::string>& folders, const 
     config.memory_bytes = memory_bytes;
     config.workers = workers;
     config.optimizer_threads = optimizer_threads;
+    config.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
     return config;
 }
 
@@ -95,6 +96,9 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["everything_resident"] = server.plan().everything_resident();
     result["io"] = server.io_name();
     result["direct_io"] = server.direct_io();
+    const pipeline::SnapshotStats snapshots = server.snapshot_stats();
+    result["snapshots"] = snapshots.taken;
+    result["snapshot_failure"] = nb::str(snapshots.failure.c_str());
     return result;
 }
 

@@ -16,11 +16,13 @@ namespace luwu::bindings {
 using Group = std::vector<double>;  // an optimizer's settings of one parameter group, in its own order
 using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
+using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // every so many steps, and how many to keep
+
 [[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
                                                std::uint64_t chunk_elements, const std::string& optimizer,
                                                std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads);
+                                               std::uint32_t optimizer_threads, const Snapshots& snapshots);
 // How a step ended: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);

@@ -15,6 +15,7 @@
 #include "store/error.h"
 #include "store/io_engine.h"
 #include "store/reader.h"
+#include "store/snapshots.h"
 #include "store/writer.h"
 
 namespace nb = nanobind;
@@ -148,6 +149,8 @@ class StoreReader {
         return as_tuple(std::move(contents));
     }
 
+    std::uint64_t take_snapshot() { return store::take_snapshot(store_, true); }
+
   private:
     store::ChunkStore store_;
 };
@@ -196,6 +199,9 @@ class StoreWriter {
         const nb::gil_scoped_release release;
         return store().compact();
     }
+
+    std::uint64_t take_snapshot() { return store::take_snapshot(store(), false); }
+    void restore_snapshot(std::uint64_t step) { store::restore_snapshot(store(), step); }
 
   private:
     static const float* checked(const Values& values, const store::ChunkPlace& place) {
@@ -255,7 +261,9 @@ void bind_store(nb::module_& module) {
         .def("chunks", &StoreReader::chunks, "block"_a, "(first element, elements) of each chunk of a block.")
         .def("record_bytes", &StoreReader::record_bytes, "block"_a, "Bytes on disk of one version of each chunk.")
         .def("read_chunk", &StoreReader::read_chunk, "block"_a, "chunk"_a, "states"_a,
-             "As read_block, of one chunk; without states only its parameters are read.");
+             "As read_block, of one chunk; without states only its parameters are read.")
+        .def("take_snapshot", &StoreReader::take_snapshot, nb::call_guard<nb::gil_scoped_release>(),
+             "Take a snapshot of the last commit of a store that another process trains on; returns its step.");
 
     nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
@@ -268,8 +276,16 @@ void bind_store(nb::module_& module) {
         .def("commit", &StoreWriter::commit, "step"_a, "counts"_a, "Commit a step with each block's update count.")
         .def("compact", &StoreWriter::compact,
              "Give the room of the versions that are not committed back; returns the bytes.")
+        .def("take_snapshot", &StoreWriter::take_snapshot, nb::call_guard<nb::gil_scoped_release>(),
+             "Take a snapshot of what is committed; returns its step.")
+        .def("restore_snapshot", &StoreWriter::restore_snapshot, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Make the store stand at its snapshot of a step again; the snapshot stays.")
         .def("close", &StoreWriter::close, "Let go of the store and its lock; nothing else works afterwards.");
 
+    module.def("snapshot_steps", &store::snapshot_steps, "folders"_a,
+               "Steps of the snapshots of a store in these folders, ascending.");
+    module.def("remove_snapshot", &store::remove_snapshot, "folders"_a, "step"_a,
+               nb::call_guard<nb::gil_scoped_release>(), "Remove a store's snapshot of a step.");
     module.def(
         "io_backend", [] { return std::string(store::make_io_engine(1)->name()); },
         "What moves data to and from the disk here: 'io_uring' or 'threads'.");

@@ -3,6 +3,8 @@
 #include <future>
 #include <utility>
 
+#include "store/snapshots.h"
+
 namespace luwu::fabric {
 
 ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
@@ -16,8 +18,14 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
       window_(window_file_.descriptor(), MapMode::shared),
       votes_(config_.workers),
       pushes_(config_.workers, 0) {
-    store_.fill_holes();
-    if (config_.at_step) go_to_step(*config_.at_step);
+    if (config_.mode != store::OpenMode::read_only) {
+        store::remove_remains(config_.folders);
+        store_.make_room();
+        if (config_.at_step) go_to_step(*config_.at_step);
+        if (config_.snapshots.every > 0) {
+            keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, config_.snapshots);
+        }
+    }
     pipeline::PipelineSettings settings;
     settings.plan = plan_;
     settings.window = window_.data();
@@ -26,6 +34,10 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
     settings.gradient_scale = config_.gradient_scale;
     settings.optimizer_threads = config_.optimizer_threads;
     settings.prepares = config_.one_of_several;
+    if (keeper_) {
+        settings.on_writing = [this] { keeper_->writing(); };
+        settings.on_commit = [this] { keeper_->committed(); };
+    }
     settings.on_failure = [this, on_failure = std::move(on_failure)](const Error& error) {
         on_failure(error);
         {
@@ -183,6 +195,16 @@ std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chro
     if (outcome.ok) return outcome;
     if (const auto error = failure()) throw *error;
     return std::nullopt;
+}
+
+std::uint64_t ParameterServer::take_snapshot() {
+    pipeline_->wait_until_written();
+    store::ChunkStore seen(config_.folders, layout_, config_.uuid, store::OpenMode::read_only);
+    return store::take_snapshot(seen, true);
+}
+
+pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
+    return keeper_ ? keeper_->stats() : pipeline::SnapshotStats{};
 }
 
 void ParameterServer::close() {

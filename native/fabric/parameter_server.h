@@ -14,6 +14,7 @@
 
 #include "fabric/shared_memory.h"
 #include "pipeline/pipeline.h"
+#include "pipeline/snapshot_keeper.h"
 #include "store/chunk_store.h"
 
 namespace luwu::fabric {
@@ -33,6 +34,7 @@ struct ServerConfig {
     // has committed a step that another has not, it goes back to the one that all have.
     bool one_of_several = false;
     std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
+    pipeline::SnapshotSettings snapshots;
 };
 
 // Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.
@@ -77,10 +79,14 @@ class ParameterServer {
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps
 
+    // Takes a snapshot of the last step that was answered; which that is. Throws Error, and the training goes on.
+    std::uint64_t take_snapshot();
+
     void fail(const Error& error) { pipeline_->fail(error); }
     void close();  // fails, and returns when every step that was answered is on the disk
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
     [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
+    [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const;
     [[nodiscard]] const char* io_name() const { return pipeline_->io_name(); }
     [[nodiscard]] bool direct_io() const { return store_.direct(); }
 
@@ -112,6 +118,7 @@ class ParameterServer {
     std::vector<Vote> votes_;            // per worker
     std::vector<std::uint64_t> pushes_;  // per worker, since it joined
     bool failed_ = false;
+    std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // where snapshots are taken every so many steps
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 

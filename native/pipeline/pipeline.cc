@@ -268,7 +268,7 @@ void Pipeline::parameters_read(IoTask& task) {
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
     std::optional<Error> error;
     try {
-        if (task.request.error != 0) throw store_.failed(task.request, place);
+        if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
         store::ChunkHeader header;
         std::memcpy(&header, task.page.data(), sizeof header);
         store_.check_header(header, place, task.count);

@@ -49,6 +49,10 @@ struct PipelineSettings {
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
+    // The first record since the last commit is about to be written: called with the lock held, so short.
+    std::function<void()> on_writing = [] {};
+    // A commit has been made and answered: called in the thread that makes the next one, before it does.
+    std::function<void()> on_commit = [] {};
 };
 
 inline constexpr double kNoSquares = -1;
@@ -212,6 +216,7 @@ class Pipeline {
 
     void try_finish_step();
     void return_unfinished_pushes();
+    void check_all_pushed();
     void prepare();
     void start_commit();
     void write_commit();  // takes mutex_

@@ -311,12 +311,15 @@ void Pipeline::write_settled() {
     } catch (const Error& caught) {
         error = caught;
     }
-    const std::lock_guard lock(mutex_);
-    if (error) return break_locked(*error);
-    settling_.reset();
-    settled_.notify_all();
-    for (const std::uint32_t block : std::exchange(postponed_, {})) start_update(block);
-    try_finish_step();
+    {
+        const std::lock_guard lock(mutex_);
+        if (error) return break_locked(*error);
+        settling_.reset();
+        settled_.notify_all();
+        for (const std::uint32_t block : std::exchange(postponed_, {})) start_update(block);
+        try_finish_step();
+    }
+    settings_.on_commit();
 }
 
 void Pipeline::wait_until_written() {

@@ -129,7 +129,7 @@ void Pipeline::states_read(IoTask& task) {
     --reads_in_flight_;
     stats_.bytes_read += task.bytes;
     try {
-        if (task.request.error != 0) throw store_.failed(task.request, place);
+        if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
         store::ChunkHeader header;
         std::memcpy(&header, states_.memory(task.chunk), sizeof header);
         store_.check_header(header, place, task.count);
@@ -272,6 +272,11 @@ void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
         }
     }
     if (!write) return chunk_written(chunk);
+    try {
+        if (store_.prepare_to_write()) settings_.on_writing();
+    } catch (const Error& error) {
+        return break_locked(error);
+    }
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->count = block.count + 1;
@@ -285,7 +290,7 @@ void Pipeline::record_written(IoTask& task) {
     stats_.bytes_written += task.bytes;
     if (task.kept) return kept_written(task);
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
-    if (task.request.error != 0) return break_locked(store_.failed(task.request, place));
+    if (task.request.error != 0) return break_locked(store_.failed(task.request, place, task.count));
     if (!given_up(blocks_[place.block])) chunk_written(task.chunk);
 }
 
@@ -328,6 +333,7 @@ void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
 void Pipeline::try_finish_step() {
     if (!closing_ || prepared_ || committing_ || failure_) return;
     return_unfinished_pushes();
+    check_all_pushed();
     start_due_updates();  // all that is left to wait for
     if (failure_ || updating_blocks_ > 0 || keeping_blocks_ > 0) return;
     if (step_is_void()) {
@@ -363,6 +369,18 @@ void Pipeline::return_unfinished_pushes() {
                                             " workers; every worker must run the same blocks in a step"));
         }
         for (const Reply& reply : std::exchange(block.push_replies, {})) reply({});
+    }
+}
+
+// A commit has all trainable blocks, each one version on: docs/store-format.md.
+void Pipeline::check_all_pushed() {
+    if (failure_ || step_is_void()) return;
+    for (std::size_t number = 0; number < blocks_.size(); ++number) {
+        const store::BlockShape& shape = layout_.shape().blocks[number];
+        if (!shape.trainable || blocks_[number].arrived == settings_.workers) continue;
+        return fail_locked(Error(ErrorKind::order, "block '" + shape.name +
+                                                       "' was pushed by no worker; every worker must push all "
+                                                       "trainable blocks in a step, zeros where there is nothing"));
     }
 }
 
@@ -411,8 +429,11 @@ void Pipeline::write_commit() {
         const std::lock_guard lock(mutex_);
         return break_locked(error);
     }
-    const std::lock_guard lock(mutex_);
-    finish_step(kCommitted, recorded_pushes_);
+    {
+        const std::lock_guard lock(mutex_);
+        finish_step(kCommitted, recorded_pushes_);
+    }
+    settings_.on_commit();
 }
 
 void Pipeline::restore_updated_blocks() {

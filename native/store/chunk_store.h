@@ -1,4 +1,4 @@
-// The out-of-core store: one file of chunks per folder (stripe) and one file of commit records. Holds no thread.
+// The out-of-core store: files of chunks in each folder (stripe), and one file of commit records. Holds no thread.
 #pragma once
 
 #include <memory>
@@ -6,20 +6,27 @@
 #include <string>
 #include <vector>
 
+#include "store/commit_file.h"
 #include "store/files.h"
 #include "store/io_engine.h"
 #include "store/layout.h"
 #include "store/records.h"
+#include "store/stripe_files.h"
 
 namespace luwu::store {
 
 // create: makes the store, over what a creation that ended early left, but never over one that was committed to.
 enum class OpenMode : std::uint8_t { create, open, read_only };
 
+// In the place of the file of commits, in a folder that holds a snapshot.
+inline constexpr const char* kSnapshotRecordName = "/snapshot.luwu";
+
 class ChunkStore {
   public:
     // Throws Error: no_space (and removes what it made), permission, locked, corrupt (names file and offset), format.
     ChunkStore(const std::vector<std::string>& folders, const Layout& layout, const Uuid& uuid, OpenMode mode);
+    ChunkStore(const ChunkStore&) = delete;
+    ChunkStore& operator=(const ChunkStore&) = delete;
 
     // False from creation until the first commit: then the initial values are not complete and must be written again.
     [[nodiscard]] bool initialised() const { return committed_.sequence > 0; }
@@ -28,7 +35,9 @@ class ChunkStore {
     // The commit before, if its record is there: what go_back() returns to. Until the next update all of it is there.
     [[nodiscard]] const std::optional<CommitRecord>& before() const { return before_; }
     [[nodiscard]] const Layout& layout() const { return layout_; }
-    [[nodiscard]] bool direct() const { return direct_; }
+    [[nodiscard]] const Uuid& uuid() const { return uuid_; }
+    [[nodiscard]] const std::vector<std::string>& folders() const { return folders_; }
+    [[nodiscard]] bool direct() const;
 
     // Requests for one chunk's record at an update count. `header` is one page; states are header page and planes.
     [[nodiscard]] IoRequest read_parameters(const ChunkPlace& place, std::uint64_t count, void* parameters,
@@ -42,40 +51,57 @@ class ChunkStore {
     void check_header(const ChunkHeader& header, const ChunkPlace& place, std::uint64_t count) const;
     // The error for a plane whose checksum is wrong; plane 0 is the parameters, 1.. the states.
     [[nodiscard]] Error damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const;
-    [[nodiscard]] Error failed(const IoRequest& request, const ChunkPlace& place) const;
+    [[nodiscard]] Error failed(const IoRequest& request, const ChunkPlace& place, std::uint64_t count) const;
 
     void sync();  // makes all completed writes of chunks durable
-    // Makes all completed writes durable, then the record. After it returns the step is committed.
+    // Makes all completed writes durable, then the record. After it returns the step is committed. The counts of all
+    // trainable blocks are one more than in the commit before, or all the same: throws Error(order).
     void commit(CommitRecord record);
     // Files without names, one in each stripe's folder: room for what no crash needs to survive. Their bytes are
     // reserved; they are gone when they are closed, however the process ends. Throws Error(no_space).
     [[nodiscard]] std::vector<File> make_scratch(const std::vector<std::uint64_t>& bytes) const;
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
-    // Gives the file system back what the committed version does not need: the other place of each trainable chunk, and
-    // with it the commit before. Returns the bytes given back. Throws Error(io) where the file system cannot make
-    // holes; no value is lost either way.
+    // Gives the file system back what the commit does not need: the other version of the trainable chunks, and with it
+    // the commit before. Returns the bytes given back. No value is lost.
     std::uint64_t compact();
-    // Takes back what compact() gave, so that a full disk is met now and not in a step. Throws Error(no_space).
-    void fill_holes();
+    // Reserves all that training writes to: what compact() gave back, and a file in the place of each that a snapshot
+    // has, too. So a full disk is met now and not in a step. Throws Error(no_space).
+    void make_room();
+
+    // Before the first write after a commit: what a snapshot has, too, is not written to. True the first time.
+    bool prepare_to_write();
+    // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
+    // will have that. Any thread may call it. Throws Error(no_space).
+    void reserve_spare() const { reserve_spare(committed_.version); }
+    void reserve_spare(std::uint32_t version) const;
+    void link_to(std::uint32_t stripe, const std::string& folder) const;  // the committed version's files
+    // Of a store that is only read: looks at what another process has committed since. Whether it has.
+    bool look_again();
+    // Makes the store stand where a snapshot of it stands, which stays. A crash leaves it there or where it was; the
+    // commit before the present one is forgotten in any case. Only before anything was read or written.
+    void restore(const ChunkStore& snapshot);
 
   private:
-    void create(const std::vector<std::string>& folders);
-    void create_data_file(const std::string& folder, std::uint32_t stripe);
-    void open_existing(const std::vector<std::string>& folders, bool read_only);
-    void check_file(const File& file, std::uint32_t stripe) const;
-    void erase_slot(std::uint64_t sequence);  // of the commit records, durably
-    void read_commits();
+    void create();
+    void open(bool read_only);
+    void note_commits();
+    void note_versions();
+    void forget_before();  // durably
+    [[nodiscard]] std::uint32_t version_after(const CommitRecord& record) const;
+    [[nodiscard]] const File& file_of(const ChunkPlace& place, std::uint64_t count) const;
 
     Layout layout_;
     Uuid uuid_;
     std::vector<std::string> folders_;
     std::vector<File> locks_;
-    std::vector<File> files_;
-    File commits_;
+    std::vector<StripeFiles> stripes_;
+    CommitFile commits_;
+    bool writing_ = false;   // since the last commit
+    bool replaced_ = false;  // files, and their names are not durable yet
     CommitRecord committed_;
     std::optional<CommitRecord> before_;
-    bool direct_ = true;
+    std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values
 };
 
 }  // namespace luwu::store

@@ -46,6 +46,16 @@ std::uint64_t File::bytes() const {
     return static_cast<std::uint64_t>(info.st_size);
 }
 
+std::uint64_t File::names() const {
+    struct stat info{};
+    if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
+    return static_cast<std::uint64_t>(info.st_nlink);
+}
+
+void File::sync() const {
+    if (fdatasync(descriptor_) != 0) throw system_error("sync", path_, errno);
+}
+
 std::uint64_t File::allocated_bytes() const {
     constexpr std::uint64_t unit = 512;  // of st_blocks, whatever the file system's own
     struct stat info{};
@@ -88,14 +98,11 @@ void reserve(const File& file, std::uint64_t bytes) {
     if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw no_space(file, bytes);
     if (errno != EOPNOTSUPP) throw system_error("reserve space in", file.path(), errno);
     if (free_bytes(file) < bytes) throw no_space(file, bytes);
-    if (ftruncate(file.descriptor(), static_cast<off_t>(bytes)) != 0) throw system_error("extend", file.path(), errno);
+    extend(file, bytes);
 }
 
-void punch_hole(const File& file, std::uint64_t offset, std::uint64_t bytes) {
-    const int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-    if (fallocate(file.descriptor(), mode, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-        throw system_error("make a hole in", file.path(), errno);
-    }
+void extend(const File& file, std::uint64_t bytes) {
+    if (ftruncate(file.descriptor(), static_cast<off_t>(bytes)) != 0) throw system_error("extend", file.path(), errno);
 }
 
 void fill_holes(const File& file) {
@@ -124,6 +131,19 @@ File lock_file(const std::string& path) {
     const bool noted = ftruncate(descriptor, 0) == 0 && pwrite(descriptor, own.data(), own.size(), 0) > 0;
     static_cast<void>(noted);
     return file;
+}
+
+void link_file(const std::string& from, const std::string& to) {
+    if (link(from.c_str(), to.c_str()) == 0) return;
+    if (errno == EPERM || errno == EOPNOTSUPP || errno == EMLINK || errno == EXDEV) {
+        throw Error(ErrorKind::io, "cannot give " + from + " the name " + to + " as well: " + std::strerror(errno) +
+                                       "; snapshots need a file system with hard links, in all of a store's folder");
+    }
+    throw system_error("give another name to", from, errno);
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+    if (rename(from.c_str(), to.c_str()) != 0) throw system_error("rename", from, errno);
 }
 
 void sync_folder(const std::string& folder) {

@@ -27,6 +27,8 @@ class File {
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::uint64_t bytes() const;
     [[nodiscard]] std::uint64_t allocated_bytes() const;  // of the disk; fewer than bytes() where there are holes
+    [[nodiscard]] std::uint64_t names() const;            // hard links
+    void sync() const;                                    // makes what was written durable
 
   private:
     int descriptor_ = -1;
@@ -38,12 +40,16 @@ class File {
 [[nodiscard]] File open_file(const std::string& path, bool create, bool read_only, bool* direct = nullptr);
 // Reserves the blocks now, so that a run cannot meet a full disk. Throws Error(no_space) naming what is missing.
 void reserve(const File& file, std::uint64_t bytes);
-// Gives a range back to the file system, which then reads as zeros; the file keeps its length. Throws Error.
-void punch_hole(const File& file, std::uint64_t offset, std::uint64_t bytes);
+// Makes the file this long without room for what is new, which reads as zeros. Throws Error.
+void extend(const File& file, std::uint64_t bytes);
 // Reserves what is a hole in the file, where the file system can. Throws Error(no_space) naming what is missing.
 void fill_holes(const File& file);
 // Writes this process's id into the file and holds an exclusive lock on it until it is closed. Throws Error(locked).
 [[nodiscard]] File lock_file(const std::string& path);
+// Gives a file another name as well; `to` must not exist. Throws Error.
+void link_file(const std::string& from, const std::string& to);
+// Gives a file or a folder another name, in the place of what had it. Throws Error.
+void rename_file(const std::string& from, const std::string& to);
 // Makes the names in a folder durable.
 void sync_folder(const std::string& folder);
 [[nodiscard]] Error system_error(const std::string& action, const std::string& path, int error_number);

@@ -43,4 +43,30 @@ void transfer_now(IoRequest& request) {
     }
 }
 
+namespace {
+
+void transfer(const File& file, IoRequest::Operation operation, void* data, std::uint64_t bytes, std::uint64_t offset) {
+    IoRequest request;
+    request.operation = operation;
+    request.file = file.descriptor();
+    request.offset = offset;
+    request.add_part(data, bytes);
+    transfer_now(request);
+    if (request.error != 0) {
+        const bool reading = operation == IoRequest::Operation::read;
+        throw system_error(reading ? "read" : "write", file.path() + " at offset " + std::to_string(offset),
+                           request.error);
+    }
+}
+
+}  // namespace
+
+void read_now(const File& file, void* data, std::uint64_t bytes, std::uint64_t offset) {
+    transfer(file, IoRequest::Operation::read, data, bytes, offset);
+}
+
+void write_now(const File& file, void* data, std::uint64_t bytes, std::uint64_t offset) {
+    transfer(file, IoRequest::Operation::write, data, bytes, offset);
+}
+
 }  // namespace luwu::store

@@ -8,6 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "store/files.h"
+
 namespace luwu::store {
 
 // One read or write of up to two memory parts at one file offset. It stays alive and in place until it is completed.
@@ -47,5 +49,8 @@ class IoEngine {
 
 // Does one request to its end in the calling thread; request.error tells how it ended.
 void transfer_now(IoRequest& request);
+// A whole range, in the calling thread. They throw Error.
+void read_now(const File& file, void* data, std::uint64_t bytes, std::uint64_t offset);
+void write_now(const File& file, void* data, std::uint64_t bytes, std::uint64_t offset);
 
 }  // namespace luwu::store

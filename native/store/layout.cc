@@ -18,7 +18,8 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
         if (copy != kernels::Dtype::float32) plane_codes_[dtype].push_back(shape_.optimizer->master(copy));
         for (const kernels::StateCode code : shape_.optimizer->codes) plane_codes_[dtype].push_back(code);
     }
-    file_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
+    version_bytes_.assign(stripes, kPage);  // page 0 of each file identifies it
+    frozen_bytes_.assign(stripes, kPage);
     std::uint32_t next_stripe = 0;
     for (std::uint32_t block = 0; block < shape_.blocks.size(); ++block) {
         const BlockShape& spec = shape_.blocks[block];
@@ -41,8 +42,9 @@ Layout::Layout(StoreShape shape, std::uint32_t stripes) : shape_(std::move(shape
             for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
                 place.plane_bytes[plane] = kernels::plane_bytes(codes[plane], place.elements);
             }
-            place.offset = file_bytes_[next_stripe];
-            file_bytes_[next_stripe] += place.record_bytes() * (spec.trainable ? 2 : 1);
+            std::uint64_t& end = (spec.trainable ? version_bytes_ : frozen_bytes_)[next_stripe];
+            place.offset = end;
+            end += place.record_bytes();
             next_stripe = (next_stripe + 1) % stripes;
             chunks_.push_back(place);
         }

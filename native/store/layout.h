@@ -15,6 +15,8 @@ namespace luwu::store {
 inline constexpr std::uint64_t kPage = 4096;  // alignment of every file offset, memory address and length (O_DIRECT)
 inline constexpr std::uint64_t kChunkStep = 2048;  // chunk sizes are multiples of this, so 2-byte planes fill pages
 
+inline constexpr std::uint32_t kVersions = 2;  // that a stripe has of its trainable chunks
+
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
 // One block as the store sees it: a flat run of elements of one dtype, trainable as a whole or frozen as a whole.
@@ -36,7 +38,8 @@ struct StoreShape {
     std::vector<BlockShape> blocks;
 };
 
-// One chunk on disk: [parameters | header page | states], twice when trainable (version count & 1 selects).
+// One chunk on disk: [parameters | header page | states], in both versions' files when trainable, else in the frozen
+// one.
 struct ChunkPlace {
     std::uint32_t block = 0;
     std::uint32_t chunk = 0;  // within the block
@@ -47,7 +50,7 @@ struct ChunkPlace {
     std::uint64_t parameter_bytes = 0;                        // of the parameter plane, padded to pages
     std::uint32_t state_planes = 0;                           // 0 when frozen
     std::array<std::uint64_t, kMaximumPlanes> plane_bytes{};  // of each state plane, without padding
-    std::uint64_t offset = 0;                                 // of version 0 in the stripe's file
+    std::uint64_t offset = 0;                                 // in its file of the stripe
 
     // Header page and state planes, each padded to pages: one contiguous run on disk and in memory.
     [[nodiscard]] std::uint64_t plane_offset(std::uint32_t plane) const {
@@ -57,9 +60,6 @@ struct ChunkPlace {
     }
     [[nodiscard]] std::uint64_t state_bytes() const { return plane_offset(state_planes); }
     [[nodiscard]] std::uint64_t record_bytes() const { return parameter_bytes + state_bytes(); }
-    [[nodiscard]] std::uint64_t record_offset(std::uint64_t count) const {
-        return offset + (trainable ? (count & 1U) * record_bytes() : 0);
-    }
 };
 
 class Layout {
@@ -69,8 +69,13 @@ class Layout {
     Layout(StoreShape shape, std::uint32_t stripes);
 
     [[nodiscard]] const StoreShape& shape() const { return shape_; }
-    [[nodiscard]] std::uint32_t stripes() const { return static_cast<std::uint32_t>(file_bytes_.size()); }
-    [[nodiscard]] std::uint64_t file_bytes(std::uint32_t stripe) const { return file_bytes_[stripe]; }
+    [[nodiscard]] std::uint32_t stripes() const { return static_cast<std::uint32_t>(version_bytes_.size()); }
+    // Of the files of a stripe: one version of its trainable chunks, its frozen chunks, and all of them together.
+    [[nodiscard]] std::uint64_t version_bytes(std::uint32_t stripe) const { return version_bytes_[stripe]; }
+    [[nodiscard]] std::uint64_t frozen_bytes(std::uint32_t stripe) const { return frozen_bytes_[stripe]; }
+    [[nodiscard]] std::uint64_t file_bytes(std::uint32_t stripe) const {
+        return kVersions * version_bytes_[stripe] + frozen_bytes_[stripe];
+    }
     [[nodiscard]] std::uint32_t block_count() const { return static_cast<std::uint32_t>(shape_.blocks.size()); }
     [[nodiscard]] std::span<const ChunkPlace> chunks() const { return chunks_; }
     [[nodiscard]] std::span<const ChunkPlace> chunks_of(std::uint32_t block) const;
@@ -96,8 +101,9 @@ class Layout {
     std::array<std::vector<kernels::StateCode>, kernels::kDtypes> plane_codes_;  // by dtype
     bool scales_loss_ = false;
     std::vector<ChunkPlace> chunks_;
-    std::vector<std::uint32_t> first_chunk_;  // block_count + 1 entries
-    std::vector<std::uint64_t> file_bytes_;
+    std::vector<std::uint32_t> first_chunk_;    // block_count + 1 entries
+    std::vector<std::uint64_t> version_bytes_;  // by stripe, as frozen_bytes_
+    std::vector<std::uint64_t> frozen_bytes_;
 };
 
 }  // namespace luwu::store

@@ -10,9 +10,9 @@ namespace luwu::store {
 
 namespace {
 
-void read(const ChunkStore& store, const ChunkPlace& place, IoRequest request) {
+void read(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count, IoRequest request) {
     transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place);
+    if (request.error != 0) throw store.failed(request, place, count);
 }
 
 std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
@@ -45,8 +45,8 @@ ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool 
     const std::uint64_t bytes = place.elements * store.layout().parameter_size(place.block);
     const AlignedBuffer record(place.record_bytes());
     std::byte* states = record.data() + place.parameter_bytes;
-    read(store, place, store.read_parameters(place, count, record.data(), states));
-    if (with_states && place.state_planes > 0) read(store, place, store.read_states(place, count, states));
+    read(store, place, count, store.read_parameters(place, count, record.data(), states));
+    if (with_states && place.state_planes > 0) read(store, place, count, store.read_states(place, count, states));
 
     ChunkHeader header;
     std::memcpy(&header, states, sizeof header);

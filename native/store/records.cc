@@ -11,15 +11,17 @@ namespace {
 
 struct CommitHeader {
     std::array<char, 8> magic{'L', 'U', 'W', 'U', 'C', 'M', 'I', 'T'};
-    std::uint32_t version = kFormatVersion;
+    std::uint32_t format = kFormatVersion;
     std::uint32_t blocks = 0;
     std::uint64_t sequence = 0;
     std::uint64_t step = 0;
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;
     Uuid uuid{};
+    std::uint32_t version = 0;
+    std::uint32_t reserved = 0;
 };
-static_assert(sizeof(CommitHeader) == 64);
+static_assert(sizeof(CommitHeader) == 72);
 
 // Between the counts and the checksum, in stores whose losses are scaled. All zeros: no step has been made.
 struct CommitScale {
@@ -43,6 +45,16 @@ std::uint64_t commit_payload_bytes(const Layout& layout) {
 
 }  // namespace
 
+Error other_format(const std::string& path, std::uint64_t offset, std::uint32_t format) {
+    const bool older = format < kFormatVersion;
+    return {ErrorKind::format,
+            path + " at offset " + std::to_string(offset) + " has store format " + std::to_string(format) +
+                "; this LuWu reads format " + std::to_string(kFormatVersion) + ": " +
+                (older ? "export it with the LuWu that wrote it (luwu export --dcp keeps optimizer states), and import "
+                         "that into a new store"
+                       : "use the newer LuWu that wrote it")};
+}
+
 void seal(FileHeader& header) { header.crc = crc_of(header); }
 void seal(ChunkHeader& header) { header.crc = crc_of(header); }
 bool valid(const FileHeader& header) { return header.magic == FileHeader{}.magic && header.crc == crc_of(header); }
@@ -61,6 +73,7 @@ void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid&
     header.attempts = record.attempts;
     header.rolled_back = record.rolled_back;
     header.uuid = uuid;
+    header.version = record.version;
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, record.counts.data(), record.counts.size() * sizeof(std::uint64_t));
     if (layout.scales_loss() && record.loss_scale) {
@@ -80,9 +93,9 @@ DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, c
     CommitHeader header;
     std::memcpy(&header, slot.data(), sizeof header);
     if (header.magic != CommitHeader{}.magic) return decoded;
-    decoded.version = header.version;
-    if (header.version > kFormatVersion) {
-        decoded.state = DecodedCommit::State::newer_format;
+    decoded.format = header.format;
+    if (header.format != kFormatVersion) {
+        decoded.state = DecodedCommit::State::other_format;
         return decoded;
     }
     if (header.blocks != blocks) return decoded;
@@ -90,8 +103,9 @@ DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, c
     std::uint32_t crc = 0;
     std::memcpy(&crc, slot.data() + payload, sizeof crc);
     if (crc != kernels::crc32c(0, slot.data(), payload)) return decoded;
+    if (header.version >= kVersions) return decoded;
     decoded.state = header.uuid == uuid ? DecodedCommit::State::valid : DecodedCommit::State::other_store;
-    decoded.record = {header.sequence, header.step, header.attempts, header.rolled_back, {}, {}};
+    decoded.record = {header.sequence, header.step, header.attempts, header.rolled_back, header.version, {}, {}};
     decoded.record.counts.resize(blocks);
     std::memcpy(decoded.record.counts.data(), slot.data() + sizeof header, blocks * sizeof(std::uint64_t));
     if (layout.scales_loss()) {

@@ -6,16 +6,18 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "store/error.h"
 #include "store/layout.h"
 
 namespace luwu::store {
 
-inline constexpr std::uint32_t kFormatVersion = 1;
+inline constexpr std::uint32_t kFormatVersion = 2;
 using Uuid = std::array<std::uint8_t, 16>;
 
-// Page 0 of every stripe's file.
+// Page 0 of every file of chunks.
 struct FileHeader {
     std::array<char, 8> magic{'L', 'U', 'W', 'U', 'D', 'A', 'T', 'A'};
     std::uint32_t version = kFormatVersion;
@@ -26,9 +28,11 @@ struct FileHeader {
     std::uint64_t file_bytes = 0;
     Uuid uuid{};
     std::uint32_t optimizer = 0;  // its number: 0 is AdamW
-    std::uint32_t crc = 0;        // CRC32C of everything before
+    std::uint32_t frozen = 0;     // 1: the stripe's frozen chunks, 0: a version of the others
+    std::uint32_t reserved = 0;
+    std::uint32_t crc = 0;  // CRC32C of everything before
 };
-static_assert(sizeof(FileHeader) == 64);
+static_assert(sizeof(FileHeader) == 72);
 
 // The page between a chunk's parameters and its states.
 struct ChunkHeader {
@@ -63,9 +67,13 @@ struct CommitRecord {
     std::uint64_t step = 0;      // committed optimizer steps
     std::uint64_t attempts = 0;  // steps begun and ended, rolled-back ones included
     std::uint64_t rolled_back = 0;
-    std::vector<std::uint64_t> counts;    // updates per block; its lowest bit selects the chunks' version
+    std::uint32_t version = 0;            // whose files hold the trainable chunks of this commit
+    std::vector<std::uint64_t> counts;    // updates per block
     std::optional<LossScale> loss_scale;  // of the committed step, where the store has it: in Layout::scales_loss()
 };
+
+// The error for a file or a record of another format than kFormatVersion.
+[[nodiscard]] Error other_format(const std::string& path, std::uint64_t offset, std::uint32_t format);
 
 // Seals: sets the crc. Valid: magic and crc are right.
 void seal(FileHeader& header);
@@ -78,8 +86,8 @@ void seal(ChunkHeader& header);
 void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid& uuid, std::span<std::byte> slot);
 
 struct DecodedCommit {
-    enum class State : std::uint8_t { empty, valid, damaged, newer_format, other_store } state = State::empty;
-    std::uint32_t version = 0;
+    enum class State : std::uint8_t { empty, valid, damaged, other_format, other_store } state = State::empty;
+    std::uint32_t format = 0;
     CommitRecord record;
 };
 [[nodiscard]] DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, const Layout& layout);

@@ -52,7 +52,7 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
     std::memcpy(states, &header, sizeof header);
     IoRequest request = store.write_record(place, count, record.data(), states);
     transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place);
+    if (request.error != 0) throw store.failed(request, place, count);
 }
 
 }  // namespace luwu::store

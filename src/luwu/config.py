@@ -196,6 +196,10 @@ class RunSettings(Group):
     """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
+    snapshot_every: Annotated[int, Field(ge=0)] = 0
+    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    snapshot_keep: Annotated[int, Field(ge=0)] = 2
+    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
     stores: Annotated[tuple[AbsolutePath, ...], FIXED] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 

@@ -46,28 +46,27 @@ def train_on(run: Path, **settings: object) -> Session:
 
 
 def test_a_bit_flipped_in_a_chunk_names_file_and_offset(run: Path) -> None:
-    chunks = run / "store/chunks.luwu"
+    chunks = run / "store/version-0.luwu"  # step 2's
     data = bytearray(chunks.read_bytes())
-    offset = 4096 + 10  # page 0, then places 0 and 1 of the root's only chunk, whose parameters come first
-    for place in (0, 1):
-        data[offset + place * 4 * 4096] ^= 4
+    data[4096 + 10] ^= 4  # page 0, then the root's only chunk, whose parameters come first
     chunks.write_bytes(data)
-    with pytest.raises(StoreCorruptError, match=r"chunks\.luwu at offset \d+ \(block '<root>', chunk 0, plane 0\)"):
+    with pytest.raises(StoreCorruptError, match=r"version-0\.luwu at offset \d+ \(block '<root>', chunk 0, plane 0\)"):
         train_on(run)
 
 
 def test_a_truncated_store(run: Path) -> None:
-    chunks = run / "store/chunks.luwu"
+    chunks = run / "store/version-1.luwu"
     size = chunks.stat().st_size
     with chunks.open("r+b") as file:
         file.truncate(size - 4096)
-    with pytest.raises(StoreCorruptError, match=rf"chunks\.luwu is truncated at offset {size - 4096}: expected {size}"):
+    said = rf"version-1\.luwu is truncated at offset {size - 4096}: expected {size}"
+    with pytest.raises(StoreCorruptError, match=said):
         train_on(run)
 
 
 def test_a_newer_format_is_not_guessed_at(run: Path) -> None:
-    overwrite(run / "store/chunks.luwu", 8, (7).to_bytes(4, "little"))
-    with pytest.raises(StoreFormatError, match=r"chunks\.luwu at offset 0 has store format 7.*newer LuWu"):
+    overwrite(run / "store/version-0.luwu", 8, (7).to_bytes(4, "little"))
+    with pytest.raises(StoreFormatError, match=r"version-0\.luwu at offset 0 has store format 7.*newer LuWu"):
         train_on(run)
 
 
@@ -107,7 +106,7 @@ def test_a_missing_stripe(tmp_path: Path) -> None:
             tmp_path / "run", stores=folders[::-1] if (folders[1] / "manifest.json").exists() else _swapped(folders)
         )
     shutil.rmtree(folders[1])
-    with pytest.raises(StoreCorruptError, match=r"b/chunks\.luwu is missing"):
+    with pytest.raises(StoreCorruptError, match=r"b/version-0\.luwu is missing"):
         train_on(tmp_path / "run", stores=folders)
 
 

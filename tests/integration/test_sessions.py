@@ -69,7 +69,7 @@ def test_a_store_striped_over_folders_holds_the_same(tmp_path: Path) -> None:
         if name == "one":
             expected = blocks
     assert equal(expected, blocks)
-    assert all((tmp_path / folder / "chunks.luwu").stat().st_size > 4096 for folder in "bcd")
+    assert all((tmp_path / folder / "version-1.luwu").stat().st_size > 4096 for folder in "bcd")
     with pytest.raises(LuwuError, match="striped over 3 folders"):
         with luwu.open(tmp_path / "three", stores=[tmp_path / "b"], memory=MEMORY) as session:
             session.attach(manifest)
@@ -105,7 +105,7 @@ def test_a_budget_below_the_minimum_names_the_minimum_and_that_works(tmp_path: P
     with pytest.raises(MemoryBudgetError, match="needs at least") as caught:
         with luwu.open(tmp_path, memory="4KiB") as session:
             session.attach(small_manifest(blocks=30))
-    assert not (tmp_path / "store/chunks.luwu").exists()
+    assert not (tmp_path / "store/version-0.luwu").exists()
     minimum = str(caught.value).split("at least ")[1].split(" MiB")[0]
     with luwu.open(tmp_path, memory=f"{float(minimum) + 0.1}MiB") as session:
         assert NumpyWorker(session, small_manifest(blocks=30)).step()

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "pipeline/pipeline.h"
+#include "pipeline/snapshot_keeper.h"
 #include "store/aligned_buffer.h"
 #include "store/chunk_store.h"
 #include "store/reader.h"
@@ -85,7 +86,8 @@ class Rig {
     Rig(const std::vector<std::string>& folders, const Dtypes& dtypes, std::uint32_t workers,
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
-        bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2)
+        bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2,
+        pipeline::SnapshotSettings snapshots = {})
         : layout_(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
@@ -97,6 +99,11 @@ class Rig {
         settings.optimizer_threads = threads;
         settings.make_engine = std::move(make_engine);
         settings.prepares = prepares;
+        if (snapshots.every > 0) {
+            keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, snapshots);
+            settings.on_writing = [this] { keeper_->writing(); };
+            settings.on_commit = [this] { keeper_->committed(); };
+        }
         workers_ = workers;
         pipeline_ = std::make_unique<pipeline::Pipeline>(store_, settings);
     }
@@ -121,6 +128,9 @@ class Rig {
     std::optional<store::LossScale> loss_scale;
     pipeline::Pipeline& pipeline() const { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
+    store::ChunkStore& store() { return store_; }
+    // What became of the snapshots that were due.
+    [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const { return keeper_->stats(); }
     const std::byte* window() const { return window_.data(); }
 
     std::int64_t pull(std::uint32_t worker, std::uint32_t block) {
@@ -207,6 +217,7 @@ class Rig {
     std::atomic<double> squares_{pipeline::kNoSquares};
     std::mutex mutex_;
     std::deque<std::vector<std::byte>> gradients_;
+    std::unique_ptr<pipeline::SnapshotKeeper> keeper_;
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 

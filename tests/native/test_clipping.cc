@@ -253,7 +253,7 @@ TEST_CASE("gradients that do not fit in memory wait on the disk and come back") 
     const std::uint64_t written = rig.pipeline().stats().bytes_written - before.bytes_written;
     CHECK(written > records + gradients / 2);  // some may have found room in memory
     CHECK(written <= records + gradients);
-    CHECK(std::filesystem::exists(scratch.folder() + "/chunks.luwu"));
+    CHECK(std::filesystem::exists(scratch.folder() + "/version-0.luwu"));
     CHECK_FALSE(std::filesystem::exists(scratch.folder() + "/scratch.luwu"));  // it has no name
 }
 

@@ -356,17 +356,36 @@ TEST_CASE("a flipped bit is found before it is used, and named with file and off
             rig.initialise();
             CHECK(rig.run_all(1) == 1);
             const auto& place = rig.layout().chunks_of(3)[1];
-            offset = place.record_offset(1) + (in_states ? place.parameter_bytes + store::kPage : 0) + 100;
+            offset = place.offset + (in_states ? place.parameter_bytes + store::kPage : 0) + 100;
         }
-        flip_byte(folders[0] + "/chunks.luwu", offset);
+        flip_byte(folders[0] + "/version-1.luwu", offset);
         Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::open);
         CHECK(rig.run_all(2) == -1);
         REQUIRE(rig.pipeline().failure().has_value());
         CHECK(rig.pipeline().failure()->kind() == ErrorKind::corrupt);
         const std::string text = rig.pipeline().failure()->what();
-        CHECK(text.find("chunks.luwu at offset " + std::to_string(offset - 100)) != std::string::npos);
+        CHECK(text.find("version-1.luwu at offset " + std::to_string(offset - 100)) != std::string::npos);
         CHECK_THROWS_AS((void)test::stored_contents(folders, kLow), Error);
     }
+}
+
+TEST_CASE("a step that leaves a trainable block out is refused, and rolled back if that is wanted") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        Rig rig(folders, kLow, 1, kPlenty, store::OpenMode::create);
+        rig.initialise();
+        for (const bool roll_back : {true, false}) {
+            rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {});
+            std::promise<pipeline::Outcome> ended;
+            rig.pipeline().commit(0, roll_back, [&](pipeline::Outcome outcome) { ended.set_value(outcome); });
+            CHECK(ended.get_future().get().ok == roll_back);
+        }
+        REQUIRE(rig.pipeline().failure().has_value());
+        const std::string text = rig.pipeline().failure()->what();
+        CHECK(text.find("block 'root' was pushed by no worker; every worker must push") != std::string::npos);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kLow), test::expected_contents(kLow, 1, 0)));
 }
 
 TEST_CASE("a store without values says so to whoever reads it or pushes to it") {

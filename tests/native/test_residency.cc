@@ -24,17 +24,17 @@ std::vector<bool> first_held(std::uint32_t blocks) {
 
 }  // namespace
 
-TEST_CASE("chunks are equal, aligned, disjoint and cover every block in both versions") {
+TEST_CASE("chunks are equal, aligned, disjoint and cover every block of a version") {
     const auto layout = layout_of(5, 30001, kernels::Dtype::bfloat16);
     std::uint64_t end = store::kPage;
     for (const auto& place : layout.chunks()) {
         CHECK(place.offset == end);
-        end += 2 * place.record_bytes();
-        CHECK(place.record_offset(3) == place.offset + place.record_bytes());
-        CHECK(place.record_offset(4) == place.offset);
+        end += place.record_bytes();
         CHECK(place.first_element % store::kChunkStep == 0);
     }
-    CHECK(end == layout.file_bytes(0));
+    CHECK(end == layout.version_bytes(0));
+    CHECK(layout.frozen_bytes(0) == store::kPage);
+    CHECK(layout.file_bytes(0) == 2 * end + store::kPage);
     std::uint64_t elements = 0;
     for (const auto& place : layout.chunks_of(2)) elements += place.elements;
     CHECK(elements == 30001);
@@ -50,7 +50,8 @@ TEST_CASE("stripes take turns, frozen chunks have one version and no states") {
     CHECK(stripes == std::vector<std::uint32_t>{0, 1, 0, 1, 0});
     const auto& frozen = layout.chunks_of(1)[0];
     CHECK(frozen.state_bytes() == store::kPage);
-    CHECK(frozen.record_offset(1) == frozen.record_offset(0));
+    CHECK(frozen.offset == store::kPage);
+    CHECK(layout.frozen_bytes(1) == store::kPage + frozen.record_bytes());
 }
 
 TEST_CASE("with clipping the same memory holds gradients before states, at any budget") {

@@ -113,7 +113,7 @@ TEST_CASE("creation that ended early is done again, a committed store is never o
     {
         const ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
     }
-    std::filesystem::remove(folders[0] + "/chunks.luwu");
+    std::filesystem::remove(folders[0] + "/version-0.luwu");
     {
         ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
         commit_step(store, 0);
@@ -122,7 +122,7 @@ TEST_CASE("creation that ended early is done again, a committed store is never o
     std::filesystem::remove(folders[0] + "/commit.luwu");
     CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "nothing was changed") ==
           ErrorKind::corrupt);
-    CHECK(std::filesystem::exists(folders[0] + "/chunks.luwu"));
+    CHECK(std::filesystem::exists(folders[0] + "/version-0.luwu"));
 }
 
 TEST_CASE("one store is open once, and a reader may look on") {
@@ -142,20 +142,31 @@ TEST_CASE("files that are not what they should be are named with their offset") 
         ChunkStore store(folders, kLayout, kUuid, OpenMode::create);
         commit_step(store, 0);
     }
-    const std::string path = folders[0] + "/chunks.luwu";
+    const std::string path = folders[0] + "/version-0.luwu";
     const auto reopen = [&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); };
     SUBCASE("truncated") {
-        std::filesystem::resize_file(path, kLayout.file_bytes(0) / 2);
-        CHECK(kind_of(reopen, "truncated at offset " + std::to_string(kLayout.file_bytes(0) / 2)) ==
+        std::filesystem::resize_file(path, kLayout.version_bytes(0) / 2);
+        CHECK(kind_of(reopen, "truncated at offset " + std::to_string(kLayout.version_bytes(0) / 2)) ==
               ErrorKind::corrupt);
     }
     SUBCASE("a damaged header") {
         overwrite(path, 20, "x");
-        CHECK(kind_of(reopen, "chunks.luwu at offset 0") == ErrorKind::corrupt);
+        CHECK(kind_of(reopen, "version-0.luwu at offset 0") == ErrorKind::corrupt);
     }
     SUBCASE("a newer data format") {
         overwrite(path, 8, "\x09");
-        CHECK(kind_of(reopen, "chunks.luwu at offset 0 has store format 9") == ErrorKind::format);
+        CHECK(kind_of(reopen, "version-0.luwu at offset 0 has store format 9") == ErrorKind::format);
+    }
+    SUBCASE("an older data format") {
+        overwrite(path, 8, "\x01");
+        CHECK(kind_of(reopen, "has store format 1; this LuWu reads format 2: export it with the LuWu that wrote it") ==
+              ErrorKind::format);
+    }
+    SUBCASE("a store of format 1") {
+        std::filesystem::remove(folders[0] + "/version-1.luwu");
+        std::filesystem::remove(folders[0] + "/frozen.luwu");
+        std::filesystem::rename(path, folders[0] + "/chunks.luwu");
+        CHECK(kind_of(reopen, "chunks.luwu at offset 0 has store format 1") == ErrorKind::format);
     }
     SUBCASE("a newer commit format") {
         overwrite(folders[0] + "/commit.luwu", store::commit_slot_bytes(kLayout) + 8, "\x07");
@@ -167,7 +178,16 @@ TEST_CASE("files that are not what they should be are named with their offset") 
     }
     SUBCASE("a missing file") {
         std::filesystem::remove(path);
-        CHECK(kind_of(reopen, "is missing") == ErrorKind::corrupt);
+        CHECK(kind_of(reopen, "version-0.luwu is missing") == ErrorKind::corrupt);
+    }
+    SUBCASE("missing frozen chunks") {
+        std::filesystem::remove(folders[0] + "/frozen.luwu");
+        CHECK(kind_of(reopen, "frozen.luwu is missing") == ErrorKind::corrupt);
+    }
+    SUBCASE("frozen chunks in the place of a version") {
+        std::filesystem::remove(path);
+        std::filesystem::copy(folders[0] + "/frozen.luwu", path);
+        CHECK(kind_of(reopen, "version-0.luwu at offset 0 describes another layout") == ErrorKind::corrupt);
     }
 }
 
@@ -181,7 +201,7 @@ TEST_CASE("a store that does not fit is refused before anything is kept") {
     const store::Layout layout(huge, 1);
     CHECK(kind_of([&] { ChunkStore(folders, layout, kUuid, OpenMode::create); }, "free some space") ==
           ErrorKind::no_space);
-    CHECK_FALSE(std::filesystem::exists(folders[0] + "/chunks.luwu"));
+    CHECK_FALSE(std::filesystem::exists(folders[0] + "/version-0.luwu"));
     CHECK_FALSE(std::filesystem::exists(folders[0] + "/commit.luwu"));
 }
 

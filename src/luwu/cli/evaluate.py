@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from luwu.cli.generate import Device, Memory, Source, check_device
+from luwu.cli.generate import Device, Memory, Snapshot, Source, check_device
 
 if TYPE_CHECKING:
     from luwu.data.tokenizer import Tokens
@@ -28,6 +28,7 @@ def evaluate(
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="sequences of a pass; default: as memory allows")] = None,
     seq: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence; default: the run's, or 1024")] = None,
+    snapshot: Snapshot = None,
     memory: Memory = None,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one line of JSON instead")] = False,
@@ -35,7 +36,8 @@ def evaluate(
     """Measure loss, bits per byte and perplexity, streaming the model through memory block by block.
 
     A pass takes many sequences, a few at a time inside each block, so that each block is pulled once for all of them.
-    Nothing else may have the store open; `luwu train --eval-every` measures while it trains.
+    Nothing else may have the store open, unless `--snapshot` names one of its snapshots; `luwu train --eval-every`
+    measures while it trains.
 
     Exit status: 0 measured, 1 the store is in use or damaged, 2 settings that cannot work.
     """
@@ -46,7 +48,7 @@ def evaluate(
     from luwu.launch.scoring import rows_inside, score
 
     check_device(device)
-    readable = find_readable(source)
+    readable = find_readable(source, snapshot)
     seq = seq or readable.seq
     if data is None and isinstance(readable, ReadableRun):
         windows = windows or readable.settings.data.validation_windows

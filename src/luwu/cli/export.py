@@ -11,6 +11,7 @@ import typer
 def export(
     target: Annotated[Path, typer.Argument(help="folder to write to: new, empty, or with part of this export")],
     store: Annotated[list[Path], typer.Option("--store", help="folders of the store, in their order; or a run folder")],
+    snapshot: Annotated[int | None, typer.Option(help="export the store's snapshot of this step instead")] = None,
     dcp: Annotated[
         bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with optimizer states, for FSDP2")
     ] = False,
@@ -28,8 +29,9 @@ def export(
 ) -> None:
     """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
 
-    The store must not be open in a server. What it reads is checked against the store's checksums; what it writes is
-    complete or not there. The same command again keeps the files that are finished.
+    The store must not be open in a server; a snapshot may be exported at any time. What it reads is checked against the
+    store's checksums; what it writes is complete or not there. The same command again keeps the files that are
+    finished.
 
     With `--dcp` the values are float32, and the optimizer's settings, which a store does not have, are the defaults of
     torch's class where no option names another: what loads the checkpoint takes them over.
@@ -40,8 +42,9 @@ def export(
     from luwu.config import parse_size
     from luwu.errors import ConfigError
     from luwu.store.exporting import export_safetensors
+    from luwu.store.snapshots import snapshot_folders
 
-    folders = store_folders(store)
+    folders = snapshot_folders(store_folders(store), snapshot)
     settings = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps}
     given = {name: value for name, value in settings.items() if value is not None}
     if dcp:

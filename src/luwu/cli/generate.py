@@ -16,6 +16,9 @@ Source = Annotated[
 ]
 Memory = Annotated[str | None, typer.Option(help="for blocks of the store, such as 2GiB; default: the run's, or 8GiB")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: the run's, or cpu")]
+Snapshot = Annotated[
+    int | None, typer.Option(min=0, help="read the store's snapshot of this step, also while it is trained on")
+]
 
 
 def generate(
@@ -29,12 +32,14 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token")] = 0.9,
     top_k: Annotated[int | None, typer.Option(min=1, help="choose among so many of the likeliest tokens")] = None,
     seed: Annotated[int, typer.Option(min=0, help="the same seed writes the same text")] = 0,
+    snapshot: Snapshot = None,
     memory: Memory = None,
     device: Device = None,
 ) -> None:
     """Write text, streaming the model through memory block by block, with a small cache of keys and values.
 
-    One text appears as it is written, several at the end. Nothing else may have the store open.
+    One text appears as it is written, several at the end. Nothing else may have the store open; with
+    `--snapshot` it may.
 
     Exit status: 0 written, 1 the store is in use or damaged, 2 settings that cannot work.
     """
@@ -47,7 +52,7 @@ def generate(
     check_device(device)
     text = read_prompt(prompt, prompt_file)
     sampling = Sampling(temperature, top_k, seed)
-    readable = find_readable(source)
+    readable = find_readable(source, snapshot)
     tokens = default_prompt(readable) if text is None else readable.prompt_tokens(text)
     beginning = printable(readable.tokenizer.decode(tokens) if text is None else text)
     with readable.open(memory=memory, device=device) as model:

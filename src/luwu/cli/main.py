@@ -16,6 +16,7 @@ from luwu.cli.importing import import_model
 from luwu.cli.plan import plan
 from luwu.cli.server import server
 from luwu.cli.simulate import simulate
+from luwu.cli.snapshot import app as snapshot
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.tokenizer import tokenizer
@@ -71,6 +72,7 @@ app.command("eval")(evaluate)
 app.command("import")(import_model)
 app.command()(export)
 app.add_typer(store, name="store")
+app.add_typer(snapshot, name="snapshot")
 app.command()(health)
 app.command()(doctor)
 app.command()(plan)

@@ -15,22 +15,26 @@ EXIT_DAMAGED = 1
 Folders = Annotated[
     list[Path], typer.Argument(help="the folders of the store, in the order of --store; or a run folder")
 ]
+Snapshot = Annotated[int | None, typer.Option(help="read the store's snapshot of this step instead")]
 
 app = typer.Typer(no_args_is_help=True, help="Look after a store.")
 
 
 @app.command()
 def info(
-    folders: Folders, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False
+    folders: Folders,
+    snapshot: Snapshot = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
     """Say what a store holds; also while it is trained on."""
     import json
     from dataclasses import asdict
 
     from luwu.cli.progress import store_folders
+    from luwu.store.snapshots import snapshot_folders
     from luwu.store.upkeep import info as look
 
-    found = look(store_folders(folders))
+    found = look(snapshot_folders(store_folders(folders), snapshot))
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=1, default=str))
         return
@@ -38,16 +42,17 @@ def info(
 
 
 @app.command()
-def verify(folders: Folders) -> None:
+def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     """Read all that the committed step consists of and compare every checksum.
 
     Exit status: 0 everything is right, 1 something is damaged; the first damage is named and all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
+    from luwu.store.snapshots import snapshot_folders
     from luwu.store.upkeep import verify as read_all
 
     with progress_bar("verify") as progress:
-        report = read_all(store_folders(folders), progress)
+        report = read_all(snapshot_folders(store_folders(folders), snapshot), progress)
     rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
     read = f"step {report.step}: {report.nbytes / 1e9:.3f} GB in {report.chunks} chunks, {rate:.0f} MB/s"
     if report.damaged == 0:
@@ -87,6 +92,7 @@ def print_info(found: StoreInfo) -> None:
         "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
         "loss scale": "" if found.loss_scale is None else f"{found.loss_scale:g}",
         "divided into": f"{found.blocks} blocks, {found.chunks} chunks",
+        "snapshots": ", ".join(f"step {step}" for step in found.snapshots),
         "uuid": found.uuid,
     }
     for name, value in rows.items():

@@ -54,6 +54,8 @@ def train(
     workers: Annotated[int | None, setting("run", "workers")] = None,
     store: Annotated[list[Path] | None, setting("run", "stores", "--store")] = None,
     memory: Annotated[str | None, setting("run", "memory")] = None,
+    snapshot_every: Annotated[int | None, setting("run", "snapshot_every", "--snapshot-every")] = None,
+    snapshot_keep: Annotated[int | None, setting("run", "snapshot_keep", "--snapshot-keep")] = None,
     dtype: Annotated[str | None, setting("run", "dtype")] = None,
     block_dtype: Annotated[list[str] | None, setting("run", "block_dtypes", "--block-dtype")] = None,
     device: Annotated[str | None, setting("run", "device")] = None,
@@ -71,8 +73,8 @@ def train(
     Without arguments a small GPT learns Python from the standard library's source in a few minutes. The same command
     again goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
 
-    With `--server` all workers of that server start here, and memory and stores are the server's own. For workers on
-    several machines start a script that calls `luwu.connect` under torchrun.
+    With `--server` all workers of that server start here; memory, stores and snapshots are the server's own. For
+    workers on several machines start a script that calls `luwu.connect` under torchrun.
     """
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca))
     flags: dict[str, dict[str, Any]] = {
@@ -93,6 +95,8 @@ def train(
             "workers": workers,
             "stores": tuple(store) if store else None,
             "memory": memory,
+            "snapshot_every": snapshot_every,
+            "snapshot_keep": snapshot_keep,
             "dtype": dtype,
             "block_dtypes": parse_block_dtypes(block_dtype) if block_dtype else None,
             "device": device,

@@ -306,6 +306,16 @@ class CommitReply(_message.Message):
     squares: float
     def __init__(self, end: _Optional[_Union[StepEnd, str]] = ..., squares: _Optional[float] = ...) -> None: ...
 
+class SnapshotRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SnapshotReply(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
 class ReportRequest(_message.Message):
     __slots__ = ("report",)
     REPORT_FIELD_NUMBER: _ClassVar[int]

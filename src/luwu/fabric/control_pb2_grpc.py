@@ -89,6 +89,11 @@ class ControlStub(object):
                 request_serializer=luwu_dot_fabric_dot_control__pb2.DecideRequest.SerializeToString,
                 response_deserializer=luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/luwu.control.v1.Control/Snapshot',
+                request_serializer=luwu_dot_fabric_dot_control__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=luwu_dot_fabric_dot_control__pb2.SnapshotReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/luwu.control.v1.Control/Report',
                 request_serializer=luwu_dot_fabric_dot_control__pb2.ReportRequest.SerializeToString,
@@ -178,6 +183,13 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request, context):
+        """Keeps the store as the last step that was answered left it. Of several servers, a worker asks all between two steps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -248,6 +260,11 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Decide,
                     request_deserializer=luwu_dot_fabric_dot_control__pb2.DecideRequest.FromString,
                     response_serializer=luwu_dot_fabric_dot_control__pb2.CommitReply.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=luwu_dot_fabric_dot_control__pb2.SnapshotRequest.FromString,
+                    response_serializer=luwu_dot_fabric_dot_control__pb2.SnapshotReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -557,6 +574,33 @@ class Control(object):
             '/luwu.control.v1.Control/Decide',
             luwu_dot_fabric_dot_control__pb2.DecideRequest.SerializeToString,
             luwu_dot_fabric_dot_control__pb2.CommitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Snapshot',
+            luwu_dot_fabric_dot_control__pb2.SnapshotRequest.SerializeToString,
+            luwu_dot_fabric_dot_control__pb2.SnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,10 @@ class LocalSession(Session):
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
         self._ask({"type": "segments", "block": block, "segments": [list(segment) for segment in segments]})
 
+    def snapshot(self) -> int:
+        """Keep the store as the last step left it; which that is. Between two steps."""
+        return int(self._ask({"type": "snapshot"})[0]["step"])
+
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
         try:
@@ -117,7 +121,21 @@ def open(
     if rank > 0:
         return join(run_dir / SOCKET_NAME, rank, workers)
     folders = [Path(folder) for folder in stores] if stores else None
-    server = LocalServer(run_dir, folders, parse_size(memory), workers)
+    return _embed(LocalServer(run_dir, folders, parse_size(memory), workers), rank, workers)
+
+
+def open_to_read(path: str | Path, stores: Sequence[Path], memory: str | int) -> LocalSession:
+    """Open a store, or a snapshot of one, in this process to pull from it alone; others may do the same.
+
+    Args:
+        path: a folder for the session itself.
+        stores: the store's folders.
+        memory: the server's budget.
+    """
+    return _embed(LocalServer(path, list(stores), parse_size(memory), 1, read_only=True), 0, 1)
+
+
+def _embed(server: LocalServer, rank: int, workers: int) -> LocalSession:
     try:
         return join(server.socket_path, rank, workers, server=server)
     except BaseException:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from luwu.errors import ConfigError, LuwuError, ManifestMismatchError
+from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StepOrderError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.address import parse_urls
 from luwu.fabric.credentials import Credentials, TlsFiles, find_credentials
@@ -66,6 +66,19 @@ class RemoteSession(Session):
             for end, group in cut_segments(segments, piece):
                 request.segments.add(end=end, group=group)
             self._servers[piece.server].control.call("SetSegments", request)
+
+    def snapshot(self) -> int:
+        """Keep every server's store as the last step left it; which that is. Between two steps."""
+        if self._link is None:
+            raise ServerError("the session has no model yet: call luwu.parallelize first")
+        calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
+        steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
+        if len(set(steps)) > 1:
+            raise StepOrderError(
+                f"snapshot: expected one step on all servers, found {', '.join(map(str, steps))}; take it between two "
+                "steps, when no worker is in one"
+            )
+        return int(steps[0])
 
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the first server."""

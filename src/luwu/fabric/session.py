@@ -86,6 +86,17 @@ class Session(ABC):
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
 
     @abstractmethod
+    def snapshot(self) -> int:
+        """Keep the store, on every server, as the last step left it; training goes on at once. Between two steps.
+
+        Returns:
+            The step, which `luwu snapshot` and the option ``--snapshot`` of other commands take as its name.
+
+        Raises:
+            StoreSpaceError: the disk has no room for what the next steps write; training may go on without it.
+        """
+
+    @abstractmethod
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
 

@@ -121,8 +121,9 @@ def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]
         if step not in standing.steps and (standing.steps or step > 0):
             found = " and ".join(map(str, standing.steps)) or "no values"
             raise ManifestMismatchError(
-                f"the servers do not stand together: expected step {step} at {url}, found {found}; "
-                "name the servers whose stores belong together"
+                f"the servers do not stand together: expected step {step} at {url}, found {found}; name the servers "
+                "whose stores belong together, or restore a snapshot of the same step on all of them "
+                f"(luwu snapshot restore STORE --step {step})"
             )
     return [
         Share(len(standings), name, step if standing.steps else None)

@@ -25,6 +25,7 @@ from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.server import LocalServer
+from luwu.server.snapshots import Snapshots
 from luwu.store.folders import lock_folder, make_folder
 
 LOOK_SECONDS = 0.1
@@ -89,6 +90,7 @@ class LocalRun:
         self._reports: queue.SimpleQueue[tuple[int, Report]] = queue.SimpleQueue()
         self._results: dict[int, Report] = {}
         self._training = True
+        self._snapshot_failure = ""
         self._outcome = Outcome()
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
@@ -123,7 +125,10 @@ class LocalRun:
         run = self._settings.run
         if self._remote is not None:
             return ServerElsewhere(self._folder.path)
-        return LocalServer(self._folder.path, list(run.stores), run.memory, run.workers, on_report=self._queue)
+        snapshots = Snapshots(run.snapshot_every, run.snapshot_keep)
+        return LocalServer(
+            self._folder.path, list(run.stores), run.memory, run.workers, on_report=self._queue, snapshots=snapshots
+        )
 
     def _queue(self, rank: int, report: Report) -> None:
         self._reports.put((rank, report))
@@ -227,7 +232,14 @@ class LocalRun:
             self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")
         if record.validation_loss is not None:
             self._display.say(f"step {record.step}: validation loss {record.validation_loss:.3f}")
-        self._display.step(self._meter, self._server.stats())
+        stats = self._server.stats()
+        self._say_failure(str(stats.get("snapshot_failure", "")))
+        self._display.step(self._meter, stats)
+
+    def _say_failure(self, failure: str) -> None:
+        if failure and failure != self._snapshot_failure:
+            self._display.say(f"{failure}; training goes on")
+        self._snapshot_failure = failure
 
     def _on_stopped(self, rank: int, report: Report) -> None:
         self._outcome.stopped = True

@@ -19,7 +19,7 @@ from luwu.config import OptimizerSettings, Settings, build_settings
 from luwu.data.corpus import Corpus
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer
 from luwu.errors import ConfigError, StoreLockedError
-from luwu.fabric.local import DEFAULT_MEMORY
+from luwu.fabric.local import DEFAULT_MEMORY, open_to_read
 from luwu.fabric.session import Session
 from luwu.launch.folder import RunFolder
 from luwu.launch.model import RunModel, make_model
@@ -30,6 +30,7 @@ from luwu.models.pretrained import build_on_meta
 from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
 from luwu.store.manifest import ROOT_NAME, Manifest
 from luwu.store.model_files import kept_buffers, kept_model_folder
+from luwu.store.snapshots import snapshot_folders
 
 LONGEST_SEQ = 1024
 """An imported model is measured on sequences of at most so many tokens where nothing else is said."""
@@ -53,12 +54,13 @@ class Readable(ABC):
 
     settings: Settings | None = None
 
-    def __init__(self, name: Path, stores: list[Path]) -> None:
+    def __init__(self, name: Path, stores: list[Path], snapshot: int | None = None) -> None:
         self.name = name
-        self.stores = stores
-        reader, self.manifest = open_reader(stores)
+        self.stores = snapshot_folders(stores, snapshot)
+        self._of_snapshot = snapshot is not None
+        reader, self.manifest = open_reader(self.stores)
         if not reader.initialised:
-            raise no_values(stores[0])
+            raise no_values(self.stores[0])
         self.step = int(reader.step)
         self.tokenizer: Tokenizer
         self.vocabulary: int
@@ -93,7 +95,7 @@ class Readable(ABC):
             # Not in the run's folder: a store is locked by itself, and reading leaves nothing behind.
             with (
                 TemporaryDirectory(prefix="luwu-") as scratch,
-                luwu.open(scratch, stores=self.stores, memory=budget, rank=0, workers=1) as session,
+                self._session(scratch, budget) as session,
             ):
                 model = self._build(session, where, micro_batch)
                 model.module.eval()
@@ -104,13 +106,18 @@ class Readable(ABC):
                 "resume it afterwards (luwu train --eval-every measures while it trains)"
             ) from error
 
+    def _session(self, scratch: str, memory: str | int) -> Session:
+        if self._of_snapshot:  # nobody writes to it
+            return open_to_read(scratch, self.stores, memory)
+        return luwu.open(scratch, stores=self.stores, memory=memory, rank=0, workers=1)
+
 
 class ReadableRun(Readable):
     """What `luwu train` left in its folder."""
 
     settings: Settings
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, snapshot: int | None = None) -> None:
         run = RunFolder(folder)
         self.settings = build_settings(run.saved_settings() or {})
         stores = [Path(store) for store in self.settings.run.stores] or [run.path / "store"]
@@ -119,7 +126,7 @@ class ReadableRun(Readable):
                 f"{folder}: expected the run's store in {stores[0]}, found none; a run that was trained with --server "
                 "has its store there"
             )
-        super().__init__(folder, stores)
+        super().__init__(folder, stores, snapshot)
         corpus = Corpus.load(run.path)
         if corpus is None:
             raise ConfigError(f"{folder}: expected corpus.json of the run's text, found none; start the run again")
@@ -140,8 +147,8 @@ class ReadableRun(Readable):
 class ReadableImport(Readable):
     """A store that `luwu import` made, with the model's configuration and tokenizer beside it."""
 
-    def __init__(self, name: Path, stores: list[Path], folder: Path) -> None:
-        super().__init__(name, stores)
+    def __init__(self, name: Path, stores: list[Path], folder: Path, snapshot: int | None = None) -> None:
+        super().__init__(name, stores, snapshot)
         self.folder = folder
         if not (folder / TOKENIZER_FILE).is_file():
             raise ConfigError(
@@ -186,17 +193,18 @@ class ReadableImport(Readable):
         return RunModel(module, predict, parameters, dtype, device)
 
 
-def find_readable(named: list[Path]) -> Readable:
-    """What a user named: the folder of a run, or those of a store that `luwu import` made.
+def find_readable(named: list[Path], snapshot: int | None = None) -> Readable:
+    """What a user named: the folder of a run, or those of a store that `luwu import` made; as it is, or a snapshot.
 
     Raises:
-        ConfigError: there is no such folder, or it is neither. Others: its files are damaged, see `luwu.errors`.
+        ConfigError: there is no such folder, or it is neither, or has no such snapshot.
+        Others: its files are damaged, see `luwu.errors`.
     """
     first = named[0]
     if not first.is_dir():
         raise ConfigError(f"{first}: expected a run folder or a store, found no such folder; check the path")
     if len(named) == 1 and RunFolder(first).config_path.is_file():
-        return ReadableRun(first)
+        return ReadableRun(first, snapshot)
     inside = first / "store"
     alone = len(named) == 1 and not (first / MANIFEST_NAME).is_file() and (inside / MANIFEST_NAME).is_file()
     stores = [inside] if alone else named
@@ -213,7 +221,7 @@ def find_readable(named: list[Path]) -> Readable:
             f"{first}: expected a store of luwu import, which knows its model, found one without; name the run folder "
             "if luwu train made it, or open it in a script with luwu.open and luwu.parallelize"
         )
-    return ReadableImport(first, stores, folder)
+    return ReadableImport(first, stores, folder, snapshot)
 
 
 def _units_of(manifest: Manifest) -> list[str] | None:

@@ -216,6 +216,12 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return _ended(self._worker(context).run.decide(request.commits, squares, context.is_active))
 
     @answering
+    def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotReply:  # noqa: N802
+        """Keep the store as the last step that was answered left it."""
+        with self._worker(context).run.core() as core:
+            return pb.SnapshotReply(step=core.take_snapshot())
+
+    @answering
     def Report(self, request: pb.ReportRequest, context: Any) -> pb.Empty:  # noqa: N802
         """Hand on what a worker says."""
         rank = self._worker(context).rank

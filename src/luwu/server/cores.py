@@ -14,6 +14,7 @@ from luwu.fabric.links import native_timing
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.server.membership import Core
+from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import Store
 from luwu.worker.interface import LossScale
 
@@ -95,6 +96,7 @@ class CoreSettings:
     share: Share
     tls: TlsFiles | None
     timeouts: Timeouts
+    snapshots: Snapshots = NO_SNAPSHOTS
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -130,6 +132,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "at_step": settings.share.step,
         "tls": settings.tls.paths if settings.tls is not None else None,
         "timing": native_timing(settings.timeouts),
+        "snapshots": settings.snapshots,
     }
 
 

@@ -7,14 +7,25 @@ from pathlib import Path
 from luwu import _native
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.striping import Standing
+from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import Store, open_store, read_identity, reader_of
 from luwu.store.manifest import Manifest
 
 
 def open_server(
-    folders: list[Path], manifest: Manifest, memory_bytes: int, workers: int, optimizer_threads: int
+    folders: list[Path],
+    manifest: Manifest,
+    memory_bytes: int,
+    workers: int,
+    optimizer_threads: int,
+    snapshots: Snapshots = NO_SNAPSHOTS,
+    *,
+    read_only: bool = False,
 ) -> _native.Server:
-    """Open or create a store (`open_store`) and serve it to this host's workers through shared memory."""
+    """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
+
+    One that is opened to be read, such as a snapshot, is not locked, and makes no steps.
+    """
 
     def start(store: Store) -> _native.Server:
         return _native.Server(
@@ -27,6 +38,8 @@ def open_server(
             memory_bytes,
             workers,
             optimizer_threads,
+            snapshots,
+            read_only,
         )
 
     return open_store(folders, manifest, start)

@@ -32,6 +32,10 @@ class Core(Protocol):
         """Fail the run: every wait raises WorkerLostError with this message."""
         ...
 
+    def take_snapshot(self) -> int:
+        """Keep the store as the last step that was answered left it; which that is."""
+        ...
+
     def close(self) -> None:
         """Fail the run, and return when every step that was answered is on the disk."""
         ...

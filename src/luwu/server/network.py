@@ -28,6 +28,7 @@ from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings
+from luwu.server.snapshots import Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, lock_folder, make_folder, open_store
@@ -184,6 +185,7 @@ class NetworkServer:
                 share=share,
                 tls=self._tls,
                 timeouts=self._timeouts,
+                snapshots=Snapshots(settings.snapshot_every, settings.snapshot_keep),
             )
 
             def start(store: Store) -> NetworkCore:

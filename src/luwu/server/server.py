@@ -15,6 +15,7 @@ from luwu.errors import ConfigError, LuwuError, ServerError
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
+from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import lock_folder, make_folder
 from luwu.store.manifest import Manifest
 
@@ -33,6 +34,8 @@ class LocalServer:
         workers: how many workers make a step.
         on_report: called with (rank, report) for everything a worker reports, in a thread of the server.
         optimizer_threads: threads of the update; default: as many as this process may use processors.
+        snapshots: that it takes while it trains.
+        read_only: the store, which may be a snapshot, is only read; others may read it, too.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -47,12 +50,18 @@ class LocalServer:
         workers: int,
         on_report: Callable[[int, Report], None] | None = None,
         optimizer_threads: int | None = None,
+        snapshots: Snapshots = NO_SNAPSHOTS,
+        *,
+        read_only: bool = False,
     ) -> None:
         self._run_dir = Path(run_dir)
         folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._members: Membership[_native.Server] = Membership(
-            workers, lambda manifest: open_server(folders, manifest, memory_bytes, workers, threads)
+            workers,
+            lambda manifest: open_server(
+                folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only
+            ),
         )
         self._on_report = on_report or (lambda rank, report: None)
         self._lock = threading.Lock()
@@ -190,6 +199,9 @@ class LocalServer:
             with self._members.core() as core:
                 core.set_segments(int(message["block"]), segments)
             send(connection, {})
+        elif message["type"] == "snapshot":
+            with self._members.core() as core:
+                send(connection, {"step": core.take_snapshot()})
         else:
             raise ServerError(f"unknown control message {message['type']!r}")
 

@@ -38,6 +38,10 @@ class ServerSettings(Group):
     """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
     optimizer_threads: Annotated[int, Field(ge=1)] = Field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """threads of the update; default: the processors that this process may use"""
+    snapshot_every: Annotated[int, Field(ge=0)] = 0
+    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    snapshot_keep: Annotated[int, Field(ge=0)] = 2
+    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
     tls_cert: AbsolutePath | None = None

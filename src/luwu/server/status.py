@@ -16,6 +16,7 @@ class Status:
         self._interval_seconds = interval_seconds
         self._said_at = 0.0
         self._job = -1
+        self._failure = ""  # of the last snapshot that was due
         self._step: int | None = None  # at the last look; None before the store was open
 
     def look(self, run: Run, now: float) -> None:
@@ -26,6 +27,10 @@ class Status:
         if elapsed < self._interval_seconds:
             return
         self._said_at = now
+        failure = run.stats().get("snapshot_failure", "")
+        if failure and failure != self._failure:
+            log.warning("job=%x %s", run.job, failure)
+        self._failure = failure
         before, self._step = self._step, run.step if run.opened else None
         if run.joined and run.missing:
             log.info("waiting job=%x for=%s", run.job, ",".join(f"worker {rank}" for rank in run.missing))

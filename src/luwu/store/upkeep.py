@@ -19,6 +19,7 @@ from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, no_values, 
 from luwu.store.importing import ORIGIN_NAME
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
+from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import Progress, has_master, moment_names, no_progress, require_identity, require_whole
 
 READS_AHEAD = 4
@@ -29,7 +30,10 @@ _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 @dataclass(frozen=True)
 class FolderUse:
-    """One folder of a store: bytes of its files as they are long, as they take room, and free on its disk."""
+    """One folder of a store: bytes of its files as they are long, as they take room, and free on its disk.
+
+    Its snapshots are counted in, and a file that several of them have once.
+    """
 
     path: Path
     file_bytes: int
@@ -56,6 +60,7 @@ class StoreInfo:
         folders: of the store.
         in_use: a server or an import has it open.
         unfinished_import: an import was begun and has to be finished.
+        snapshots: steps of its snapshots.
     """
 
     uuid: str
@@ -75,6 +80,7 @@ class StoreInfo:
     folders: tuple[FolderUse, ...]
     in_use: bool
     unfinished_import: bool
+    snapshots: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,7 @@ def info(folders: list[Path]) -> StoreInfo:
         folders=tuple(_use_of(folder) for folder in folders),
         in_use=_in_use(folders),
         unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
+        snapshots=tuple(snapshot_steps(folders)),
     )
 
 
@@ -170,14 +177,14 @@ def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyRepor
 def compact(folders: list[Path]) -> int:
     """Give the disk back what the committed step does not need; returns the bytes.
 
-    Each trainable chunk has room for two versions, of which one is committed; the other's room is given back, and with
-    it the step before. No value is lost. Whoever trains on the store takes the room again when they open it.
+    A store has two versions of its trainable chunks, of which one is committed; the other's room is given back, and
+    with it the step before. No value is lost, and snapshots stay. Whoever trains on the store takes the room again when
+    they open it.
 
     Raises:
         StoreFormatError: there is no store. StoreEmptyError: it has no values yet. StoreLockedError: a server has it
             open.
         ConfigError: it is one of several servers', which may have to go back to the step before together.
-        StoreError: the file system cannot make holes in files.
     """
     identity = require_identity(folders)
     require_whole(
@@ -218,7 +225,7 @@ def _dtypes_of(manifest: Manifest) -> str:
 
 
 def _use_of(folder: Path) -> FolderUse:
-    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    stats = {stat.st_ino: stat for path in folder.rglob("*") if path.is_file() for stat in [path.stat()]}.values()
     return FolderUse(
         folder,
         sum(stat.st_size for stat in stats),

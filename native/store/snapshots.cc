@@ -1,0 +1,235 @@
+#include "store/snapshots.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+namespace luwu::store {
+
+namespace {
+
+constexpr const char* kFolderName = "/snapshots";
+constexpr int kAttempts = 1000;  // at catching a commit between two of a training that goes on
+// Of the first stripe, where they are there: they change by being replaced, so a second name is as good as a copy.
+constexpr std::array<const char*, 2> kCompanions{"/manifest.json", "/origin.json"};
+constexpr const char* kModelName = "/model";
+
+std::string step_folder(const std::string& folder, const std::string& name) {
+    return folder + kFolderName + "/" + name;
+}
+
+void make_folder(const std::string& path) {
+    if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) throw system_error("make", path, errno);
+}
+
+void remove_folder(const std::string& path) {
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    if (error) throw system_error("remove", path, error.value());
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error)) {
+        names.push_back(entry->path().filename().string());
+    }
+    return names;
+}
+
+bool step_of(const std::string& name, std::uint64_t& step) {
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+    return error == std::errc() && end == name.data() + name.size();
+}
+
+// A lock on a folder, until it is closed; no file where `how` does not wait and it is taken.
+File lock_folder(const std::string& path, int how) {
+    const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) throw system_error("open", path, errno);
+    File held(descriptor, path);
+    if (flock(descriptor, how) != 0) {
+        if (errno == EWOULDBLOCK) return {};
+        throw system_error("lock", path, errno);
+    }
+    return held;
+}
+
+// Held by all who take or remove a snapshot, and alone by who removes remains.
+File take_turn(const std::vector<std::string>& folders, int how) { return lock_folder(folders[0] + kFolderName, how); }
+
+// Held by who gives a snapshot's folders their names, or takes them.
+File lock_names(const std::vector<std::string>& folders) { return lock_folder(folders[0], LOCK_EX); }
+
+// Of a folder that has not its name yet, or no longer.
+std::string passing_name(std::uint64_t step) {
+    static std::atomic<std::uint64_t> number{0};
+    return std::to_string(step) + "." + std::to_string(getpid()) + "-" + std::to_string(number++) + ".partial";
+}
+
+void link_if_there(const std::string& from, const std::string& to) {
+    if (file_exists(from)) link_file(from, to);
+}
+
+// Takes a snapshot's folders their names; without its first folder it is none any more.
+void take_names(const std::vector<std::string>& folders, std::uint64_t step, const std::string& name) {
+    for (const std::string& folder : folders) {
+        const std::string path = step_folder(folder, std::to_string(step));
+        if (!file_exists(path)) continue;
+        rename_file(path, step_folder(folder, name));
+        sync_folder(folder + kFolderName);
+    }
+}
+
+void remove_folders(const std::vector<std::string>& folders, const std::string& name) {
+    for (const std::string& folder : folders) remove_folder(step_folder(folder, name));
+}
+
+}  // namespace
+
+std::vector<std::string> snapshot_folders(const std::vector<std::string>& folders, std::uint64_t step) {
+    std::vector<std::string> found;
+    for (const std::string& folder : folders) found.push_back(step_folder(folder, std::to_string(step)));
+    return found;
+}
+
+std::vector<std::uint64_t> snapshot_steps(const std::vector<std::string>& folders) {
+    std::vector<std::uint64_t> steps;
+    std::uint64_t step = 0;
+    for (const std::string& name : names_in(folders[0] + kFolderName)) {
+        if (step_of(name, step)) steps.push_back(step);
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+}
+
+void require_snapshot(const std::vector<std::string>& folders, std::uint64_t step) {
+    std::string found;
+    for (const std::uint64_t there : snapshot_steps(folders)) {
+        if (there == step) return;
+        found += (found.empty() ? "" : ", ") + std::to_string(there);
+    }
+    throw Error(ErrorKind::invalid, folders[0] + ": expected a snapshot of step " + std::to_string(step) + ", found " +
+                                        (found.empty() ? "none" : "those of step " + found) +
+                                        "; luwu snapshot list shows them");
+}
+
+void remove_snapshot(const std::vector<std::string>& folders, std::uint64_t step) {
+    require_snapshot(folders, step);
+    const File turn = take_turn(folders, LOCK_SH);
+    const std::string name = passing_name(step);
+    {
+        const File names = lock_names(folders);
+        take_names(folders, step, name);
+    }
+    remove_folders(folders, name);
+}
+
+void remove_remains(const std::vector<std::string>& folders) {
+    if (!file_exists(folders[0] + kFolderName)) return;
+    const File turn = take_turn(folders, LOCK_EX | LOCK_NB);
+    if (turn.descriptor() < 0) return;
+    const std::vector<std::uint64_t> steps = snapshot_steps(folders);
+    const std::set<std::uint64_t> whole(steps.begin(), steps.end());
+    std::uint64_t step = 0;
+    for (const std::string& folder : folders) {
+        for (const std::string& name : names_in(folder + kFolderName)) {
+            if (!step_of(name, step) || !whole.contains(step)) remove_folder(step_folder(folder, name));
+        }
+    }
+}
+
+PendingSnapshot::PendingSnapshot(const ChunkStore& store)
+    : layout_(store.layout()),
+      uuid_(store.uuid()),
+      folders_(store.folders()),
+      record_(store.committed()),
+      name_(passing_name(record_.step)) {
+    for (const std::string& folder : folders_) make_folder(folder + kFolderName);
+    turn_ = take_turn(folders_, LOCK_SH);
+    try {
+        link_files(store);
+    } catch (...) {
+        remove_folders(folders_, name_);
+        throw;
+    }
+}
+
+void PendingSnapshot::link_files(const ChunkStore& store) {
+    for (std::uint32_t stripe = 0; stripe < folders_.size(); ++stripe) {
+        const std::string folder = step_folder(folders_[stripe], name_);
+        make_folder(folder);
+        store.link_to(stripe, folder);
+    }
+    const std::string folder = step_folder(folders_[0], name_);
+    for (const char* name : kCompanions) link_if_there(folders_[0] + name, folder + name);
+    if (!file_exists(folders_[0] + kModelName)) return;
+    make_folder(folder + kModelName);
+    for (const std::string& name : names_in(folders_[0] + kModelName)) {
+        link_file(folders_[0] + kModelName + "/" + name, folder + kModelName + "/" + name);
+    }
+}
+
+PendingSnapshot::~PendingSnapshot() {
+    if (finished_) return;
+    std::error_code ignored;  // what stays is removed at the next start
+    for (const std::string& folder : folders_) std::filesystem::remove_all(step_folder(folder, name_), ignored);
+}
+
+void PendingSnapshot::finish() {
+    const std::string first = step_folder(folders_[0], name_);
+    CommitFile::create(first + kSnapshotRecordName, layout_, uuid_).write(record_);
+    if (file_exists(first + kModelName)) sync_folder(first + kModelName);
+    for (const std::string& folder : folders_) {
+        sync_folder(step_folder(folder, name_));
+        sync_folder(folder);
+    }
+    const std::string before = passing_name(record_.step);
+    {
+        const File names = lock_names(folders_);
+        take_names(folders_, record_.step, before);
+        for (std::size_t stripe = folders_.size(); stripe-- > 0;) {  // the first last: then it is there
+            rename_file(step_folder(folders_[stripe], name_),
+                        step_folder(folders_[stripe], std::to_string(record_.step)));
+            sync_folder(folders_[stripe] + kFolderName);
+        }
+    }
+    finished_ = true;
+    remove_folders(folders_, before);
+}
+
+std::uint64_t take_snapshot(ChunkStore& store, bool in_use) {
+    if (!store.initialised()) throw store.no_values();
+    remove_remains(store.folders());
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        if (in_use) {
+            store.look_again();
+            store.reserve_spare();
+        }
+        PendingSnapshot pending(store);
+        // What was committed when the links had been made was so when they were begun: no commit is made twice.
+        if (in_use && store.look_again()) continue;
+        pending.finish();
+        return pending.step();
+    }
+    throw Error(ErrorKind::order, store.folders()[0] +
+                                      ": the training commits steps faster than one can be caught; use "
+                                      "--snapshot-every, which need not catch them");
+}
+
+void restore_snapshot(ChunkStore& store, std::uint64_t step) {
+    require_snapshot(store.folders(), step);
+    store.restore(
+        ChunkStore(snapshot_folders(store.folders(), step), store.layout(), store.uuid(), OpenMode::read_only));
+}
+
+}  // namespace luwu::store

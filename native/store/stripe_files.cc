@@ -1,0 +1,226 @@
+#include "store/stripe_files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "store/aligned_buffer.h"
+#include "store/io_engine.h"
+
+namespace luwu::store {
+
+namespace {
+
+constexpr std::array<const char*, kVersions> kVersionNames{"/version-0.luwu", "/version-1.luwu"};
+constexpr std::array<const char*, kVersions> kSpareNames{"/spare-0.luwu", "/spare-1.luwu"};
+constexpr const char* kFrozenName = "/frozen.luwu";
+constexpr const char* kPartial = ".partial";      // of a file that gets its name when it is whole
+constexpr const char* kFormat1 = "/chunks.luwu";  // both versions of all chunks, side by side
+
+// As the file header has it: of one element, 0 where blocks differ.
+std::uint32_t parameter_bytes_of(const Layout& layout) {
+    const auto size = static_cast<std::uint32_t>(layout.parameter_size(0));
+    for (std::uint32_t block = 1; block < layout.block_count(); ++block) {
+        if (layout.parameter_size(block) != size) return 0;
+    }
+    return size;
+}
+
+File make(const std::string& path, const FileHeader& header, bool with_room, bool* direct = nullptr) {
+    File file = open_file(path, true, false, direct);
+    with_room ? reserve(file, header.file_bytes) : extend(file, header.file_bytes);
+    const AlignedBuffer page(kPage);
+    std::memcpy(page.data(), &header, sizeof header);
+    write_now(file, page.data(), kPage, 0);
+    return file;
+}
+
+// Makes the file so that it is whole when it has its name, in the place of what had it.
+void make_whole(const std::string& path, const FileHeader& header, bool with_room) {
+    const std::string partial = path + kPartial;
+    unlink(partial.c_str());
+    try {
+        make(partial, header, with_room).sync();
+        rename_file(partial, path);
+    } catch (...) {
+        unlink(partial.c_str());
+        throw;
+    }
+}
+
+}  // namespace
+
+FileHeader file_header(const Layout& layout, std::uint32_t stripe, const Uuid& uuid, bool frozen) {
+    FileHeader header;
+    header.stripe = stripe;
+    header.stripes = layout.stripes();
+    header.parameter_bytes = parameter_bytes_of(layout);
+    header.chunk_elements = layout.shape().chunk_elements;
+    header.file_bytes = frozen ? layout.frozen_bytes(stripe) : layout.version_bytes(stripe);
+    header.uuid = uuid;
+    header.optimizer = layout.shape().optimizer->number;
+    header.frozen = frozen ? 1 : 0;
+    seal(header);
+    return header;
+}
+
+StripeFiles::StripeFiles(std::string folder, const Layout& layout, std::uint32_t stripe, const Uuid& uuid)
+    : folder_(std::move(folder)),
+      version_header_(file_header(layout, stripe, uuid, false)),
+      frozen_header_(file_header(layout, stripe, uuid, true)) {}
+
+std::string StripeFiles::version_path(std::uint32_t version) const { return folder_ + kVersionNames[version]; }
+std::string StripeFiles::spare_path(std::uint32_t version) const { return folder_ + kSpareNames[version]; }
+
+void StripeFiles::create() {
+    for (std::uint32_t version = 0; version < kVersions; ++version) {
+        versions_[version] = make(version_path(version), version_header_, true, &direct_);
+    }
+    frozen_ = make(folder_ + kFrozenName, frozen_header_, true);
+}
+
+void StripeFiles::open(bool read_only) {
+    for (std::uint32_t version = 0; version < kVersions; ++version) {
+        const std::string path = version_path(version);
+        if (file_exists(path)) versions_[version] = open_checked(path, version_header_, read_only);
+    }
+    const std::string path = folder_ + kFrozenName;
+    if (!file_exists(path)) require(0);  // no store at all, or an old one
+    if (!file_exists(path)) throw Error(ErrorKind::corrupt, path + " is missing; put it back from a copy of the store");
+    frozen_ = open_checked(path, frozen_header_, read_only);
+}
+
+File StripeFiles::open_checked(const std::string& path, const FileHeader& expected, bool read_only) {
+    bool direct = false;
+    File file = open_file(path, false, read_only, &direct);
+    direct_ = direct_ && direct;
+    check(file, expected);
+    return file;
+}
+
+void StripeFiles::remove(const std::string& folder) {
+    for (const char* name : kVersionNames) unlink((folder + name).c_str());
+    for (const char* name : kSpareNames) unlink((folder + name).c_str());
+    unlink((folder + kFrozenName).c_str());
+}
+
+bool StripeFiles::holds_chunks(const std::string& folder) {
+    return file_exists(folder + kVersionNames[0]) || file_exists(folder + kVersionNames[1]) ||
+           file_exists(folder + kFrozenName) || file_exists(folder + kFormat1);
+}
+
+void StripeFiles::require(std::uint32_t version) const {
+    if (has(version)) return;
+    if (file_exists(folder_ + kFormat1)) throw other_format(folder_ + kFormat1, 0, 1);
+    throw Error(ErrorKind::corrupt, version_path(version) +
+                                        " is missing; expected one stripe of the store in each of its " +
+                                        std::to_string(version_header_.stripes) +
+                                        " folders: name the same folders, in the same order, as when it was made");
+}
+
+void StripeFiles::check(const File& file, const FileHeader& expected) const {
+    const std::uint64_t found_bytes = file.bytes();
+    if (found_bytes < kPage) {
+        throw Error(ErrorKind::corrupt, file.path() + " is truncated: expected " + std::to_string(expected.file_bytes) +
+                                            " bytes, found " + std::to_string(found_bytes));
+    }
+    const AlignedBuffer page(kPage);
+    read_now(file, page.data(), kPage, 0);
+    FileHeader header;
+    std::memcpy(&header, page.data(), sizeof header);
+    if (header.magic == FileHeader{}.magic && header.version != kFormatVersion) {
+        throw other_format(file.path(), 0, header.version);
+    }
+    if (!valid(header)) {
+        throw Error(ErrorKind::corrupt, file.path() +
+                                            " at offset 0: the file header's checksum is wrong; this is not a "
+                                            "chunk file of a LuWu store, or its first page was damaged");
+    }
+    if (header.uuid != expected.uuid || header.stripe != expected.stripe || header.stripes != expected.stripes) {
+        throw Error(ErrorKind::corrupt, file.path() + " is stripe " + std::to_string(header.stripe) + " of " +
+                                            std::to_string(header.stripes) + " of " +
+                                            (header.uuid == expected.uuid ? "this store" : "another store") +
+                                            "; expected stripe " + std::to_string(expected.stripe) + " of " +
+                                            std::to_string(expected.stripes) +
+                                            " here: name the folders in the order in which the store was made");
+    }
+    if (header.crc != expected.crc) {
+        throw Error(ErrorKind::corrupt,
+                    file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
+    }
+    if (found_bytes < expected.file_bytes) {
+        throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found_bytes) +
+                                            ": expected " + std::to_string(expected.file_bytes) + " bytes");
+    }
+}
+
+void StripeFiles::sync() const {
+    for (const File& file : versions_) {
+        if (file.descriptor() >= 0) file.sync();
+    }
+    frozen_.sync();
+}
+
+void StripeFiles::reserve_spare(std::uint32_t version) const {
+    const int descriptor = ::open((folder_ + kFrozenName).c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) throw system_error("open", folder_ + kFrozenName, errno);
+    const File held(descriptor, folder_ + kFrozenName);
+    if (flock(descriptor, LOCK_EX) != 0) throw system_error("lock", held.path(), errno);  // one maker at a time
+    if (file_exists(spare_path(version))) return;
+    try {
+        make_whole(spare_path(version), version_header_, true);
+    } catch (const Error& error) {
+        if (error.kind() != ErrorKind::no_space) throw;
+        throw Error(ErrorKind::no_space, std::string(error.what()) + "; training writes there, as a snapshot has " +
+                                             version_path(version) +
+                                             ", too: free some space, or remove a snapshot (luwu snapshot remove)");
+    }
+}
+
+bool StripeFiles::unshare(std::uint32_t version) {
+    if (!shared(version)) return false;
+    reserve_spare(version);
+    rename_file(spare_path(version), version_path(version));
+    File now = open_checked(version_path(version), version_header_, false);
+    replaced_ = std::exchange(versions_[version], std::move(now));
+    return true;
+}
+
+void StripeFiles::make_room() {
+    for (std::uint32_t version = 0; version < kVersions; ++version) {
+        if (shared(version)) {
+            reserve_spare(version);
+        } else {
+            unlink(spare_path(version).c_str());
+            fill_holes(versions_[version]);
+        }
+    }
+}
+
+void StripeFiles::link_to(const std::string& folder, std::uint32_t version) const {
+    link_file(version_path(version), folder + kVersionNames[version]);
+    link_file(folder_ + kFrozenName, folder + kFrozenName);
+}
+
+void StripeFiles::take_over(const std::string& folder, std::uint32_t from, std::uint32_t to) {
+    const std::string path = version_path(to);
+    unlink((path + kPartial).c_str());
+    link_file(folder + kVersionNames[from], path + kPartial);
+    rename_file(path + kPartial, path);
+    unlink((path + kPartial).c_str());  // still there where both were the same file: then renaming does nothing
+    versions_[to] = open_checked(path, version_header_, false);
+}
+
+std::uint64_t StripeFiles::drop(std::uint32_t version) {
+    const std::uint64_t before = shared(version) ? 0 : versions_[version].allocated_bytes();
+    make_whole(version_path(version), version_header_, false);
+    versions_[version] = open_checked(version_path(version), version_header_, false);
+    for (const char* name : kSpareNames) unlink((folder_ + name).c_str());
+    const std::uint64_t after = versions_[version].allocated_bytes();
+    return before > after ? before - after : 0;
+}
+
+}  // namespace luwu::store

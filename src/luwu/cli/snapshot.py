@@ -1,0 +1,74 @@
+"""`luwu snapshot`: keep what a store holds at a step, and go back to it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from luwu.cli.store import Folders
+
+Step = Annotated[int, typer.Option("--step", min=0, help="committed step of the snapshot; see luwu snapshot list")]
+
+app = typer.Typer(no_args_is_help=True, help="Take, show, restore and remove snapshots of a store.")
+
+
+@app.command()
+def take(folders: Folders) -> None:
+    """Take a snapshot of the last committed step, also of a store that is trained on: nobody waits for it.
+
+    Nothing is copied. The snapshot takes room as the store changes: that of one version of its trainable parameters
+    and states; frozen ones stay shared. Of a store that is open that room is reserved at once.
+
+    Exit status: 0 taken, 1 there is no room, or the store is damaged, 2 settings that cannot work.
+    """
+    from luwu.cli.progress import store_folders
+    from luwu.store.snapshots import take as take_one
+
+    typer.echo(f"snapshot of step {take_one(store_folders(folders))}")
+
+
+@app.command("list")
+def list_all(
+    folders: Folders, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False
+) -> None:
+    """Show a store's snapshots: step, when it was taken, and the room that nothing else shares."""
+    import json
+    from dataclasses import asdict
+
+    from luwu.cli.progress import store_folders
+    from luwu.store.snapshots import snapshots
+
+    found = snapshots(store_folders(folders))
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found], indent=1, default=str))
+        return
+    for each in found:
+        taken_at = each.taken_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        typer.echo(f"step {each.step:>8}  {taken_at}  {each.own_bytes / 1e9:.3f} GB of its own")
+
+
+@app.command()
+def restore(folders: Folders, step: Step) -> None:
+    """Make the store stand at a snapshot again, at once; the snapshot stays. The store must not be open.
+
+    Training goes on from there with the same numbers as the first time. What was committed later is gone, unless
+    another snapshot has it. Of several servers' stores restore all to the same step.
+
+    Exit status: 0 restored, 1 the store is open or damaged, 2 there is no such snapshot.
+    """
+    from luwu.cli.progress import store_folders
+    from luwu.store.snapshots import restore as go_to
+
+    go_to(store_folders(folders), step)
+    typer.echo(f"the store stands at step {step}")
+
+
+@app.command()
+def remove(folders: Folders, step: Step) -> None:
+    """Remove a snapshot, also of a store that is trained on."""
+    from luwu.cli.progress import store_folders
+    from luwu.store.snapshots import remove as remove_one
+
+    remove_one(store_folders(folders), step)
+    typer.echo(f"removed the snapshot of step {step}")

@@ -1,0 +1,137 @@
+"""Snapshots of a store: taken, shown, restored and removed. They share all bytes with the store until it changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from luwu import _native
+from luwu.errors import ConfigError, StoreLockedError
+from luwu.fabric.blocks import block_specs
+from luwu.store.folders import StoreIdentity, reader_of
+from luwu.store.values import require_identity, require_whole
+
+FOLDER_NAME = "snapshots"
+"""In each folder of a store, with a folder for each step."""
+
+RECORD_NAME = "snapshot.luwu"
+
+
+_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One snapshot: its step, when it was taken, and the bytes on disk that nothing else shares now."""
+
+    step: int
+    taken_at: datetime
+    own_bytes: int
+
+
+def snapshot_steps(folders: list[Path]) -> list[int]:
+    """Steps of the snapshots of a store, ascending."""
+    return [int(step) for step in _native.snapshot_steps(_texts(folders))]
+
+
+def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
+    """Where a snapshot lies, which can be read as a store; without a step the store itself.
+
+    Raises:
+        ConfigError: there is no snapshot of that step.
+    """
+    if step is None:
+        return folders
+    steps = snapshot_steps(folders)
+    if step not in steps:
+        found = "those of step " + ", ".join(map(str, steps)) if steps else "none"
+        raise ConfigError(f"{folders[0]}: expected a snapshot of step {step}, found {found}; see luwu snapshot list")
+    return [folder / FOLDER_NAME / str(step) for folder in folders]
+
+
+def take(folders: list[Path]) -> int:
+    """Take a snapshot of the last committed step, also while a server of this machine has the store open; its step.
+
+    Training goes on meanwhile. Of a store that is open, a file for what training writes next is reserved first.
+
+    Raises:
+        StoreFormatError: there is no store. StoreEmptyError: it has no values yet.
+        StoreSpaceError: there is no room for what training writes next; it goes on without a snapshot.
+        ConfigError: a server has it open, and it is one of several servers', whose snapshots belong together.
+    """
+    identity = require_identity(folders)
+    try:
+        writer = _writer(folders, identity)
+    except StoreLockedError:
+        require_whole(
+            folders[0],
+            identity.manifest,
+            "take snapshots of all servers' stores with --snapshot-every, or from a worker with session.snapshot()",
+        )
+        return int(reader_of(folders, identity).take_snapshot())
+    try:
+        return int(writer.take_snapshot())
+    finally:
+        writer.close()
+
+
+def snapshots(folders: list[Path]) -> list[SnapshotInfo]:
+    """The snapshots of a store, by their steps, also while a server has it open.
+
+    Raises:
+        StoreFormatError: there is no store.
+    """
+    require_identity(folders)
+    return [_look_at(folders, step) for step in snapshot_steps(folders)]
+
+
+def restore(folders: list[Path], step: int) -> None:
+    """Make a store stand where its snapshot of a step stands; the snapshot stays, and whatever was later goes.
+
+    What later snapshots have stays, too. Training goes on from there as it did the first time.
+
+    Raises:
+        StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot.
+        StoreCorruptError: the snapshot is damaged; the store is as it was.
+    """
+    identity = require_identity(folders)
+    snapshot_folders(folders, step)
+    writer = _writer(folders, identity)
+    try:
+        writer.restore_snapshot(step)
+    finally:
+        writer.close()
+
+
+def remove(folders: list[Path], step: int) -> None:
+    """Remove a snapshot, also while a server has the store open; gives back what nothing else shares.
+
+    Raises:
+        StoreFormatError: there is no store. ConfigError: no such snapshot.
+    """
+    require_identity(folders)
+    _native.remove_snapshot(_texts(folders), step)
+
+
+def _texts(folders: list[Path]) -> list[str]:
+    return [str(folder) for folder in folders]
+
+
+def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter:
+    return _native.StoreWriter(
+        _texts(folders),
+        identity.uuid,
+        False,
+        block_specs(identity.manifest),
+        identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
+    )
+
+
+def _look_at(folders: list[Path], step: int) -> SnapshotInfo:
+    inside = snapshot_folders(folders, step)
+    stats = [path.stat() for folder in inside for path in folder.rglob("*") if path.is_file()]
+    own = sum(stat.st_blocks * _DISK_BLOCK_BYTES for stat in stats if stat.st_nlink == 1)
+    taken_at = datetime.fromtimestamp((inside[0] / RECORD_NAME).stat().st_mtime, timezone.utc)
+    return SnapshotInfo(step, taken_at, own)

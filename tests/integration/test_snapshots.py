@@ -1,0 +1,175 @@
+"""Snapshots of real runs: taken every so many steps, through kills, and gone back to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.integration.test_network import contents
+from tests.integration.test_network_servers import servers, url_of
+from tests.integration.test_train_command import MODEL, finish, losses, start, wait_for_steps
+from tests.integration.udp import in_threads, remote, train, udp_server
+
+import luwu
+from luwu.errors import ManifestMismatchError, StoreSpaceError
+from luwu.server.server import LocalServer
+from luwu.server.snapshots import Snapshots
+from luwu.store.folders import open_reader
+from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
+from luwu.store.upkeep import verify
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+WORKERS = 2
+MEMORY = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("snapshots")
+    (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
+    (folder / "settings.toml").write_text(f"{MODEL}\n[optimizer]\nlr = 1e-2\n")
+    return folder
+
+
+def luwu_command(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "luwu.cli", *arguments], cwd=folder, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_a_run_that_is_killed_and_restored_is_the_undisturbed_one(folder: Path) -> None:
+    code, _, error = finish(start(folder, "plain"))
+    assert code == 0, error
+    expected, final = losses(folder, "plain"), contents(folder / "plain" / "store")
+
+    kept = ("--snapshot-every", "10", "--snapshot-keep", "3")
+    process = start(folder, "run", *kept)
+    wait_for_steps(folder, "run", 25)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    store = folder / "run" / "store"
+    killed_at = int(open_reader([store])[0].step)
+    assert set(snapshot_steps([store])) <= set(range(10, killed_at + 1, 10))
+    code, _, error = finish(start(folder, "run", *kept))
+    assert code == 0, error
+    assert snapshot_steps([store]) == [40, 50, 60]
+    assert losses(folder, "run") == expected
+    assert equal(contents(store), final)
+    for step in (40, 50, 60):
+        assert verify(snapshot_folders([store], step)).damaged == 0
+
+    luwu_command(folder, "snapshot", "restore", "run", "--step", "40")
+    code, output, error = finish(start(folder, "run"))
+    assert code == 0, error
+    assert "resuming after step 40 of 60" in output
+    assert losses(folder, "run") == expected
+    assert equal(contents(store), final)
+
+
+def test_a_snapshot_is_measured_and_written_with_while_the_run_goes_on(folder: Path) -> None:
+    process = start(folder, "busy", "--steps", "100000")
+    try:
+        wait_for_steps(folder, "busy", 8)
+        step = luwu_command(folder, "snapshot", "take", "busy").split()[-1]
+        assert f"step {step}" in luwu_command(folder, "eval", "busy", "--snapshot", step, "--windows", "4")
+        assert luwu_command(folder, "generate", "busy", "--snapshot", step, "--length", "3")
+        assert luwu_command(folder, "export", "out", "--store", "busy", "--snapshot", step)
+        assert process.poll() is None
+    finally:
+        process.send_signal(signal.SIGINT)
+        code, _, error = finish(process)
+    assert code == 130, error
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path):
+    """A file system of 64 MiB, made for the test; skipped where this user may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], check=False)
+    if mount.returncode != 0:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Path) -> None:
+    with LocalServer(small_disk, None, MEMORY, 1, snapshots=Snapshots(3, 0)) as server:
+        session = luwu.fabric.local.join(server.socket_path, 0, 1)
+        worker = NumpyWorker(session, small_manifest())
+        assert worker.step()
+        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
+            while True:
+                filler.write(bytes(1 << 16))
+        with pytest.raises(StoreSpaceError, match=r"needs .* GiB .*remove a snapshot"):
+            session.snapshot()
+        for _ in range(3):
+            assert worker.step()
+        assert "the snapshot of step 3 was given up" in server.stats()["snapshot_failure"]
+        (small_disk / "filler").unlink()
+        assert session.snapshot() == 4
+        for _ in range(3):
+            assert worker.step()
+        session.close()
+    assert snapshot_steps([small_disk / "store"]) == [4, 6]
+    assert verify([small_disk / "store"]).damaged == 0
+
+
+def test_several_servers_keep_the_same_steps_and_go_back_together(tmp_path: Path) -> None:
+    stores = [tmp_path / f"store-{number}" for number in range(2)]
+
+    def some(worker: NumpyWorker) -> int:
+        for _ in range(3):
+            assert worker.step()
+        return worker.session.snapshot()
+
+    def on(worker: NumpyWorker) -> None:
+        for _ in range(2):
+            assert worker.step()
+
+    with servers(tmp_path, 2) as found:
+        assert train(remote(url_of(*found), WORKERS), WORKERS, some, coarse=True) == [3, 3]
+    with servers(tmp_path, 2) as found:
+        train(remote(url_of(*found), WORKERS), WORKERS, on, coarse=True)
+    expected = [contents(store) for store in stores]
+    for store in stores:
+        assert snapshot_steps([store]) == [3]
+    restore([stores[1]], 3)
+    with servers(tmp_path, 2) as found:
+        url = url_of(*found)
+
+        def join(rank: int) -> None:
+            with remote(url, WORKERS)(rank) as session:
+                session.attach(small_manifest())
+
+        with pytest.raises(ManifestMismatchError, match=r"expected step 3 .*luwu snapshot restore STORE --step 3"):
+            in_threads(WORKERS, join)
+    restore([stores[0]], 3)
+    with servers(tmp_path, 2) as found:
+        train(remote(url_of(*found), WORKERS), WORKERS, on, coarse=True)
+    for store, held in zip(stores, expected, strict=True):
+        assert equal(contents(store), held)
+
+
+def test_a_server_of_the_network_keeps_every_other_step(tmp_path: Path) -> None:
+    def work(worker: NumpyWorker) -> None:
+        for _ in range(6):
+            assert worker.step()
+
+    for number in range(2):
+        with udp_server(tmp_path / f"s{number}", 1, transport="tcp", snapshot_every=2, snapshot_keep=number) as server:
+            train(remote(server.url, 1), 1, work)
+    assert snapshot_steps([tmp_path / "s0"]) == [2, 4, 6]
+    assert snapshot_steps([tmp_path / "s1"]) == [6]
