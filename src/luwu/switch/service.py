@@ -71,6 +71,10 @@ class SwitchService:
         """Counts of the present run; empty between runs."""
         return dict(self._native.stats())
 
+    def xdp(self) -> dict[str, Any]:
+        """What the kernel does: the mode of each port, why nothing, and counts; empty without --xdp."""
+        return dict(self._native.xdp())
+
     def wait(self, seconds: float) -> bool:
         """Whether the server has refused it for good within this time; `close` then raises why."""
         self._thread.join(seconds)
@@ -91,8 +95,9 @@ class SwitchService:
 
     def _listen(self, listen: HostPort) -> _native.UdpSwitch:
         """One port for both; where the kernel chooses, it must be free for both."""
+        interfaces = [name.strip() for name in self._settings.xdp.split(",") if name.strip()]
         for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
-            switch = _native.UdpSwitch(self._local, listen.port)
+            switch = _native.UdpSwitch(self._local, listen.port, interfaces)
             try:
                 self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
                 return switch
@@ -169,6 +174,8 @@ class SwitchService:
         except LuwuError as error:
             log.error("cannot serve job=%x: %s", place.job, error)
             return
+        if why_not := self.xdp().get("why_not"):
+            log.warning("in user space job=%x why=%s", place.job, why_not)
         names = ", ".join(neighbour.name for neighbour in place.below)
         log.info(
             "serves job=%x parent=%s:%d children=%s payload=%d state=%d",
