@@ -18,7 +18,7 @@ if(LUWU_HAVE_XDP)
     file(GLOB LUWU_XDP_SOURCES CONFIGURE_DEPENDS bpf/*.h bpf/*.c)
     add_custom_command(
         OUTPUT "${LUWU_XDP_OBJECT}"
-        COMMAND "${LUWU_CLANG}" -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -ffreestanding
+        COMMAND "${LUWU_CLANG}" -target bpf -mcpu=v3 -O2 -g -fno-strict-aliasing -ffreestanding -Wall -Wextra -Werror
             -I "${CMAKE_CURRENT_SOURCE_DIR}/native" -idirafter "${LUWU_BPF_INCLUDE_DIR}"
             -idirafter "/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}"
             -c "${CMAKE_CURRENT_SOURCE_DIR}/bpf/switch.bpf.c" -o "${LUWU_XDP_OBJECT}"

@@ -276,8 +276,10 @@ void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& 
         slots(stream).report_holes(number, child.theirs().next[stream], ours);
     }
     if (adds_elsewhere()) {  // sums do not wait here for room on the link up: children have to
+        const std::uint64_t arrived =
+            std::max(parent_.arrived(LUWU_STREAM_GRADIENTS), slots(LUWU_STREAM_GRADIENTS).base());
         std::uint64_t& credit = ours.credit[LUWU_STREAM_GRADIENTS];
-        credit = std::min(credit, parent_.arrived(LUWU_STREAM_GRADIENTS) + parent_.window());
+        credit = std::min(credit, arrived + parent_.window());
     }
     child.send_heartbeat(ours, epoch_, now, outbox);
 }

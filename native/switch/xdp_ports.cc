@@ -23,8 +23,10 @@ Descriptor load_pass() {
         {BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, XDP_PASS},
         {BPF_JMP | BPF_EXIT, 0, 0, 0, 0},
     }};
-    Descriptor program(
-        bpf_prog_load(BPF_PROG_TYPE_XDP, "luwu_pass", "Apache-2.0", instructions.data(), instructions.size(), nullptr));
+    LIBBPF_OPTS(bpf_prog_load_opts, options);
+    options.expected_attach_type = BPF_XDP;  // the same as the switch's, or one could not replace the other
+    Descriptor program(bpf_prog_load(BPF_PROG_TYPE_XDP, "luwu_pass", "Apache-2.0", instructions.data(),
+                                     instructions.size(), &options));
     if (program.get() < 0) throw xdp_error("load an XDP program", errno, "");
     return program;
 }

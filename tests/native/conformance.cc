@@ -221,7 +221,8 @@ class UdpJob final : public UdpTestJob {
             child.start(node.bound(), static_cast<std::uint16_t>(children.size()));
             children.push_back(child.address);
         }
-        return {node.bound(), [&node, wiring, children](const Address& parent, std::uint16_t number) {
+        return {node.bound(), [this, &node, host, wiring, children](const Address& parent, std::uint16_t number) {
+                    const auto inside = where_.enter(host);
                     node.start(wiring, parent, number, children);
                 }};
     }

@@ -1,6 +1,7 @@
 // The XDP switch without a network: frames go in through BPF_PROG_TEST_RUN, frames come out.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -52,6 +53,13 @@ struct Sent {
     Bytes payload;
 };
 
+inline Bytes datagram_of(const Head& head, std::span<const std::byte> payload) {
+    Bytes datagram(sizeof head + payload.size());
+    std::memcpy(datagram.data(), &head, sizeof head);
+    std::copy(payload.begin(), payload.end(), datagram.begin() + sizeof head);
+    return datagram;
+}
+
 class XdpRig {
   public:
     explicit XdpRig(std::uint32_t children, const fabric::Wiring& wiring = xdp_wiring())
@@ -75,10 +83,7 @@ class XdpRig {
     // The frame of a packet from that peer.
     [[nodiscard]] Bytes frame(std::uint32_t peer, Sent sent) const {
         seal.close(sent.head, sent.payload);
-        Bytes datagram(sizeof sent.head);
-        std::memcpy(datagram.data(), &sent.head, sizeof sent.head);
-        datagram.insert(datagram.end(), sent.payload.begin(), sent.payload.end());
-        return program.frame_from(peer, datagram);
+        return program.frame_from(peer, datagram_of(sent.head, sent.payload));
     }
     Action send(std::uint32_t peer, const Sent& sent) {
         last = frame(peer, sent);
