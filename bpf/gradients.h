@@ -5,14 +5,14 @@
 #include "slots.h"
 
 // The controller reads the sum from its slot, and seals it where it must.
-static __always_inline int leave_note(struct frame *frame) {
+static __always_inline int leave_note(struct frame* frame) {
     frame->head->sender = LUWU_TO_CONTROLLER;
     frame->udp->check = 0;
     return XDP_PASS;
 }
 
-static __always_inline int send_sum(struct xdp_md *context, struct frame *frame, enum slot_verdict verdict) {
-    const struct luwu_path *path = path_of(LUWU_XDP_PARENT);
+static __always_inline int send_sum(struct xdp_md* context, struct frame* frame, enum slot_verdict verdict) {
+    const struct luwu_path* path = path_of(LUWU_XDP_PARENT);
     if (!path || path->interface_number == 0) return leave_note(frame);
     address_to(frame, path, LUWU_XDP_PARENT);
     if (verdict == SLOT_COMPLETED) {
@@ -27,7 +27,7 @@ static __always_inline int send_sum(struct xdp_md *context, struct frame *frame,
     return bpf_redirect(path->interface_number, 0);
 }
 
-static __always_inline int take_verdict(struct xdp_md *context, struct frame *frame, enum slot_verdict verdict) {
+static __always_inline int take_verdict(struct xdp_md* context, struct frame* frame, enum slot_verdict verdict) {
     switch (verdict) {
         case SLOT_COMPLETED:
         case SLOT_AGAIN:
@@ -45,10 +45,10 @@ static __always_inline int take_verdict(struct xdp_md *context, struct frame *fr
     return XDP_DROP;
 }
 
-static __always_inline int take_gradients(struct xdp_md *context, struct frame *frame) {
-    struct luwu_state *now = the_state();
-    struct luwu_head *head = frame->head;
-    const struct luwu_weights *weights = the_weights();
+static __always_inline int take_gradients(struct xdp_md* context, struct frame* frame) {
+    struct luwu_state* now = the_state();
+    struct luwu_head* head = frame->head;
+    const struct luwu_weights* weights = the_weights();
     if (!now || !weights || !now->ready || head->epoch != now->epoch) return XDP_PASS;
     if (peer_of(frame) >= LUWU_XDP_MOST_CHILDREN || head->sequence - now->base >= job.window) return XDP_PASS;
     const __u64 sequence = head->sequence;

@@ -1,10 +1,9 @@
-// The maps of the switch. The controller sets their sizes before it loads the program, and sees those with BPF_F_MMAPABLE
-// as memory of its own.
+// The maps of the switch. The controller sets their sizes before it loads the program, and sees those with
+// BPF_F_MMAPABLE as memory of its own.
 #pragma once
 
-#include <linux/bpf.h>
-
 #include <bpf/bpf_helpers.h>
+#include <linux/bpf.h>
 
 #include "switch/xdp_layout.h"
 
@@ -81,11 +80,11 @@ struct {
 
 static __always_inline void count(enum luwu_xdp_count what, __u64 many) {
     const __u32 key = what;
-    __u64 *entry = bpf_map_lookup_elem(&counts, &key);
+    __u64* entry = bpf_map_lookup_elem(&counts, &key);
     if (entry) *entry += many;
 }
 
-static __always_inline struct luwu_state *the_state(void) {
+static __always_inline struct luwu_state* the_state(void) {
     const __u32 zero = 0;
     return bpf_map_lookup_elem(&state, &zero);
 }

@@ -3,12 +3,12 @@
 
 #include "seal.h"
 
-static __always_inline struct luwu_path *path_of(__u32 peer) { return bpf_map_lookup_elem(&paths, &peer); }
+static __always_inline struct luwu_path* path_of(__u32 peer) { return bpf_map_lookup_elem(&paths, &peer); }
 
 // A heartbeat of the job goes on to the controller in any case; one that is newer than the last shows the way back.
-static __always_inline void learn_path(struct xdp_md *context, struct frame *frame) {
+static __always_inline void learn_path(struct xdp_md* context, struct frame* frame) {
     const __u32 peer = peer_of(frame);
-    struct luwu_path *path = path_of(peer);
+    struct luwu_path* path = path_of(peer);
     if (!path || frame->head->sequence <= path->heard || !is_sealed(context, frame)) return;
     path->heard = frame->head->sequence;
     __builtin_memcpy(path->theirs, frame->ethernet->h_source, ETH_ALEN);
@@ -16,8 +16,8 @@ static __always_inline void learn_path(struct xdp_md *context, struct frame *fra
     path->interface_number = context->ingress_ifindex;
 }
 
-static __always_inline __u16 ip_checksum(const struct iphdr *ip) {
-    const __u16 *words = (const void *)ip;
+static __always_inline __u16 ip_checksum(const struct iphdr* ip) {
+    const __u16* words = (const void*)ip;
     __u32 sum = 0;
 #pragma unroll
     for (__u32 i = 0; i < sizeof *ip / 2; ++i) sum += words[i];
@@ -26,7 +26,7 @@ static __always_inline __u16 ip_checksum(const struct iphdr *ip) {
 }
 
 // UDP's checksum is left out, which IPv4 allows: the packet has a better one.
-static __always_inline void address_to(struct frame *frame, const struct luwu_path *path, __u32 peer) {
+static __always_inline void address_to(struct frame* frame, const struct luwu_path* path, __u32 peer) {
     if (peer >= LUWU_XDP_PEERS) return;
     __builtin_memcpy(frame->ethernet->h_dest, path->theirs, ETH_ALEN);
     __builtin_memcpy(frame->ethernet->h_source, path->ours, ETH_ALEN);

@@ -1,5 +1,5 @@
-// Where gradients are added up: one slot for each number of the stream's window, under a lock of its own, because packets
-// of one slot arrive on several processors at once.
+// Where gradients are added up: one slot for each number of the stream's window, under a lock of its own, because
+// packets of one slot arrive on several processors at once.
 #pragma once
 
 #include "seal.h"
@@ -16,48 +16,49 @@ enum slot_verdict {
 };
 
 struct slot_place {
-    struct xdp_md *context;
-    struct luwu_slot *slot;
-    struct luwu_head *head;  // of the packet
+    struct xdp_md* context;
+    struct luwu_slot* slot;
+    struct luwu_head* head;  // of the packet
     __u64 head_checksum;
     __u32 number;  // of the slot
 };
 
 // Another processor has it for a quarter of a microsecond; longer only where the machine under it has stopped. Not a
 // bpf_spin_lock: the verifier allows too little with one held, and the controller's memory must not hold one.
-static __always_inline int lock_slot(struct luwu_slot *slot) {
+static __always_inline int lock_slot(struct luwu_slot* slot) {
     for (__u32 i = 0; i < MOST_TRIES; ++i) {
         if (__sync_lock_test_and_set(&slot->lock, 1) == 0) return 1;
     }
     return 0;
 }
 
-static __always_inline void unlock_slot(struct luwu_slot *slot) { __sync_lock_test_and_set(&slot->lock, 0); }
+static __always_inline void unlock_slot(struct luwu_slot* slot) { __sync_lock_test_and_set(&slot->lock, 0); }
 
-static __always_inline int is_of(const struct luwu_slot *slot, const struct luwu_head *head) {
+static __always_inline int is_of(const struct luwu_slot* slot, const struct luwu_head* head) {
     return slot->arrived != 0 && slot->head.epoch == head->epoch && slot->head.sequence == head->sequence;
 }
 
-static __always_inline int is_past(const struct luwu_slot *slot, const struct luwu_head *head) {
+static __always_inline int is_past(const struct luwu_slot* slot, const struct luwu_head* head) {
     if (slot->arrived == 0 || slot->head.epoch < head->epoch) return 0;
     return slot->head.epoch > head->epoch || slot->head.sequence > head->sequence;
 }
 
-static __always_inline int agrees(const struct luwu_slot *slot, const struct luwu_head *head) {
+static __always_inline int agrees(const struct luwu_slot* slot, const struct luwu_head* head) {
     return slot->head.block == head->block && slot->head.index == head->index && slot->head.bytes == head->bytes &&
            slot->head.form == head->form;
 }
 
-// The controller reads slots without their locks. It looks at the number first, so none has arrived before that changes.
-static __always_inline void set_arrived(struct luwu_slot *slot, __u64 arrived) {
+// The controller reads slots without their locks. It looks at the number first, so none has arrived before that
+// changes.
+static __always_inline void set_arrived(struct luwu_slot* slot, __u64 arrived) {
     barrier();
-    *(volatile __u64 *)&slot->arrived = arrived;
+    *(volatile __u64*)&slot->arrived = arrived;
     barrier();
 }
 
 // The first packet of a slot: its payload is the sum so far.
-static __always_inline int begin_sum(const struct slot_place *at) {
-    struct luwu_slot *slot = at->slot;
+static __always_inline int begin_sum(const struct slot_place* at) {
+    struct luwu_slot* slot = at->slot;
     set_arrived(slot, 0);
     if (at->head_checksum + store_payload(at->context, at->number) != at->head->checksum) return 0;
     slot->head = *at->head;
@@ -66,9 +67,9 @@ static __always_inline int begin_sum(const struct slot_place *at) {
     return 1;
 }
 
-static __always_inline int add_to_sum(const struct slot_place *at) {
-    const struct luwu_head *head = at->head;
-    struct luwu_slot *slot = at->slot;
+static __always_inline int add_to_sum(const struct slot_place* at) {
+    const struct luwu_head* head = at->head;
+    struct luwu_slot* slot = at->slot;
     if (agrees(slot, head)) {
         if (at->head_checksum + add_payload(at->context, at->number) != head->checksum) {
             subtract_payload(at->context, at->number);
@@ -85,14 +86,14 @@ static __always_inline int add_to_sum(const struct slot_place *at) {
     return 1;
 }
 
-static __always_inline enum slot_verdict become_sum(const struct slot_place *at, enum slot_verdict verdict) {
+static __always_inline enum slot_verdict become_sum(const struct slot_place* at, enum slot_verdict verdict) {
     *at->head = at->slot->head;
     at->head->sender = job.child;
     return verdict;
 }
 
 // The last packet becomes the sum. Where the children do not agree, it stays as it is: the controller seals that sum.
-static __always_inline enum slot_verdict finish_sum(const struct slot_place *at) {
+static __always_inline enum slot_verdict finish_sum(const struct slot_place* at) {
     if (at->slot->head.flags & LUWU_CONFLICT) {
         settle_payload(at->context, at->number);
         return SLOT_NOTE;
@@ -101,8 +102,8 @@ static __always_inline enum slot_verdict finish_sum(const struct slot_place *at)
     return become_sum(at, SLOT_COMPLETED);
 }
 
-static __always_inline enum slot_verdict answer_duplicate(const struct slot_place *at) {
-    const struct luwu_slot *slot = at->slot;
+static __always_inline enum slot_verdict answer_duplicate(const struct slot_place* at) {
+    const struct luwu_slot* slot = at->slot;
     if (slot->arrived != job.all_children || slot->sent_at == 0) return SLOT_DUPLICATE;
     if (at->head_checksum + verify_payload(at->context) != at->head->checksum) return SLOT_NOT_OURS;
     if (slot->head.flags & LUWU_CONFLICT || !agrees(slot, at->head)) return SLOT_NOTE;
@@ -111,8 +112,8 @@ static __always_inline enum slot_verdict answer_duplicate(const struct slot_plac
 }
 
 // With the lock held.
-static __always_inline enum slot_verdict add_packet(const struct slot_place *at) {
-    struct luwu_slot *slot = at->slot;
+static __always_inline enum slot_verdict add_packet(const struct slot_place* at) {
+    struct luwu_slot* slot = at->slot;
     const __u64 child = 1ULL << (at->head->sender & (LUWU_XDP_MOST_CHILDREN - 1));
     __u64 arrived = child;
     if (is_past(slot, at->head)) return SLOT_DUPLICATE;

@@ -6,7 +6,7 @@
 #include "broadcast.h"
 #include "gradients.h"
 
-static __always_inline int take_packet(struct xdp_md *context, struct frame *frame) {
+static __always_inline int take_packet(struct xdp_md* context, struct frame* frame) {
     switch (frame->head->kind) {
         case LUWU_GRADIENTS:
             return take_gradients(context, frame);
@@ -22,13 +22,13 @@ static __always_inline int take_packet(struct xdp_md *context, struct frame *fra
 }
 
 SEC("xdp")
-int luwu_switch(struct xdp_md *context) {
+int luwu_switch(struct xdp_md* context) {
     struct frame frame;
     if (!find_packet(context, &frame)) return XDP_PASS;
     return take_packet(context, &frame);
 }
 
 SEC("xdp/devmap")
-int luwu_copy(struct xdp_md *context) { return address_copy(context); }
+int luwu_copy(struct xdp_md* context) { return address_copy(context); }
 
 char luwu_license[] SEC("license") = "Apache-2.0";

@@ -40,7 +40,6 @@ class KernelSlots final : public SlotTable {
     std::vector<std::uint64_t> heard_;  // by child: no need to look below
 };
 
-
 KernelSlots::KernelSlots(XdpProgram& program)
     : program_(program),
       all_(program.job().all_children),
@@ -118,7 +117,8 @@ void KernelSlots::report_holes(std::uint32_t child, std::uint64_t next, Heartbea
         if (has(at)) continue;
         const std::uint64_t first = at;
         while (at < until && !has(at)) ++at;
-        heartbeat.holes[heartbeat.holes_used++] = {first, static_cast<std::uint32_t>(at - first), LUWU_STREAM_GRADIENTS};
+        heartbeat.holes[heartbeat.holes_used++] = {first, static_cast<std::uint32_t>(at - first),
+                                                   LUWU_STREAM_GRADIENTS};
     }
 }
 

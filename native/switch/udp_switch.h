@@ -40,8 +40,8 @@ class UdpSwitch {
     UdpSettings settings_;
     std::unique_ptr<XdpPorts> ports_;
     std::string why_not_;
-    std::optional<UdpSocket> socket_;       // while there is no job
-    std::unique_ptr<XdpProgram> program_;   // of the job; null: none can serve it
+    std::optional<UdpSocket> socket_;      // while there is no job
+    std::unique_ptr<XdpProgram> program_;  // of the job; null: none can serve it
     std::unique_ptr<SwitchNode> node_;
     std::unique_ptr<NodeLoop> loop_;
 };

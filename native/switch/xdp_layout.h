@@ -33,13 +33,13 @@ struct luwu_peer {
 // What stays the same as long as the program is loaded: constants to the verifier and to the JIT compiler.
 struct luwu_job {
     uint64_t job;
-    uint64_t all_children;      // their bits
-    struct luwu_peer own;       // where the switch is sent to
-    uint32_t slots_mask;        // slots are a power of two, at least as many as the window
-    uint32_t window;            // of gradients
-    uint32_t payload_bytes;     // of a full packet
+    uint64_t all_children;   // their bits
+    struct luwu_peer own;    // where the switch is sent to
+    uint32_t slots_mask;     // slots are a power of two, at least as many as the window
+    uint32_t window;         // of gradients
+    uint32_t payload_bytes;  // of a full packet
     uint16_t children;
-    uint16_t child;             // this switch's number among its parent's children
+    uint16_t child;  // this switch's number among its parent's children
     struct luwu_peer peers[LUWU_XDP_PEERS];
 };
 
@@ -50,7 +50,7 @@ struct luwu_state {
     uint64_t base;        // the parent has all sums below
     uint32_t broadcasts;  // every child's path is known
     uint32_t unused;
-    uint64_t sent_end;    // by the program: one past the highest sum that it sent
+    uint64_t sent_end;  // by the program: one past the highest sum that it sent
 };
 
 // A packet's sum. Its head is that of the first packet, with count, flags and checksum of all that arrived, and in

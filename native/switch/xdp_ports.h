@@ -1,5 +1,5 @@
-// The interfaces whose packets the XDP switch sees. The kernel takes the program off them when this process ends, however
-// it ends: an attachment is a descriptor (a bpf_link), and nothing is pinned.
+// The interfaces whose packets the XDP switch sees. The kernel takes the program off them when this process ends,
+// however it ends: an attachment is a descriptor (a bpf_link), and nothing is pinned.
 #pragma once
 
 #include <string>

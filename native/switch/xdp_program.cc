@@ -178,7 +178,8 @@ void XdpProgram::Parts::follow(std::uint32_t child) {
 void XdpProgram::Parts::list_ports() {
     std::vector<std::pair<std::uint32_t, luwu_port>> all;
     for (std::uint16_t child = 0; child < job.children; ++child) {
-        auto found = std::find_if(all.begin(), all.end(), [&](const auto& port) { return port.first == followed[child]; });
+        auto found =
+            std::find_if(all.begin(), all.end(), [&](const auto& port) { return port.first == followed[child]; });
         if (found == all.end()) {
             all.push_back({followed[child], {}});
             found = std::prev(all.end());

@@ -14,7 +14,7 @@
 namespace luwu::fabric {
 
 struct XdpPlace {
-    Address own;     // where neighbours send to
+    Address own;  // where neighbours send to
     Address parent;
     std::uint16_t child = 0;  // among the parent's children
     std::vector<Address> children;

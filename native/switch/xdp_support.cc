@@ -51,7 +51,8 @@ std::string LibbpfMessages::text() const {
 Error xdp_error(const std::string& action, int error_number, const std::string& said) {
     std::string message = "cannot " + action + ": " + std::strerror(error_number);
     if (error_number == EPERM || error_number == EACCES) {
-        message += "; XDP needs the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: run as root, or leave --xdp out";
+        message +=
+            "; XDP needs the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: run as root, or leave --xdp out";
     } else {
         message += "; it needs Linux 6.1 or newer: leave --xdp out to switch in user space";
     }

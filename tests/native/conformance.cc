@@ -92,7 +92,8 @@ class Whereabouts {
     }
     // While this is open, what is made is made on that host.
     [[nodiscard]] std::optional<Namespace::Inside> enter(std::size_t host) const {
-        return network_ == nullptr ? std::nullopt : std::optional<Namespace::Inside>(std::in_place, network_->host(host));
+        return network_ == nullptr ? std::nullopt
+                                   : std::optional<Namespace::Inside>(std::in_place, network_->host(host));
     }
     [[nodiscard]] Address address(std::size_t host) const {
         return network_ == nullptr ? fabric::parse_address("127.0.0.1", 0) : TreeNetwork::address(host);
@@ -210,9 +211,8 @@ class UdpJob final : public UdpTestJob {
     }
     Child add_switch(const fabric::Wiring& wiring, std::span<const Child> below) {
         const std::size_t host = 1 + workers_.size() + switches_.size();
-        const bool above_others = std::any_of(switches_.begin(), switches_.end(), [&](const auto& other) {
-            return other->bound() == below[0].address;
-        });
+        const bool above_others = std::any_of(switches_.begin(), switches_.end(),
+                                              [&](const auto& other) { return other->bound() == below[0].address; });
         const auto inside = where_.enter(host);
         auto& node = *switches_.emplace_back(std::make_unique<fabric::UdpSwitch>(
             where_.address(host), fabric::UdpSettings{}, where_.interfaces(host, above_others)));

@@ -18,7 +18,9 @@ namespace luwu::test {
 
 namespace {
 
-fabric::Descriptor own_namespace() { return fabric::Descriptor(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)); }
+fabric::Descriptor own_namespace() {
+    return fabric::Descriptor(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
+}
 
 std::string try_namespaces() {
     if (geteuid() != 0) return "network namespaces need root";

@@ -1,4 +1,4 @@
-// Which switches of a test's tree are in the kernel: the environment asks for it by LUWU_SWITCH.
+// Which switches of a test's tree are in the kernel: the environment asks for it by LUWU_TEST_SWITCH.
 #pragma once
 
 #include <cstdlib>
@@ -9,7 +9,7 @@ namespace luwu::test {
 // "xdp": all; "xdp_below" and "xdp_above": of two levels the lower and the upper; "": none.
 [[nodiscard]] inline const std::string& switches_of_tests() {
     static const std::string which = [] {
-        const char* const value = std::getenv("LUWU_SWITCH");
+        const char* const value = std::getenv("LUWU_TEST_SWITCH");
         return std::string(value == nullptr ? "" : value);
     }();
     return which;

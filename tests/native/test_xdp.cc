@@ -90,7 +90,9 @@ TEST_CASE("XDP: the sum goes to the parent, with everybody's count") {
         for (const int value : values) bytes.push_back(static_cast<std::byte>(value));
         return bytes;
     };
-    const auto part = [&](std::size_t from, std::size_t length) { return Bytes(&rig.last[from], &rig.last[from + length]); };
+    const auto part = [&](std::size_t from, std::size_t length) {
+        return Bytes(&rig.last[from], &rig.last[from + length]);
+    };
     CHECK(part(0, 14) == as_bytes({2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0}));
     CHECK(part(26, 8) == as_bytes({10, 0, 0, 1, 10, 0, 0, 2}));
     CHECK(part(34, 4) == as_bytes({kOwnPort >> 8, kOwnPort & 0xff, 7070 >> 8, 7070 & 0xff}));

@@ -28,8 +28,8 @@ struct Datagram {
     auto operator<=>(const Datagram&) const = default;
 };
 
-// Keeps what a switch sends; of heartbeats, what depends neither on the clock nor on how fast the link up is: gradients'
-// credit does in the kernel, where sums do not wait.
+// Keeps what a switch sends; of heartbeats, what depends neither on the clock nor on how fast the link up is:
+// gradients' credit does in the kernel, where sums do not wait.
 class Kept final : public fabric::Outbox {
   public:
     void send(const Address& to, std::span<const std::byte> head, std::span<const std::byte> body) override {
@@ -47,7 +47,8 @@ class Kept final : public fabric::Outbox {
         if (head.kind == LUWU_HEARTBEAT) {
             bytes = Bytes(bytes.begin() + sizeof head + offsetof(Heartbeat, ack),
                           bytes.begin() + sizeof head + offsetof(Heartbeat, holes_used));
-            const auto credit = static_cast<std::ptrdiff_t>(sizeof(std::uint64_t) * (LUWU_STREAMS + LUWU_STREAM_GRADIENTS));
+            const auto credit =
+                static_cast<std::ptrdiff_t>(sizeof(std::uint64_t) * (LUWU_STREAMS + LUWU_STREAM_GRADIENTS));
             std::fill_n(bytes.begin() + credit, sizeof(std::uint64_t), std::byte{0});
         }
         all.push_back({fabric::to_text(to), std::move(bytes)});
@@ -184,7 +185,8 @@ class Traffic {
         head.kind = LUWU_HEARTBEAT;
         head.sender = sender;
         head.sequence = ++number_;
-        const auto bytes = std::as_bytes(std::span(&state, 1)).first(offsetof(Heartbeat, holes) + state.holes_used * 16);
+        const auto bytes =
+            std::as_bytes(std::span(&state, 1)).first(offsetof(Heartbeat, holes) + state.holes_used * 16);
         return seal(head, Bytes(bytes.begin(), bytes.end()));
     }
     Bytes garbage() {
