@@ -15,6 +15,8 @@ missing_system_packages() {
     command -v openssl >/dev/null || echo openssl # tests make certificates with it
     has_allocator || echo libtcmalloc-minimal4
     command -v ip >/dev/null || echo iproute2
+    command -v clang >/dev/null || echo clang # compiles the XDP switch
+    [[ -e /usr/include/bpf/libbpf.h ]] || echo libbpf-dev
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
 
@@ -25,6 +27,8 @@ say_what_is_still_missing() {
     [[ -e /usr/include/doctest/doctest.h ]] || say "without doctest-dev, the native unit tests are skipped"
     [[ -e /usr/include/openssl/ssl.h ]] || say "without libssl-dev, workers on other hosts connect without TLS"
     command -v ip >/dev/null || say "without iproute2, the tests that need a network of their own are skipped"
+    [[ -e /usr/include/bpf/libbpf.h ]] && command -v clang >/dev/null ||
+        say "without clang and libbpf-dev there is no switch inside the kernel (luwu switch --xdp), and its tests are skipped"
     has_allocator || say "without libtcmalloc-minimal4, workers take more memory and time"
     command -v c++ >/dev/null || fail "a C++20 compiler is needed: g++ 11, clang 14, or newer"
 }
@@ -41,11 +45,13 @@ build_package() {
         --config-settings=cmake.define.LUWU_WERROR=ON --editable .
 }
 
-# What the built package depends on; that liburing or OpenSSL appeared or went is a reason to build again, too.
+# What the built package depends on; that liburing, OpenSSL, libbpf or clang appeared or went is a reason to build again,
+# too.
 build_input() {
-    hash_of pyproject.toml CMakeLists.txt cmake native requirements/development.txt
+    hash_of pyproject.toml CMakeLists.txt cmake native bpf requirements/development.txt
     [[ ! -e /usr/include/liburing.h ]] || echo "liburing"
     [[ ! -e /usr/include/openssl/ssl.h ]] || echo "openssl"
+    [[ ! -e /usr/include/bpf/libbpf.h ]] || echo "libbpf $(command -v clang)"
 }
 
 take_turn

@@ -87,15 +87,35 @@ void bind_wiring(nb::module_& module) {
                "The longest payload of a packet to this (host, port), from an address of this host, in bytes.");
 }
 
+// What the kernel does for a switch; empty for one that is all in this process.
+nb::dict xdp_stats(const fabric::UdpSwitch& self) {
+    constexpr std::array<const char*, LUWU_XDP_COUNTS> kNames{"packets_in", "packets_out", "sums_sent",
+                                                              "sums_sent_again", "duplicates"};
+    nb::dict stats;
+    const auto status = self.xdp();
+    if (!status) return stats;
+    for (std::size_t what = 0; what < kNames.size(); ++what) stats[kNames[what]] = status->counts[what];
+    nb::dict ports;
+    for (const auto& [name, mode] : status->modes) ports[name.c_str()] = mode;
+    stats["ports"] = ports;
+    stats["why_not"] = status->why_not;
+    return stats;
+}
+
 void bind_switch(nb::module_& module) {
     using Self = fabric::UdpSwitch;
-    nb::class_<Self>(module, "UdpSwitch", "A switch of the aggregation tree on this host.")
+    module.def("xdp_missing", &fabric::xdp_missing, "Why this build has no switch inside the kernel; else empty.");
+    nb::class_<Self>(module, "UdpSwitch",
+                     "A switch of the aggregation tree on this host. `interfaces`: whose packets are added up and "
+                     "copied inside the kernel.")
         .def(
             "__init__",
-            [](Self* self, const std::string& address, std::uint16_t port) {
-                new (self) Self(fabric::parse_address(address, port));
+            [](Self* self, const std::string& address, std::uint16_t port, const std::vector<std::string>& interfaces) {
+                new (self) Self(fabric::parse_address(address, port), {}, interfaces);
             },
-            "address"_a, "port"_a)
+            "address"_a, "port"_a, "interfaces"_a = std::vector<std::string>())
+        .def("xdp", &xdp_stats,
+             "What the kernel does: counts, `ports` (the mode of each), `why_not` (why nothing for the present job).")
         .def_prop_ro("port", [](const Self& self) { return fabric::port_of(self.bound()); })
         .def(
             "start",

@@ -136,6 +136,18 @@ Error network_error(const std::string& action, const Address& address, int error
     }
 }
 
+Address address_towards(const Address& to) {
+    const Descriptor probe = open_socket(to);
+    if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&to.value), sizeof to.value) != 0) {
+        throw network_error("find a way to", to, errno);
+    }
+    Address own;
+    socklen_t length = sizeof own.value;
+    getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own.value), &length);
+    own.value.sin6_port = 0;
+    return own;
+}
+
 UdpSocket::UdpSocket(const Address& bound, const UdpSettings& settings)
     : settings_(settings), bound_(bound), socket_(open_socket(bound)) {
     if (settings.receive_buffers == 0 || settings.buffer_bytes == 0) {

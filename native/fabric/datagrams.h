@@ -53,6 +53,9 @@ struct UdpCounters {
 
 [[nodiscard]] Error network_error(const std::string& action, const Address& address, int error_number);
 
+// The address of this machine that datagrams to `to` come from, without a port. Throws Error(io).
+[[nodiscard]] Address address_towards(const Address& to);
+
 class UdpSocket {
   public:
     // Port 0 is the kernel's choice, and 0.0.0.0 or :: every address (:: takes IPv4 too). Throws Error(io) and

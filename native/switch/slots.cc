@@ -90,6 +90,11 @@ bool Slots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
     return true;
 }
 
+void Slots::sent(std::uint64_t sequence, Time now) {
+    slot(sequence).sent_at = now;
+    sent_end_ = std::max(sent_end_, sequence + 1);
+}
+
 void Slots::release(std::uint64_t ack) {
     if (ack <= base_) return;
     base_ = ack;
@@ -98,8 +103,8 @@ void Slots::release(std::uint64_t ack) {
     }
 }
 
-void Slots::reset() {
-    base_ = 0;
+void Slots::begin_epoch(std::uint32_t /*epoch*/) {
+    base_ = sent_end_ = 0;
     for (Slot& slot : slots_) slot.sequence = kFree;
     for (ReceiveWindow& window : arrived_) window.reset();
 }

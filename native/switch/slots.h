@@ -1,47 +1,33 @@
-// Where a switch adds up what its children send: one slot for each packet number of a stream's window, all of them
-// allocated at the start. One stream of one job.
+// Slots in this process, all of them allocated at the start. One stream of one job.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
-#include "fabric/packet.h"
 #include "fabric/windows.h"
 #include "fabric/wiring.h"
+#include "switch/slot_table.h"
 
 namespace luwu::fabric {
 
-class Slots {
+class Slots final : public SlotTable {
   public:
     Slots(luwu_stream stream, const Wiring& wiring, std::uint32_t children, bool ordered);
 
-    enum class Verdict : std::uint8_t {
-        added,
-        completed,  // the sum of all children is there
-        again,      // was there already, and the sum was sent: it is wanted once more
-        duplicate,  // was there already; the sum is not, or waits to be sent
-        outside,
-    };
-    Verdict add(std::uint32_t child, const Packet& packet);
-    // The sum of a packet that is complete. Its head has count, block and flags; it still needs sealing.
-    struct Sum {
-        Head head;
-        std::span<const std::byte> payload;
-        bool checksum_added;  // the head's checksum is the sum of the children's
-    };
-    [[nodiscard]] bool complete(std::uint64_t sequence) const;
-    [[nodiscard]] Sum sum(std::uint64_t sequence) const;
-    // Once in `min_age` for a packet that the parent misses: whether its sum is to be sent again.
-    [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age);
-    void sent(std::uint64_t sequence, Time now) { slot(sequence).sent_at = now; }
-
-    // The server has all below: their slots are free.
-    void release(std::uint64_t ack);
-    [[nodiscard]] std::uint64_t base() const { return base_; }
-    [[nodiscard]] std::uint64_t end() const { return base_ + slots_.size(); }
-    [[nodiscard]] const ReceiveWindow& from(std::uint32_t child) const { return arrived_[child]; }
-    void reset();
+    Verdict add(std::uint32_t child, const Packet& packet) override;
+    [[nodiscard]] bool complete(std::uint64_t sequence) const override;
+    [[nodiscard]] Sum sum(std::uint64_t sequence) const override;
+    [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age) override;
+    void sent(std::uint64_t sequence, Time now) override;
+    [[nodiscard]] std::uint64_t sent_end() const override { return sent_end_; }
+    void release(std::uint64_t ack) override;
+    [[nodiscard]] std::uint64_t base() const override { return base_; }
+    [[nodiscard]] std::uint64_t end() const override { return base_ + slots_.size(); }
+    [[nodiscard]] std::uint64_t heard(std::uint32_t child) override { return arrived_[child].ack(); }
+    void report_holes(std::uint32_t child, std::uint64_t next, Heartbeat& heartbeat) override {
+        arrived_[child].report_holes(stream_, next, heartbeat);
+    }
+    void begin_epoch(std::uint32_t epoch) override;
 
   private:
     static constexpr std::uint64_t kFree = ~std::uint64_t{0};
@@ -62,6 +48,7 @@ class Slots {
     std::uint32_t children_;
     bool ordered_;  // floats: keeps every child's part, and adds them in the children's order once all are there
     std::uint64_t base_ = 0;
+    std::uint64_t sent_end_ = 0;
     std::vector<Slot> slots_;
     std::vector<std::byte> payloads_;
     std::vector<ReceiveWindow> arrived_;  // per child

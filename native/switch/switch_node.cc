@@ -6,6 +6,8 @@
 #include <tuple>
 
 #include "store/error.h"
+#include "switch/slots.h"
+#include "switch/xdp_layout.h"
 
 namespace luwu::fabric {
 
@@ -38,7 +40,7 @@ std::optional<luwu_stream> stream_of(std::uint8_t kind) {
 }  // namespace
 
 SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child,
-                       const std::vector<Address>& children)
+                       const std::vector<Address>& children, std::unique_ptr<SlotTable> gradients)
     : wiring_(checked(wiring, children.size())),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       epoch_(wiring.epoch),
@@ -50,7 +52,11 @@ SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_
     const auto count = static_cast<std::uint32_t>(children.size());
     for (const luwu_stream stream : kUp) {
         const bool ordered = stream == LUWU_STREAM_GRADIENTS && wiring.form == LUWU_FLOAT32;
-        slots_.emplace_back(stream, wiring, count, ordered);
+        if (stream == LUWU_STREAM_GRADIENTS && gradients != nullptr) {
+            slots_.push_back(std::move(gradients));
+        } else {
+            slots_.push_back(std::make_unique<Slots>(stream, wiring, count, ordered));
+        }
         counts_.state_bytes += std::uint64_t{wiring.window[stream]} *
                                (stream == LUWU_STREAM_REQUESTS ? 0 : wiring.payload_bytes) * (ordered ? count : 1);
     }
@@ -58,9 +64,8 @@ SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_
 
 void SwitchNode::begin_epoch(std::uint32_t epoch) {
     epoch_ = epoch;
-    for (Slots& slots : slots_) slots.reset();
+    for (const auto& slots : slots_) slots->begin_epoch(epoch);
     waiting_ = {};
-    sent_end_ = {};
     for (Link& child : children_) child.reset();
     parent_.reset();
 }
@@ -69,6 +74,7 @@ void SwitchNode::receive(const Address& from, std::span<const std::byte> datagra
     ++counts_.packets_in;
     Packet packet;
     if (!seal_.open(datagram, packet, counts_.drops)) return;
+    if (packet.head.sender == LUWU_TO_CONTROLLER && adds_elsewhere()) return take_note(packet, now, outbox);
     const bool down = packet.head.sender == LUWU_FROM_PARENT;
     if (down ? !(from == parent_.other())
              : packet.head.sender >= children_.size() || !(from == children_[packet.head.sender].other())) {
@@ -129,38 +135,49 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
     const std::uint32_t number = packet.head.sender;
     Link& child = children_[number];
     if (packet.head.kind == LUWU_HEARTBEAT) {
-        if (child.take(packet, now, counts_.drops) && child.news()) parent_.changed();
+        if (!child.take(packet, now, counts_.drops) || !child.news()) return;
+        parent_.changed();
+        if (adds_elsewhere()) child.changed();  // what it sent was not seen here
         return;
     }
     const auto stream = stream_of(packet.head.kind);
     if (!stream) return drop(PacketDrop::kind);
     if (!parent_.heard()) return drop(PacketDrop::not_ready);  // where the server stands is not known yet
     switch (slots(*stream).add(number, packet)) {
-        case Slots::Verdict::added:
+        case SlotTable::Verdict::added:
             break;
-        case Slots::Verdict::again:
+        case SlotTable::Verdict::again:
             drop(PacketDrop::duplicate);
             ++counts_.sums_sent_again;
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
-        case Slots::Verdict::completed:
+        case SlotTable::Verdict::completed:
             pass_up(*stream, packet.head.sequence, now, outbox);
             break;
-        case Slots::Verdict::duplicate:
+        case SlotTable::Verdict::duplicate:
             drop(PacketDrop::duplicate);
             break;
-        case Slots::Verdict::outside:
+        case SlotTable::Verdict::outside:
             drop(PacketDrop::window);
             break;
     }
     child.changed();
 }
 
+// A sum was completed inside the kernel, and has to be sent from here.
+void SwitchNode::take_note(const Packet& packet, Time now, Outbox& outbox) {
+    if (packet.head.epoch != epoch_ || packet.head.kind != LUWU_GRADIENTS) return drop(PacketDrop::sender);
+    if (slots(LUWU_STREAM_GRADIENTS).complete(packet.head.sequence)) {
+        send_sum(LUWU_STREAM_GRADIENTS, packet.head.sequence, now, outbox);
+    }
+}
+
 // Sums that the parent has not reported, of all streams.
 std::uint64_t SwitchNode::under_way() const {
     std::uint64_t sum = 0;
     for (const luwu_stream stream : kUp) {
-        sum += sent_end_[stream] - std::min(sent_end_[stream], parent_.arrived(stream));
+        const std::uint64_t sent = slots(stream).sent_end();
+        sum += sent - std::min(sent, parent_.arrived(stream));
     }
     return sum;
 }
@@ -169,7 +186,7 @@ std::uint64_t SwitchNode::under_way() const {
 // the parent cannot report those before it has this one.
 void SwitchNode::pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
     const bool full = !waiting_.empty() || under_way() >= parent_.window();
-    if (stream == LUWU_STREAM_GRADIENTS && sequence >= sent_end_[stream] && full) {
+    if (stream == LUWU_STREAM_GRADIENTS && sequence >= slots(stream).sent_end() && full) {
         return waiting_.push(sequence);
     }
     send_sum(stream, sequence, now, outbox);
@@ -186,12 +203,11 @@ void SwitchNode::send_waiting(Time now, Outbox& outbox) {
 }
 
 void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
-    Slots::Sum sum = slots(stream).sum(sequence);
+    SlotTable::Sum sum = slots(stream).sum(sequence);
     sum.head.sender = parent_.sender();
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
     outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);
     slots(stream).sent(sequence, now);
-    sent_end_[stream] = std::max(sent_end_[stream], sequence + 1);
     ++counts_.sums_sent;
     ++counts_.packets_out;
 }
@@ -256,8 +272,14 @@ void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& 
     for (const luwu_stream stream : kUp) {
         ours.ack[stream] = theirs.ack[stream];
         ours.credit[stream] = std::min(theirs.credit[stream], slots(stream).end());
-        ours.heard[stream] = slots(stream).from(number).ack();
-        slots(stream).from(number).report_holes(stream, child.theirs().next[stream], ours);
+        ours.heard[stream] = slots(stream).heard(number);
+        slots(stream).report_holes(number, child.theirs().next[stream], ours);
+    }
+    if (adds_elsewhere()) {  // sums do not wait here for room on the link up: children have to
+        const std::uint64_t arrived =
+            std::max(parent_.arrived(LUWU_STREAM_GRADIENTS), slots(LUWU_STREAM_GRADIENTS).base());
+        std::uint64_t& credit = ours.credit[LUWU_STREAM_GRADIENTS];
+        credit = std::min(credit, arrived + parent_.window());
     }
     child.send_heartbeat(ours, epoch_, now, outbox);
 }

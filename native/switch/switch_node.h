@@ -5,12 +5,13 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <queue>
 #include <vector>
 
 #include "fabric/link.h"
-#include "switch/slots.h"
+#include "switch/slot_table.h"
 
 namespace luwu::fabric {
 
@@ -29,8 +30,10 @@ inline constexpr std::uint32_t kMostChildren = 1024;
 
 class SwitchNode final : public Node {
   public:
-    // `child` is this switch's number among its parent's children. The wiring needs no blocks.
-    SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child, const std::vector<Address>& children);
+    // `child` is this switch's number among its parent's children. The wiring needs no blocks. Gradients are added in
+    // `gradients`; by default in this process.
+    SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child, const std::vector<Address>& children,
+               std::unique_ptr<SlotTable> gradients = nullptr);
 
     void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
     Time advance(Time now, Outbox& outbox) override;
@@ -47,8 +50,10 @@ class SwitchNode final : public Node {
     void from_child(const Packet& packet, Time now, Outbox& outbox);
     void forward(Outbox& outbox);
     void take_parents_heartbeat(const Packet& packet, Time now, Outbox& outbox);
-    [[nodiscard]] Slots& slots(luwu_stream stream) { return slots_[stream - 1]; }
-    [[nodiscard]] const Slots& slots(luwu_stream stream) const { return slots_[stream - 1]; }
+    void take_note(const Packet& packet, Time now, Outbox& outbox);
+    [[nodiscard]] SlotTable& slots(luwu_stream stream) { return *slots_[stream - 1]; }
+    [[nodiscard]] const SlotTable& slots(luwu_stream stream) const { return *slots_[stream - 1]; }
+    [[nodiscard]] bool adds_elsewhere() const { return slots(LUWU_STREAM_GRADIENTS).elsewhere(); }
     [[nodiscard]] std::uint64_t under_way() const;
     void pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
     void send_waiting(Time now, Outbox& outbox);
@@ -63,9 +68,8 @@ class SwitchNode final : public Node {
     std::uint32_t epoch_;
     Link parent_;
     std::vector<Link> children_;
-    std::vector<Slots> slots_;                            // by up-stream
-    std::array<std::uint64_t, LUWU_STREAMS> sent_end_{};  // one past the highest sum that was sent
-    // Sums of gradients that the link up has no room for yet, the first on top; none is below sent_end_.
+    std::vector<std::unique_ptr<SlotTable>> slots_;  // by up-stream
+    // Sums of gradients that the link up has no room for yet, the first on top; none is below the last one sent.
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
     SwitchCounts counts_;

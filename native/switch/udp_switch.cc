@@ -2,32 +2,78 @@
 
 #include <utility>
 
+#include "fabric/address.h"
+#include "switch/kernel_slots.h"
+
 namespace luwu::fabric {
 
-UdpSwitch::UdpSwitch(const Address& bound, const UdpSettings& settings)
+namespace {
+
+// The smallest job, to learn whether the kernel takes the program before one has to be served.
+void try_program() {
+    Wiring wiring;
+    wiring.payload_bytes = LUWU_PAYLOAD_STEP;
+    wiring.window.fill(1);
+    const Address nobody = parse_address("0.0.0.0", 0);
+    const XdpProgram program(wiring, {nobody, nobody, 0, {nobody}});
+}
+
+}  // namespace
+
+UdpSwitch::UdpSwitch(const Address& bound, const UdpSettings& settings, const std::vector<std::string>& interfaces)
     : settings_(settings), socket_(std::in_place, bound, settings) {
     bound_ = socket_->bound();
+    if (interfaces.empty()) return;
+    if (const std::string missing = xdp_missing(); !missing.empty()) throw Error(ErrorKind::invalid, missing);
+    ports_ = std::make_unique<XdpPorts>(interfaces);
+    try_program();
+    why_not_ = "no job";
+}
+
+std::unique_ptr<SlotTable> UdpSwitch::slots_in_kernel(const Wiring& wiring, const XdpPlace& place) {
+    if (ports_ == nullptr) return nullptr;
+    why_not_ = xdp_unfit(wiring, place);
+    if (!why_not_.empty()) return nullptr;
+    program_ = std::make_unique<XdpProgram>(wiring, place);
+    return make_kernel_slots(*program_);
 }
 
 void UdpSwitch::start(const Wiring& wiring, const Address& parent, std::uint16_t child,
                       const std::vector<Address>& children) {
-    auto node = std::make_unique<SwitchNode>(wiring, parent, child, children);
+    check(wiring);
     stop();
-    node_ = std::move(node);
+    Address own = is_wildcard(bound_) ? address_towards(parent) : bound_;
+    own.value.sin6_port = bound_.value.sin6_port;
+    auto slots = slots_in_kernel(wiring, {own, parent, child, children});
+    node_ = std::make_unique<SwitchNode>(wiring, parent, child, children, std::move(slots));
     UdpSocket socket = std::move(*socket_);
     socket_.reset();
     loop_ = std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-switch"});
+    if (program_ != nullptr) ports_->serve(*program_);
 }
 
 void UdpSwitch::stop() {
+    if (program_ != nullptr) {
+        ports_->idle();
+        why_not_ = "no job";
+    }
     loop_.reset();
     node_.reset();
+    program_.reset();
     if (!socket_) socket_.emplace(bound_, settings_);
 }
 
 std::optional<SwitchCounts> UdpSwitch::counts() {
     if (loop_ == nullptr) return std::nullopt;
-    return loop_->call([this] { return node_->counts(); });
+    SwitchCounts counts = loop_->call([this] { return node_->counts(); });
+    if (program_ == nullptr) return counts;
+    const auto in_kernel = program_->counts();
+    counts.packets_in += in_kernel[LUWU_XDP_PACKETS_IN];
+    counts.packets_out += in_kernel[LUWU_XDP_PACKETS_OUT];
+    counts.sums_sent += in_kernel[LUWU_XDP_SUMS_SENT] + in_kernel[LUWU_XDP_SUMS_AGAIN];
+    counts.sums_sent_again += in_kernel[LUWU_XDP_SUMS_AGAIN];
+    counts.drops[static_cast<std::size_t>(PacketDrop::duplicate)] += in_kernel[LUWU_XDP_DUPLICATES];
+    return counts;
 }
 
 std::optional<UdpCounters> UdpSwitch::socket_counts() {
@@ -36,5 +82,12 @@ std::optional<UdpCounters> UdpSwitch::socket_counts() {
 }
 
 std::exception_ptr UdpSwitch::failure() { return loop_ == nullptr ? nullptr : loop_->failure(); }
+
+std::optional<XdpStatus> UdpSwitch::xdp() const {
+    if (ports_ == nullptr) return std::nullopt;
+    XdpStatus status{ports_->modes(), why_not_};
+    if (program_ != nullptr) status.counts = program_->counts();
+    return status;
+}
 
 }  // namespace luwu::fabric

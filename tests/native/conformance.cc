@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "fabric/address.h"
@@ -14,6 +16,8 @@
 #include "kernels/convert.h"
 #include "kernels/fixed_point.h"
 #include "switch/udp_switch.h"
+#include "switch_choice.h"
+#include "tree_network.h"
 
 namespace luwu::test {
 
@@ -79,19 +83,54 @@ class TcpJob final : public TestJob {
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 
+// Where the participants of a job over UDP are: all on loopback, or each on a host of its own. TCP is between threads
+// of this process in any case, on the server's host.
+class Whereabouts {
+  public:
+    explicit Whereabouts(const JobOptions& options) {
+        if (!switches_of_tests().empty()) network_ = &network_of(options.workers, options.fan_in);
+    }
+    // While this is open, what is made is made on that host.
+    [[nodiscard]] std::optional<Namespace::Inside> enter(std::size_t host) const {
+        return network_ == nullptr ? std::nullopt
+                                   : std::optional<Namespace::Inside>(std::in_place, network_->host(host));
+    }
+    [[nodiscard]] Address address(std::size_t host) const {
+        return network_ == nullptr ? fabric::parse_address("127.0.0.1", 0) : TreeNetwork::address(host);
+    }
+    // Of a switch, where it is one in the kernel.
+    [[nodiscard]] std::vector<std::string> interfaces(std::size_t host, bool above_others) const {
+        if (!switch_in_kernel(above_others)) return {};
+        return network_->interfaces(host);
+    }
+
+  private:
+    static const TreeNetwork& network_of(std::uint32_t workers, std::uint32_t fan_in) {
+        static std::map<std::pair<std::uint32_t, std::uint32_t>, TreeNetwork> made;
+        return made.try_emplace({workers, fan_in}, workers, fan_in).first->second;
+    }
+
+    const TreeNetwork* network_ = nullptr;
+};
+
 class UdpJob final : public UdpTestJob {
   public:
-    explicit UdpJob(const JobOptions& options)
-        : UdpTestJob(options),
-          server_(
-              std::make_unique<fabric::UdpServer>(config_of(options), tcp_config(), local(), fabric::UdpSettings{})) {
+    explicit UdpJob(const JobOptions& options) : UdpTestJob(options), where_(options) {
+        std::vector<fabric::UdpSocket> sockets;
+        for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
+            const auto inside = where_.enter(1 + rank);
+            sockets.emplace_back(where_.address(1 + rank));
+        }
+        const auto inside = where_.enter(0);
+        server_ = std::make_unique<fabric::UdpServer>(config_of(options), tcp_config(), where_.address(0),
+                                                      fabric::UdpSettings{});
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             server_->allow_worker(rank, token_of(rank));
             auto config = remote_config(server_->side(), server_->side().port(), rank);
             config.links[0].workers = options.workers;
-            std::vector<fabric::UdpSocket> sockets;
-            sockets.emplace_back(local());
-            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(sockets)));
+            std::vector<fabric::UdpSocket> own;
+            own.push_back(std::move(sockets[rank]));
+            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(own)));
             endpoints_.push_back(workers_.back()->remote().endpoint(fabric::MapMode::private_copy));
         }
         for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });
@@ -135,8 +174,6 @@ class UdpJob final : public UdpTestJob {
     }
 
   private:
-    static Address local() { return fabric::parse_address("127.0.0.1", 0); }
-
     // One participant that is still without a parent.
     struct Child {
         Address address;
@@ -173,17 +210,24 @@ class UdpJob final : public UdpTestJob {
         server_->start(wiring, level[0].address, options.group);
     }
     Child add_switch(const fabric::Wiring& wiring, std::span<const Child> below) {
-        auto& node = *switches_.emplace_back(std::make_unique<fabric::UdpSwitch>(local()));
+        const std::size_t host = 1 + workers_.size() + switches_.size();
+        const bool above_others = std::any_of(switches_.begin(), switches_.end(),
+                                              [&](const auto& other) { return other->bound() == below[0].address; });
+        const auto inside = where_.enter(host);
+        auto& node = *switches_.emplace_back(std::make_unique<fabric::UdpSwitch>(
+            where_.address(host), fabric::UdpSettings{}, where_.interfaces(host, above_others)));
         std::vector<Address> children;
         for (const Child& child : below) {
             child.start(node.bound(), static_cast<std::uint16_t>(children.size()));
             children.push_back(child.address);
         }
-        return {node.bound(), [&node, wiring, children](const Address& parent, std::uint16_t number) {
+        return {node.bound(), [this, &node, host, wiring, children](const Address& parent, std::uint16_t number) {
+                    const auto inside = where_.enter(host);
                     node.start(wiring, parent, number, children);
                 }};
     }
 
+    Whereabouts where_;
     std::vector<std::unique_ptr<fabric::UdpSwitch>> switches_;
     std::unique_ptr<fabric::UdpServer> server_;
     std::vector<std::unique_ptr<fabric::UdpWorker>> workers_;
@@ -191,6 +235,11 @@ class UdpJob final : public UdpTestJob {
 };
 
 }  // namespace
+
+std::span<const Transport> transports() {
+    static constexpr std::array kAll{Transport::shared_memory, Transport::tcp, Transport::udp};
+    return switches_of_tests().empty() ? std::span<const Transport>(kAll) : std::span(kAll).last(1);
+}
 
 const char* name_of(Transport transport) {
     constexpr std::array kNames{"shared memory", "TCP", "UDP"};

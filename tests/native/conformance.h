@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@
 namespace luwu::test {
 
 enum class Transport { shared_memory, tcp, udp };
-inline constexpr std::array kTransports{Transport::shared_memory, Transport::tcp, Transport::udp};
+// All; or UDP alone, where switches are to be in the kernel. Then participants are on hosts of their own.
+[[nodiscard]] std::span<const Transport> transports();
 [[nodiscard]] const char* name_of(Transport transport);
 
 using Groups = std::vector<pipeline::GroupSettings>;

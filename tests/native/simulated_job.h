@@ -15,7 +15,9 @@
 #include "fabric/worker_node.h"
 #include "kernels/fixed_point.h"
 #include "simulated_network.h"
+#include "switch/kernel_slots.h"
 #include "switch/switch_node.h"
+#include "switch_choice.h"
 
 // Not in the tests' namespace alone: other tests have workers and servers of their own.
 namespace luwu::test::simulated {
@@ -237,7 +239,11 @@ class Job {
         std::vector<Address> children;
         for (const std::uint16_t child : switch_children_[number]) children.push_back(address_of(child));
         const auto [parent, place] = parents_[number];
-        switches[number] = std::make_unique<fabric::SwitchNode>(wiring_, address_of(parent), place, children);
+        switches.erase(number);
+        programs_.erase(number);
+        auto slots = slots_in_kernel(number, {address_of(number), address_of(parent), place, children});
+        switches[number] =
+            std::make_unique<fabric::SwitchNode>(wiring_, address_of(parent), place, children, std::move(slots));
         network.attach(number, switches[number].get());
     }
     [[nodiscard]] std::uint16_t top() const { return switches.rbegin()->first; }
@@ -280,6 +286,17 @@ class Job {
         }
     }
 
+  private:
+    // Where the environment asks for it. Packets then go to the program from the node.
+    std::unique_ptr<fabric::SlotTable> slots_in_kernel(std::uint16_t number, const fabric::XdpPlace& place) {
+        const bool above_others = switch_children_[number][0] < kWorkers;
+        if (!switch_in_kernel(above_others) || wiring_.form == LUWU_FLOAT32) return nullptr;
+        programs_[number] = std::make_unique<fabric::XdpProgram>(wiring_, place);
+        return fabric::make_kernel_slots(*programs_[number]);
+    }
+    std::map<std::uint16_t, std::unique_ptr<fabric::XdpProgram>> programs_;
+
+  public:
     Wiring wiring_;
     SimulatedNetwork network;
     std::map<std::uint16_t, std::vector<std::uint16_t>> switch_children_;

@@ -26,7 +26,6 @@ using namespace luwu;
 using luwu::test::Dtypes;
 using luwu::test::JobOptions;
 using luwu::test::kGroups;
-using luwu::test::kTransports;
 using luwu::test::make_job;
 using luwu::test::Scratch;
 using luwu::test::TestJob;
@@ -66,7 +65,7 @@ double worst_moment(const Contents& left, const Contents& right, bool low) {
 // Runs a case over every transport; the job is closed before the store is looked at. `steps`: those that were
 // committed, or none to compare.
 void over_all(JobOptions options, std::uint64_t steps, const std::function<void(TestJob& job, Transport)>& run) {
-    for (const Transport transport : kTransports) {
+    for (const Transport transport : luwu::test::transports()) {
         CAPTURE(name_of(transport));
         const Scratch scratch;
         options.folder = scratch.folder();

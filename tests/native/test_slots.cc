@@ -166,11 +166,11 @@ TEST_CASE("each child counts once, and what is complete is wanted again") {
     for (std::uint32_t child = 0; child < kChildren; ++child) CHECK(slots.add(child, sent.packet()) == Verdict::again);
     CHECK(values_of<std::int32_t>(slots.sum(2)) == std::vector<std::int32_t>{30});
     CHECK(slots.sum(2).head.count == 3);
-    CHECK(slots.from(0).ack() == 0);
+    CHECK(slots.heard(0) == 0);
     (void)slots.add(0, gradient(0, {1}).packet());
     (void)slots.add(0, gradient(1, {1}).packet());
-    CHECK(slots.from(0).ack() == 3);
-    CHECK(slots.from(1).ack() == 0);
+    CHECK(slots.heard(0) == 3);
+    CHECK(slots.heard(1) == 0);
     CHECK(slots.add(0, gradient(8, {1}).packet()) == Verdict::outside);
     CHECK(slots.add(0, gradient(~std::uint64_t{0}, {1}).packet()) == Verdict::outside);
     CHECK(slots.add(1, gradient(0, std::vector<std::int32_t>(33)).packet()) == Verdict::outside);  // longer than a slot
@@ -189,8 +189,8 @@ TEST_CASE("slots that the server has are free for the next numbers, also where c
     slots.release(3);  // the server has heard of it through what this switch was before
     CHECK(slots.base() == 3);
     CHECK(slots.end() == 11);
-    CHECK(slots.from(2).ack() == 3);
-    CHECK(slots.from(0).ack() == 4);
+    CHECK(slots.heard(2) == 3);
+    CHECK(slots.heard(0) == 4);
     slots.release(1);
     CHECK(slots.base() == 3);
     CHECK(slots.add(2, gradient(2, {1}).packet()) == Verdict::duplicate);
@@ -199,7 +199,7 @@ TEST_CASE("slots that the server has are free for the next numbers, also where c
     CHECK(values_of<std::int32_t>(slots.sum(10)) == std::vector<std::int32_t>{21});  // nothing of 2, which had the slot
     slots.release(1000);
     CHECK(slots.add(0, gradient(1000, {4}).packet()) == Verdict::added);
-    slots.reset();
+    slots.begin_epoch(1);
     CHECK(slots.end() == 8);
     CHECK(slots.add(0, gradient(0, {4}).packet()) == Verdict::added);
     CHECK(slots.sum(0).head.count == 1);

@@ -14,6 +14,7 @@ SIOCGIFFLAGS = 0x8913
 SIOCETHTOOL = 0x8946
 IFF_RUNNING = 0x40
 ETHTOOL_GSTRINGS = 0x1B
+ETHTOOL_SGRO = 0x2C
 ETHTOOL_GSSET_INFO = 0x37
 ETHTOOL_GFEATURES = 0x3A
 ETHTOOL_SFEATURES = 0x3B
@@ -75,6 +76,11 @@ def disable_offloads(interface: str) -> None:
         if OFFLOADS.fullmatch(name):
             request[2 + 2 * (index // 32)] |= 1 << index % 32  # valid; the value requested stays 0
     _ethtool(interface, request)
+
+
+def enable_gro(interface: str) -> None:
+    """Make a veth receive through NAPI: its other end can then take frames that XDP redirects."""
+    _ethtool(interface, array.array("I", [ETHTOOL_SGRO, 1]))
 
 
 def _control() -> socket.socket:

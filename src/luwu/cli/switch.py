@@ -25,6 +25,7 @@ def switch(
     listen: Annotated[str | None, setting("listen")] = None,
     name: Annotated[str | None, setting("name")] = None,
     fan_in: Annotated[int | None, setting("fan_in")] = None,
+    xdp: Annotated[str | None, setting("xdp")] = None,
     parent: Annotated[str | None, setting("parent")] = None,
     key_file: Annotated[Path | None, setting("key_file")] = None,
     tls_cert: Annotated[Path | None, setting("tls_cert")] = None,
@@ -36,14 +37,17 @@ def switch(
     Prints HOST:PORT that it listens at; the log goes to standard error. When the server ends it waits for the next one
     at the same address. Start one that died again with the same name and --listen, and the run goes on.
 
-    Exit status: 0 stopped by a signal, 1 it could not listen, 2 settings or a key that cannot work, or a place in the
-    tree that is taken.
+    Exit status: 0 stopped by a signal, 1 it could not listen or the kernel refused --xdp, 2 settings or a key that
+    cannot work, or a place in the tree that is taken.
+
+    With --xdp it needs root. The kernel takes the program off the interfaces when this process ends, however it ends.
     """
     given = {
         "server": server,
         "listen": listen,
         "name": name,
         "fan_in": fan_in,
+        "xdp": xdp,
         "parent": parent,
         "key_file": key_file,
         "tls_cert": tls_cert,
@@ -68,6 +72,8 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
     credentials, log = prepare(wanted, "luwu.switch")
     with SwitchService(wanted, credentials, timeouts) as service:
         log.info("listens at=%s name=%s server=%s", service.address, wanted.name, wanted.server)
+        for port, mode in service.xdp().get("ports", {}).items():
+            log.info("xdp interface=%s mode=%s", port, mode)
         sys.stdout.write(f"{service.address}\n")
         sys.stdout.flush()
         while not service.wait(0):

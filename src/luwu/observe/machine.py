@@ -141,6 +141,12 @@ def _native() -> list[Finding]:
             "a thread for each request in flight: more processor time for stores larger than the memory budget"
             + (_uring_switch() if built_in else ""),
         ),
+        Finding(
+            "XDP switch",
+            native.xdp_missing() or "built in",
+            not native.xdp_missing(),
+            "luwu switch adds up in user space, with more processor time for each packet",
+        ),
     ]
 
 

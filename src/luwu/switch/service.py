@@ -24,6 +24,9 @@ from luwu.switch.settings import SwitchSettings
 PORTS_TRIED = 20
 """Ports of the kernel's choice; one may be taken for TCP."""
 
+WORK = ("packets_in", "packets_out", "sums_sent", "sums_sent_again", "duplicates")
+"""What is counted of a run inside the kernel."""
+
 log = logging.getLogger(__name__)
 
 
@@ -71,6 +74,10 @@ class SwitchService:
         """Counts of the present run; empty between runs."""
         return dict(self._native.stats())
 
+    def xdp(self) -> dict[str, Any]:
+        """What the kernel does: the mode of each port, why nothing, and counts; empty without --xdp."""
+        return dict(self._native.xdp())
+
     def wait(self, seconds: float) -> bool:
         """Whether the server has refused it for good within this time; `close` then raises why."""
         self._thread.join(seconds)
@@ -91,8 +98,9 @@ class SwitchService:
 
     def _listen(self, listen: HostPort) -> _native.UdpSwitch:
         """One port for both; where the kernel chooses, it must be free for both."""
+        interfaces = [name.strip() for name in self._settings.xdp.split(",") if name.strip()]
         for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
-            switch = _native.UdpSwitch(self._local, listen.port)
+            switch = _native.UdpSwitch(self._local, listen.port, interfaces)
             try:
                 self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
                 return switch
@@ -154,6 +162,7 @@ class SwitchService:
                 raise control.error() or ServerError("the session ended")
         finally:
             control.close(leave=self._closing.is_set())
+            self._log_work()
             self._native.stop()
 
     def _take(self, event: pb.Event) -> None:
@@ -164,13 +173,22 @@ class SwitchService:
         parent = look_up(network.parent_address or self._server.host, network.parent_port).server
         children = [(neighbour.address, neighbour.port) for neighbour in place.below]
         wiring = make_wiring(network, place.job, place.workers)
+        self._log_work()
         try:
             self._native.start(wiring, (parent, network.parent_port), place.position, children)
         except LuwuError as error:
             log.error("cannot serve job=%x: %s", place.job, error)
             return
+        if why_not := self.xdp().get("why_not"):
+            log.warning("serves in user space job=%x why=%s", place.job, why_not)
         names = ", ".join(neighbour.name for neighbour in place.below)
         log.info(
             "serves job=%x parent=%s:%d children=%s payload=%d state=%d",
             place.job, parent, network.parent_port, names, network.payload_bytes, self.stats()["state_bytes"],
         )  # fmt: skip
+
+    def _log_work(self) -> None:
+        """What the kernel did for the run that ends, if it did."""
+        work = self.xdp()
+        if work and not work["why_not"]:
+            log.info("in the kernel %s", " ".join(f"{name}={work[name]}" for name in WORK))

@@ -22,6 +22,8 @@ class SwitchSettings(Group):
     """its name among the server's switches, which workers and other switches may ask for; default: the host's name"""
     fan_in: Annotated[int, Field(ge=1, le=1024)] = 64
     """how many workers and switches may hang on it"""
+    xdp: str = ""
+    """interfaces, such as eth0,eth1, whose packets the kernel itself adds up and copies; empty: all in user space"""
     parent: str = ""
     """name of the switch above it; empty: the server chooses"""
     key_file: AbsolutePath | None = None

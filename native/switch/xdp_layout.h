@@ -1,0 +1,98 @@
+// What the XDP switch (bpf/) and its controller (switch/xdp_program.h) share: the layout of its maps. Plain C.
+#pragma once
+
+#include "fabric/wire.h"
+
+enum {
+    LUWU_XDP_MOST_CHILDREN = 64,  // one bit each in luwu_slot.arrived
+    LUWU_XDP_PARENT = LUWU_XDP_MOST_CHILDREN,
+    LUWU_XDP_PEERS = LUWU_XDP_MOST_CHILDREN + 1,
+    LUWU_XDP_WORDS = LUWU_MOST_PAYLOAD / 8,
+    // luwu_head.sender of a packet that completed a sum which the program could not send: the controller does. No child
+    // has this number.
+    LUWU_TO_CONTROLLER = 0xfffe,
+};
+
+// What the program has counted, each a map entry per processor.
+enum luwu_xdp_count {
+    LUWU_XDP_PACKETS_IN,   // that it dealt with itself
+    LUWU_XDP_PACKETS_OUT,  // copies and sums
+    LUWU_XDP_SUMS_SENT,
+    LUWU_XDP_SUMS_AGAIN,
+    LUWU_XDP_DUPLICATES,
+    LUWU_XDP_COUNTS,
+};
+
+// IPv4, in network byte order.
+struct luwu_peer {
+    uint32_t address;
+    uint16_t port;
+    uint16_t unused;
+};
+
+// What stays the same as long as the program is loaded: constants to the verifier and to the JIT compiler.
+struct luwu_job {
+    uint64_t job;
+    uint64_t all_children;   // their bits
+    struct luwu_peer own;    // where the switch is sent to
+    uint32_t slots_mask;     // slots are a power of two, at least as many as the window
+    uint32_t window;         // of gradients
+    uint32_t payload_bytes;  // of a full packet
+    uint16_t children;
+    uint16_t child;  // this switch's number among its parent's children
+    struct luwu_peer peers[LUWU_XDP_PEERS];
+};
+
+// Where in the stream of gradients the job is.
+struct luwu_state {
+    uint32_t epoch;       // by the controller; as the rest but sent_end
+    uint32_t ready;       // it has heard from the parent: base is right
+    uint64_t base;        // the parent has all sums below
+    uint32_t broadcasts;  // every child's path is known
+    uint32_t unused;
+    uint64_t sent_end;  // by the program: one past the highest sum that it sent
+};
+
+// A packet's sum. Its head is that of the first packet, with count, flags and checksum of all that arrived, and in
+// `sender` how many payloads were added: some are not when the children do not agree. Free when none has arrived, or
+// when its epoch or number is of the past.
+struct luwu_slot {
+    struct luwu_head head;
+    uint64_t arrived;  // children, a bit each
+    uint64_t sent_at;  // monotonic clock, in nanoseconds; 0: not yet
+    uint32_t lock;     // 1: a processor works on it
+    uint32_t unused;
+};
+
+// How a neighbour is reached, as its last heartbeat came. `interface_number` 0: not known.
+struct luwu_path {
+    uint8_t theirs[6];  // Ethernet addresses
+    uint8_t ours[6];
+    uint32_t interface_number;
+    uint64_t heard;  // number of that heartbeat
+};
+
+// The children behind one interface.
+struct luwu_port {
+    uint32_t number;  // of the port among the ports with children
+    uint32_t children;
+    uint16_t child[LUWU_XDP_MOST_CHILDREN];
+};
+
+// A port's copies of one packet are told apart by their order.
+struct luwu_turn {
+    uint32_t tag;
+    uint32_t next;
+};
+
+// The checksum's weights as the program uses them on words of eight bytes. With x the word and T(k) the signed x >> 16k
+// (or 32k), the sum of weight w(k) times value k over the word is the sum of T(k) * (w(k) - w(k - 1) * 2^16 (or 2^32)):
+// one multiplication a value, and none of them must be cut out of the word. Every value but a word's highest has its
+// sign bit flipped, so that it counts as value + 2^15 (2^31) without a sign; `less` takes that away again.
+struct luwu_weights {
+    uint64_t wide[LUWU_XDP_WORDS][2];
+    uint64_t narrow[LUWU_XDP_WORDS][4];
+    uint64_t less_wide[LUWU_XDP_WORDS + 1];  // by the number of words
+    uint64_t less_narrow[LUWU_XDP_WORDS + 1];
+    uint64_t head[9];
+};
