@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+
+from luwu.observe.memory import memory_of, process_tree
 
 
-def process_tree(pid: int) -> list[int]:
-    """The process and all of its descendants that are alive."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{parent}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def _field_bytes(path: str, field: str) -> int:
-    with contextlib.suppress(OSError), open(path) as lines:
-        for line in lines:
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-    return 0
-
-
-def memory_of(pids: Iterable[int]) -> int:
+def memory_of_trees(pids: Iterable[int]) -> int:
     """Proportional set size (bytes) of the processes' trees: a shared page counts once in the sum."""
-    return sum(_field_bytes(f"/proc/{pid}/smaps_rollup", "Pss:") for root in pids for pid in process_tree(root))
+    return memory_of(pid for root in pids for pid in process_tree(root))
 
 
 class MemoryWatch:
@@ -54,7 +36,7 @@ class MemoryWatch:
             self._running.wait(0.1)
             started = time.monotonic()
             if self._running.is_set():
-                now = [memory_of([pid]) for pid in self._pids]
+                now = [memory_of_trees([pid]) for pid in self._pids]
                 self.each_bytes = [max(pair) for pair in zip(self.each_bytes, now, strict=True)]
                 self.total_bytes = max(self.total_bytes, sum(now))
             self._stopped.wait(max(0.02, 20 * (time.monotonic() - started)))

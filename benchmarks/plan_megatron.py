@@ -1,7 +1,9 @@
 """The cost model against Megatron-LM's published table: 1.7B to 1T parameters on 32 to 3072 A100s.
 
 Figures: arXiv 2104.04473 (SC21), table 1. Micro-batches and interleaving, which the table leaves out, are those of
-Megatron-LM's own scripts (NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh).
+Megatron-LM's own scripts (NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh), and so are models, parallelism, batches.
+The TFLOP/s of three rows were read again elsewhere: 39.1B and 76.1B in scripts that reproduce the table, and 1T, whose
+502 PFLOP/s on 3072 GPUs the abstract has.
 """
 
 from __future__ import annotations

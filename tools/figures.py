@@ -265,6 +265,16 @@ def _plan_megatron(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _plan_measured(found: Mapping[str, Any]) -> Iterable[Row]:
+    worst_bytes = max(abs(row["errors"][name]) for row in found["rows"] for name in row["errors"] if name != "seconds")
+    yield (
+        f"a step of {len(found['rows'])} runs of `luwu train` on this machine, as `luwu plan --measured` has it",
+        f"within {found['worst']:.0%}, median {found['median']:.1%}; memory and bytes of the store within "
+        f"{worst_bytes:.1%}",
+        "the runs",
+    )
+
+
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
@@ -292,6 +302,7 @@ TABLES = {
     "streaming_memory": _streaming_memory,
     "plan_paper": _plan_paper,
     "plan_megatron": _plan_megatron,
+    "plan_measured": _plan_measured,
 }
 
 

@@ -62,6 +62,7 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_kernels(module);
     luwu::bindings::bind_store(module);
     luwu::bindings::bind_planning(module);
+    luwu::bindings::bind_probes(module);
     luwu::bindings::bind_schedule(module);
     luwu::bindings::bind_fabric(module);
     luwu::bindings::bind_udp(module);

@@ -24,6 +24,9 @@ struct StepTraffic {
     std::uint64_t parameters_read = 0;  // in one pass over the model
     std::uint64_t states_read = 0;
     std::uint64_t written = 0;
+    std::uint64_t chunk_states = 0;  // of the largest chunk
+    std::uint64_t chunk_record = 0;
+    std::uint64_t written_pinned = 0;  // of chunks whose states stay in memory
 };
 
 // A pass turns round at both ends of the model, where the slots hold what is needed next.
@@ -38,8 +41,11 @@ StepTraffic traffic_of(const store::Layout& layout, const pipeline::ResidencyPla
     for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
         const store::ChunkPlace& place = layout.chunks()[i];
         if (!place.trainable) continue;
-        if (!plan.state_pinned[i]) traffic.states_read += place.state_bytes();
+        (plan.state_pinned[i] ? traffic.written_pinned : traffic.states_read) +=
+            plan.state_pinned[i] ? place.record_bytes() : place.state_bytes();
         traffic.written += place.record_bytes();
+        traffic.chunk_states = std::max(traffic.chunk_states, place.state_bytes());
+        traffic.chunk_record = std::max(traffic.chunk_record, place.record_bytes());
     }
     return traffic;
 }
@@ -69,6 +75,9 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
     result["parameters_read_bytes"] = traffic.parameters_read;
     result["states_read_bytes"] = traffic.states_read;
     result["written_bytes"] = traffic.written;
+    result["written_pinned_bytes"] = traffic.written_pinned;
+    result["chunk_state_bytes"] = traffic.chunk_states;
+    result["chunk_record_bytes"] = traffic.chunk_record;
     return result;
 }
 

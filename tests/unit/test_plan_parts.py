@@ -52,8 +52,16 @@ def test_every_constant_and_preset_has_a_source():
         assert preset.source, preset
 
 
+def test_the_page_on_planning_names_the_constants_that_nobody_could_check():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "planning.md").read_text()
+    for name, value in [*vars(constants).items(), *vars(gpus).items()]:
+        if isinstance(value, Constant):
+            assert (f"`{name}`" in page) == (not value.checked), name
+
+
 def test_no_other_file_of_the_planner_has_a_constant_to_tune():
-    for path in sorted(Path(luwu.plan.__file__).parent.glob("*.py")):
+    folder = Path(luwu.plan.__file__).parent
+    for path in sorted([*folder.glob("*.py"), *folder.glob("measured/*.py")]):
         if path.name in TABLES:
             continue
         for node in ast.walk(ast.parse(path.read_text())):

@@ -12,8 +12,10 @@ from luwu.cli import planning_flags as flags
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
     from luwu.plan.report import Rows
+    from luwu.plan.requests import Choices
 
 EXIT_DOES_NOT_FIT = 1
+HERE = "this machine"
 
 
 def plan(
@@ -63,29 +65,39 @@ def plan(
     peers: Annotated[
         bool, typer.Option("--peers", help="compare with ZeRO-3, FSDP2, ZeRO-Infinity and others")
     ] = False,
+    measured: Annotated[
+        bool, flags.option("measure this machine, and plan a luwu train on it", "--measured", HERE)
+    ] = False,
+    store: Annotated[
+        Path, flags.option("with --measured: folder that the store would go to (runs)", "--store", HERE)
+    ] = Path("runs"),
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Say what a run would take: memory, disk, traffic, time and money.
 
     `luwu plan --model 175b` plans for the cluster of the published design; other flags replace parts of it.
+    `luwu plan --measured --layers 12 --hidden 768 --heads 12` plans for this machine, which it measures for a minute.
 
     Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
     """
     from luwu.plan.requests import Choices, make_request
     from luwu.plan.units import parse_count
 
-    request = make_request(
-        Choices(
-            model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
-            cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation=aggregation, form=form,
-            servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
-            disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, disk_size=disk_size,
-            batch=batch, micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
-            offload=offload, topology=topology, prices=prices,
-        )
+    choices = Choices(
+        model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
+        cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation=aggregation, form=form,
+        servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
+        disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, disk_size=disk_size,
+        batch=batch, micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
+        offload=offload, topology=topology, prices=prices,
     )  # fmt: skip
     budget = parse_count(tokens) if tokens is not None else None
+    if measured:
+        refuse_beside_measured({"best": best, "peers": peers, "chart": chart is not None})
+        plan_this_machine(choices, store, budget, as_json)
+        return
+    request = make_request(choices)
     found = choose_plan(request, best, vary_batch=batch is None)
     if chart is not None:
         from luwu.plan.chart import draw_plan
@@ -93,6 +105,38 @@ def plan(
         draw_plan(found, chart)
     show(found, budget, peers, as_json)
     if not found.fits:
+        raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def refuse_beside_measured(given: dict[str, bool]) -> None:
+    """What a plan for this machine does not have; ConfigError names the flag."""
+    from luwu.errors import ConfigError
+
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(f"{name}: expected none beside --measured, which plans for this machine; leave it out")
+
+
+def plan_this_machine(choices: Choices, store: Path, budget: float | None, as_json: bool) -> None:
+    """Measure, plan, and print."""
+    import json
+
+    from rich.console import Console
+
+    from luwu.plan.measured.planning import suggest
+    from luwu.plan.measured.report import as_json as describe
+    from luwu.plan.measured.report import sections
+    from luwu.plan.measured.requests import local_request, measure_and_plan
+
+    request = local_request(choices, store)
+    with Console(stderr=True).status("measuring") as status:
+        found = measure_and_plan(request, store, status.update)
+    suggested = suggest(found)
+    if as_json:
+        typer.echo(json.dumps(describe(found, suggested, store, budget), indent=1))
+    else:
+        print_sections(sections(found, suggested, store, budget))
+    if found.misses:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 

@@ -30,6 +30,16 @@ def _preload() -> dict[str, str]:
     return {"LD_PRELOAD": library} if library and "LD_PRELOAD" not in os.environ else {}
 
 
+def worker_environments(workers: int) -> list[dict[str, str]]:
+    """What each worker process finds in its environment: its place, its share of the processors, the allocator."""
+    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    preload = _preload()  # looking for the library runs a program: once for all workers
+    return [
+        os.environ | {"RANK": str(rank), "WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads), **preload}
+        for rank in range(workers)
+    ]
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a worker ended: an exit status, negative for a signal."""
@@ -53,17 +63,9 @@ class WorkerProcesses:
     def __init__(self, folder: RunFolder, workers: int, on_report: Callable[[int, Report], None] | None = None) -> None:
         self._folder = folder
         self._order_of_death: list[Ended] = []
-        threads = max(1, len(os.sched_getaffinity(0)) // workers)
         self._processes: list[subprocess.Popen[bytes]] = []
-        preload = _preload()  # looking for the library runs a program: once for all workers
         try:
-            for rank in range(workers):
-                environment = os.environ | {
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(workers),
-                    "OMP_NUM_THREADS": str(threads),
-                    **preload,
-                }
+            for rank, environment in enumerate(worker_environments(workers)):
                 self._processes.append(self._start(rank, environment, on_report))
         except OSError:
             self.kill()

@@ -87,24 +87,33 @@ def worker_allocator() -> str | None:
 
 
 def _processor() -> Finding:
-    names = [line for line in _read(PROC / "cpuinfo").splitlines() if line.startswith("model name")]
-    model = names[0].partition(":")[2].strip() if names else platform.machine()
     cores = len(os.sched_getaffinity(0))
     return Finding(
         "processor",
-        f"{model}, {cores} {'core' if cores == 1 else 'cores'}, Linux {platform.release()}",
+        f"{processor_name()}, {cores} {'core' if cores == 1 else 'cores'}, Linux {platform.release()}",
         cores > 1,
         "one core: server and workers take turns, so no communication is hidden behind compute",
     )
 
 
-def _memory() -> Finding:
+def memory_bytes() -> tuple[int, int]:
+    """Memory that this machine has, and that new processes could have; 0 where the kernel does not say."""
     values = {
         name: int(rest.split()[0]) * 1024
         for name, _, rest in (line.partition(":") for line in _read(PROC / "meminfo").splitlines())
         if rest.strip()
     }
-    total, available = values.get("MemTotal", 0), values.get("MemAvailable", 0)
+    return values.get("MemTotal", 0), values.get("MemAvailable", 0)
+
+
+def processor_name() -> str:
+    """The processor's name, or its architecture."""
+    names = [line for line in _read(PROC / "cpuinfo").splitlines() if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else platform.machine()
+
+
+def _memory() -> Finding:
+    total, available = memory_bytes()
     return Finding(
         "memory",
         f"{size(total)}, {size(available)} available",

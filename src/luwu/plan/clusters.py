@@ -36,10 +36,17 @@ DISKS: dict[str, Disk] = {
     for disk in (
         _disk("paper-server", 52 / 12, 26 / 12, 3.84, 12, "arXiv 2409.00918: 12 disks, 26 GB/s each way at 1:1"),
         _disk("paper-worker", 52 / 16, 26 / 16, 3.84, 12, "arXiv 2409.00918: 16 disks, 26 GB/s each way at 1:1"),
-        _disk("pm1733-3.84tb", 7.0, 3.8, 3.84, 20, "Samsung's data sheet, PCIe 4"),
-        _disk("pm1743-3.84tb", 13.0, 4.8, 3.84, 23, "Samsung's data sheet, PCIe 5"),
-        _disk("p4510-2tb", 3.2, 2.0, 2.0, 12, "Intel's data sheet, PCIe 3"),
-        _disk("990-pro-2tb", 7.4, 6.9, 2.0, 6, "Samsung's data sheet, PCIe 4, while its cache lasts"),
+        _disk("pm1733-3.84tb", 7.0, 3.8, 3.84, 20, "Samsung's data sheet, PCIe 4, not read again"),
+        _disk(
+            "pm1743-3.84tb",
+            13.0,
+            4.8,
+            3.84,
+            23,
+            "Samsung's data sheet, PCIe 5; 13 GB/s as on anandtech.com",
+        ),
+        _disk("p4510-2tb", 3.2, 2.0, 2.0, 12, "Intel's data sheet, PCIe 3, not read again"),
+        _disk("990-pro-2tb", 7.4, 6.9, 2.0, 6, "Samsung's data sheet, PCIe 4, while its cache lasts; not read again"),
         _disk(
             "virtual",
             2.0,

@@ -54,7 +54,7 @@ def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tens
     """One layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without what they tell each other."""
     tokens = rows * model.sequence
     forward = backward = 0.0
-    for columns, inner, share in _products(model, tensor_parallel):
+    for columns, inner, share in products(model, tensor_parallel):
         part = tokens * share
         forward += gemm_seconds(gpu, part, columns, inner, float32=kernels.float32)
         backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # of its input
@@ -75,7 +75,7 @@ def head_seconds(
     return LayerSeconds(product + loss / 2, 2 * product + loss / 2)
 
 
-def _products(model: ModelShape, parallel: int) -> list[tuple[float, float, float]]:
+def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:
     """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
     query = model.heads * model.head_width / parallel
     key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width

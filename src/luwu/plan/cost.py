@@ -15,7 +15,7 @@ ELECTRICITY_PER_KWH = 0.10
 COOLING = 1.3
 """Watts that a hall takes for each watt of its machines (PUE; Uptime Institute has 1.2 to 1.6)."""
 
-# List and street prices, US dollars, 2023 and 2024; --prices replaces them.
+# List and street prices, US dollars, 2023 and 2024, from memory and checked nowhere; --prices replaces them.
 PRICES: dict[str, float] = {
     "a100-40gb-pcie3": 8_000,
     "a100-40gb-pcie": 8_000,

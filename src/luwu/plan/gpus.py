@@ -52,7 +52,13 @@ def _gpu(
 
 
 _SHEET = "NVIDIA's data sheet"
-_MEASURED = f"{_SHEET}; GEMM as measured in arXiv 2408.14158, table 2"
+_UNCHECKED = f"{_SHEET}, not read again"
+_HOPPER = f"{_SHEET}, as in glennklockwood.com's notes"
+_VOLTA = f"{_SHEET}, rates as in transformers-benchmarks of courses.d2l.ai"
+_MEASURED = (
+    f"{_SHEET}, memory and watts as in thundercompute.com's guide to the A100; GEMM as measured in arXiv 2408.14158, "
+    "table 2, not read again (courses.d2l.ai's transformers-benchmarks measured 230 on an 80 GB one)"
+)
 # Host links carry about 0.8 of what their lanes do: 12.5 of 15.75 GB/s on PCIe 3, 25 of 31.5 on 4, 50 of 63 on 5.
 _PCIE3, _PCIE4, _PCIE5 = 12.5, 25.0, 50.0
 
@@ -64,12 +70,23 @@ GPUS: dict[str, Gpu] = {
         _gpu("a100-80gb-pcie", 312, 220, 80, 1935, _PCIE4, 108, 300, _MEASURED),
         _gpu("a100-40gb-sxm", 312, 263, 40, 1555, _PCIE4, 108, 400, _MEASURED, 300),
         _gpu("a100-80gb-sxm", 312, 263, 80, 2039, _PCIE4, 108, 400, _MEASURED, 300),
-        _gpu("h100-80gb-pcie", 756, None, 80, 2000, _PCIE5, 114, 350, _SHEET),
-        _gpu("h100-80gb-sxm", 989, None, 80, 3350, _PCIE5, 132, 700, _SHEET, 450),
-        _gpu("h200-141gb-sxm", 989, None, 131, 4800, _PCIE5, 132, 700, _SHEET, 450),
-        _gpu("v100-32gb-sxm", 125, None, 32, 900, _PCIE3, 80, 300, _SHEET, 150),
-        _gpu("l40s", 362, None, 48, 864, _PCIE4, 142, 350, _SHEET),
-        _gpu("rtx-3090", 71, None, 24, 936, _PCIE4, 82, 350, _SHEET),
-        _gpu("rtx-4090", 165, None, 24, 1008, _PCIE4, 128, 450, _SHEET),
+        _gpu("h100-80gb-pcie", 756, None, 80, 2000, _PCIE5, 114, 350, _UNCHECKED),
+        _gpu("h100-80gb-sxm", 989, None, 80, 3350, _PCIE5, 132, 700, _HOPPER, 450),
+        _gpu("h200-141gb-sxm", 989, None, 131, 4800, _PCIE5, 132, 700, _HOPPER, 450),
+        _gpu(
+            "v100-32gb-sxm",
+            125,
+            None,
+            32,
+            900,
+            _PCIE3,
+            80,
+            300,
+            f"{_SHEET}, rates as in courses.d2l.ai's transformers-benchmarks",
+            150,
+        ),
+        _gpu("l40s", 362, None, 48, 864, _PCIE4, 142, 350, f"{_SHEET}, as in llmbook.apartsin.com, appendix G.1"),
+        _gpu("rtx-3090", 71, None, 24, 936, _PCIE4, 82, 350, _UNCHECKED),
+        _gpu("rtx-4090", 165, None, 24, 1008, _PCIE4, 128, 450, _UNCHECKED),
     )
 }

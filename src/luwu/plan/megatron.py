@@ -32,8 +32,6 @@ class ParallelStep:
 
     seconds: float
     pipeline: PipelineRun
-    reduce_seconds: float
-    update_seconds: float
     flop: float
     gpus: int
 
@@ -62,7 +60,7 @@ def parallel_step(model: ModelShape, cluster: Cluster, batch: int, how: Parallel
     reduce = collective_seconds("all_reduce", "ring", 2 * own, replicas, _replica_rate(cluster, how))
     update = own * GPU_UPDATE_BYTES / (cluster.gpu.memory_rate * MEMORY_SHARE.value)
     flop = batch * model.sequence * model.step_flop_per_token(recompute=True)
-    return ParallelStep(run.seconds + reduce + update, run, reduce, update, flop, cluster.workers)
+    return ParallelStep(run.seconds + reduce + update, run, flop, cluster.workers)
 
 
 def _divide(gpus: int, batch: int, how: Parallelism) -> tuple[int, int]:

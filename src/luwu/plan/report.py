@@ -116,14 +116,19 @@ def _server(plan: Plan) -> Rows:
     ]
 
 
-def _step(plan: Plan) -> Rows:
+def phase_rows(step: StepTime) -> Rows:
+    """A step's phases with what goes on in them."""
     rows = []
-    for phase in plan.step.phases:
+    for phase in step.phases:
         parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in phase.parts.items() if value > 0)
         rows.append((phase.name, seconds_text(phase.seconds) + (f": {parts}" if parts else "")))
+    return rows
+
+
+def _step(plan: Plan) -> Rows:
     step = plan.step
     return [
-        *rows,
+        *phase_rows(step),
         ("step", f"{seconds_text(step.seconds)}; {step.hidden_share:.0%} of traffic and disk work is hidden"),
         (
             "throughput",

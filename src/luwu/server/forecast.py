@@ -17,7 +17,9 @@ class Forecast:
 
     ``minimum_bytes`` is the smallest memory budget; ``memory_bytes`` is what is used of the budget, divided into
     ``window_bytes`` of parameters, ``pinned_state_bytes`` and ``state_buffer_bytes`` of states, and ``arena_bytes`` of
-    gradients. ``parameters_read_bytes`` are of one pass over the model.
+    gradients. ``parameters_read_bytes`` are of one pass over the model; ``written_pinned_bytes`` are those of
+    ``written_bytes`` whose states stay in memory. The largest chunk has ``chunk_state_bytes``, and a record of
+    ``chunk_record_bytes``.
     """
 
     file_bytes: tuple[int, ...]
@@ -30,6 +32,9 @@ class Forecast:
     parameters_read_bytes: int
     states_read_bytes: int
     written_bytes: int
+    written_pinned_bytes: int
+    chunk_state_bytes: int
+    chunk_record_bytes: int
 
 
 def forecast(
@@ -82,4 +87,7 @@ def forecast(
         parameters_read_bytes=servers * found["parameters_read_bytes"],
         states_read_bytes=servers * found["states_read_bytes"],
         written_bytes=servers * found["written_bytes"],
+        written_pinned_bytes=servers * found["written_pinned_bytes"],
+        chunk_state_bytes=found["chunk_state_bytes"],
+        chunk_record_bytes=found["chunk_record_bytes"],
     )

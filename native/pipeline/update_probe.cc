@@ -1,0 +1,114 @@
+#include "pipeline/update_probe.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/convert.h"
+#include "pipeline/chunk_update.h"
+#include "store/aligned_buffer.h"
+
+namespace luwu::pipeline {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr float kGradient = 1e-3F;
+constexpr kernels::HyperParameters kSettings{1e-3, 0.9, 0.99, 1e-8, 0.01, 0};  // times are the same for any
+
+store::Layout layout_of(const UpdateProbe& probe) {
+    store::StoreShape shape;
+    shape.optimizer = probe.optimizer;
+    shape.chunk_elements = probe.chunk_elements;
+    shape.blocks = {{"measured", probe.elements, true, probe.dtype}};
+    return {shape, 1};
+}
+
+// All chunks' memory. Everything begins as zeros, as in a fresh store, but gradients.
+class Memory {
+  public:
+    Memory(const store::Layout& layout, const UpdateProbe& probe)
+        : parameters_(layout.window_bytes(0)), gradient_bytes_(layout.shape().blocks[0].bytes()) {
+        for (const store::ChunkPlace& place : layout.chunks()) states_.emplace_back(place.state_bytes());
+        std::uint16_t low = 0;
+        if (probe.dtype != kernels::Dtype::float32) kernels::float_to_low(probe.dtype, &kGradient, &low, 1);
+        for (std::uint32_t worker = 0; worker < probe.workers; ++worker) {
+            const store::AlignedBuffer& gradient = gradients_.emplace_back(gradient_bytes_);
+            if (probe.dtype == kernels::Dtype::float32) {
+                std::fill_n(reinterpret_cast<float*>(gradient.data()), probe.elements, kGradient);
+            } else {
+                std::fill_n(reinterpret_cast<std::uint16_t*>(gradient.data()), probe.elements, low);
+            }
+        }
+    }
+
+    [[nodiscard]] ChunkUpdate update_of(const store::ChunkPlace& place, std::size_t number,
+                                        const UpdateProbe& probe) const {
+        const std::uint64_t first_byte = place.first_element * kernels::size_of(probe.dtype);
+        ChunkUpdate update;
+        update.place = &place;
+        update.optimizer = probe.optimizer;
+        update.dtype = update.gradient_dtype = probe.dtype;
+        update.parameters = parameters_.data() + first_byte;
+        update.states = states_[number].data();
+        for (const store::AlignedBuffer& gradient : gradients_) {
+            update.gradients.push_back(gradient.data() + first_byte);
+        }
+        update.scale = 1.0F / static_cast<float>(probe.workers);
+        update.verify = probe.verify;
+        return update;
+    }
+
+  private:
+    store::AlignedBuffer parameters_;
+    std::uint64_t gradient_bytes_;
+    std::vector<store::AlignedBuffer> states_;  // per chunk
+    std::vector<store::AlignedBuffer> gradients_;
+};
+
+}  // namespace
+
+UpdateRate measure_update(const UpdateProbe& probe) {
+    if (probe.workers == 0 || probe.threads == 0 || probe.elements < probe.threads * probe.chunk_elements) {
+        throw Error(ErrorKind::invalid,
+                    "an update is measured with at least a worker, a thread and a chunk for each "
+                    "thread; found " +
+                        std::to_string(probe.workers) + " workers, " + std::to_string(probe.threads) + " threads and " +
+                        std::to_string(probe.elements) + " elements");
+    }
+    const store::Layout layout = layout_of(probe);
+    const Memory memory(layout, probe);
+    const std::vector<Segment> segments{{probe.elements, 0}};
+    std::atomic<std::uint64_t> elements = 0;
+    std::atomic<bool> begun = false;
+    Clock::time_point begin;
+    const auto work = [&](std::size_t thread) {
+        begun.wait(false);
+        for (std::uint64_t count = 1;; ++count) {
+            const std::vector<kernels::Step> groups{probe.optimizer->prepare(kSettings, count)};
+            for (std::size_t chunk = thread; chunk < layout.chunks().size(); chunk += probe.threads) {
+                if (std::chrono::duration<double>(Clock::now() - begin).count() >= probe.seconds) return;
+                ChunkUpdate update = memory.update_of(layout.chunks()[chunk], chunk, probe);
+                update.count = count;
+                update.segments = segments;
+                update.groups = groups;
+                static_cast<void>(update_chunk(update));
+                elements += layout.chunks()[chunk].elements;
+            }
+        }
+    };
+    std::vector<std::thread> threads;
+    for (std::size_t thread = 0; thread < probe.threads; ++thread) threads.emplace_back(work, thread);
+    begin = Clock::now();
+    begun = true;
+    begun.notify_all();
+    for (std::thread& thread : threads) thread.join();
+    return {elements, std::chrono::duration<double>(Clock::now() - begin).count()};
+}
+
+}  // namespace luwu::pipeline

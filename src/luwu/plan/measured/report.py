@@ -1,0 +1,103 @@
+"""A plan for this machine in words and numbers: rows for tables, and an object for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from luwu.plan.measured.planning import LocalPlan, command
+from luwu.plan.report import Rows, phase_rows, step_json
+from luwu.plan.units import amount, bytes_text, count_text, rate_text, seconds_text
+
+
+def sections(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None) -> dict[str, Rows]:
+    """What to show, by heading."""
+    found = {
+        "verdict": _verdict(plan),
+        "what was measured": _machine(plan),
+        "memory": [(name, bytes_text(value)) for name, value in plan.memory.items()]
+        + [("all", f"{bytes_text(plan.memory_bytes)} of {bytes_text(plan.room_bytes)} that are free")],
+        "disk": _disk(plan),
+        "a step": _step(plan, tokens),
+    }
+    suggestion = [("command", command(suggested, store))]
+    if suggested.settings != plan.settings:
+        suggestion.append(("which gives", _pace(suggested)))
+    return found | {"suggested": suggestion}
+
+
+def as_json(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None) -> dict[str, Any]:
+    """Everything as plain numbers: bytes, seconds, a second."""
+    found: dict[str, Any] = {
+        "model": asdict(plan.model) | {"parameters": plan.model.parameters},
+        "settings": plan.settings.model_dump(include={"model", "run", "optimizer"}),
+        "machine": _plain(plan),
+        "fits": not plan.misses,
+        "misses": [asdict(miss) for miss in plan.misses],
+        "memory": dict(plan.memory),
+        "memory_bytes": plan.memory_bytes,
+        "server": asdict(plan.server),
+        "disk_bytes": plan.disk_bytes,
+        "step": step_json(plan.step),
+        "tokens_per_second": plan.tokens_per_second,
+        "suggested": {
+            "command": command(suggested, store),
+            "tokens_per_second": suggested.tokens_per_second,
+            "memory_bytes": suggested.memory_bytes,
+        },
+    }
+    if tokens is not None:
+        found["budget"] = {"tokens": tokens, "days": tokens / plan.tokens_per_second / 86400}
+    return found
+
+
+def _plain(plan: LocalPlan) -> dict[str, Any]:
+    machine = {name: value for name, value in vars(plan.machine).items() if name not in ("disk", "kernels", "costs")}
+    parts = {"disk": asdict(plan.machine.disk), "costs": asdict(plan.machine.costs)}
+    return machine | parts | {"kernels": plan.machine.kernels.model_dump()}
+
+
+def _verdict(plan: LocalPlan) -> Rows:
+    if not plan.misses:
+        return [("fits", f"yes; {plan.step.binds} binds"), ("throughput", _pace(plan))]
+    return [("fits", "no")] + [(miss.what, str(miss).partition(": ")[2]) for miss in plan.misses]
+
+
+def _pace(plan: LocalPlan) -> str:
+    return f"{plan.tokens_per_second:,.0f} tokens/s, a step {seconds_text(plan.step.seconds)}"
+
+
+def _machine(plan: LocalPlan) -> Rows:
+    machine, disk, kernels = plan.machine, plan.machine.disk, plan.machine.kernels
+    way = "past the page cache" if disk.direct else "through the page cache: O_DIRECT is refused here"
+    return [
+        ("processor", f"{machine.processor}, {machine.processors} cores"),
+        ("workers", f"{machine.workers}, {machine.threads} threads each"),
+        ("disk", f"reads {rate_text(disk.read_rate)}, writes {rate_text(disk.write_rate)}, {way}"),
+        ("disk, as updates use it", f"{rate_text(disk.mixed_rate)} both ways together"),
+        ("memory", f"{rate_text(kernels.memory_rate)} copied by each worker"),
+        *(
+            (f"products of {shape}", f"{amount(rate)}flop/s of each worker, gradients included")
+            for shape, rate in kernels.products.items()
+        ),
+        ("update", f"{amount(machine.update_rate)}parameters/s; from the disk {amount(machine.verified_update_rate)}"),
+        ("a step beside all this", seconds_text(machine.costs.fixed_seconds)),
+        ("a block", seconds_text(machine.costs.block_seconds)),
+    ]
+
+
+def _disk(plan: LocalPlan) -> Rows:
+    return [
+        ("store", f"{bytes_text(plan.disk_bytes)} of {bytes_text(plan.disk_room_bytes)}, two versions of every chunk"),
+        ("read a step", bytes_text(plan.bytes_read)),
+        ("written a step", bytes_text(plan.server.written_bytes)),
+    ]
+
+
+def _step(plan: LocalPlan, tokens: float | None) -> Rows:
+    rows = [*phase_rows(plan.step), ("step", _pace(plan))]
+    rows.append(("parameters", count_text(plan.model.parameters)))
+    if tokens is not None:
+        rows.append((f"{count_text(tokens)} tokens", seconds_text(tokens / plan.tokens_per_second)))
+    return rows

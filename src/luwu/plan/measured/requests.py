@@ -1,0 +1,102 @@
+"""What a user may say of a run that is planned for this machine, and the plan that comes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from luwu.config import ModelSettings, RunSettings, Settings, absolute, build_settings
+from luwu.errors import ConfigError
+from luwu.observe.machine import nearest_existing
+from luwu.plan.measured.machine import measure_machine
+from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
+from luwu.plan.model_presets import read_config
+from luwu.plan.models import ModelShape
+from luwu.plan.requests import Choices, choose_model, named
+from luwu.plan.units import parse_bytes
+
+SECONDS = 2.0
+"""Of each of the longer measurements."""
+
+ELSEWHERE = (
+    "cluster", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks", "disk_read", "disk_write",
+    "disk_size", "aggregation", "form", "topology", "prices",
+)  # fmt: skip
+"""Choices of a cluster, which this machine is none of."""
+
+
+@dataclass(frozen=True)
+class LocalRequest:
+    """A run of `luwu train`, and its model's shape; ``workers``: numbers of them to compare."""
+
+    settings: Settings
+    model: ModelShape
+    workers: tuple[int, ...]
+
+
+def local_request(choices: Choices, store: Path) -> LocalRequest:
+    """The run that `luwu train` would make of the same flags.
+
+    Raises:
+        ConfigError: a flag of a cluster, a model that cannot be trained here by that name, or what does not belong
+            together.
+    """
+    for name in ELSEWHERE:
+        if getattr(choices, name) != getattr(Choices(), name):
+            flag = name.replace("_", "-")
+            raise ConfigError(f"{flag}: expected none beside --measured, which plans for this machine; leave it out")
+    model, shape = _model(choices)
+    processors = len(os.sched_getaffinity(0))
+    batch = choices.batch or RunSettings().batch
+    workers = (choices.workers,) if choices.workers is not None else tuple(sorted({1, min(processors, batch)}))
+    run: dict[str, object] = {
+        "batch": batch,
+        "workers": workers[0],
+        "micro_batch": choices.micro_batch,
+        "memory": named("memory", parse_bytes, choices.memory),
+        "dtype": choices.dtype,
+        "checkpoint": choices.checkpoint,
+        "stores": (str(store),),
+    }
+    given = {name: value for name, value in run.items() if value is not None}
+    settings = build_settings({"model": model, "run": given, "optimizer": {"name": choices.optimizer}})
+    return LocalRequest(settings, shape, workers)
+
+
+def measure_and_plan(
+    request: LocalRequest, store: Path, on_stage: Callable[[str], None] = lambda text: None
+) -> LocalPlan:
+    """Measure this machine with each number of workers, and give the plan with the most tokens a second.
+
+    Raises:
+        LuwuError: the folder cannot be used, or a measurement failed.
+    """
+    plans = []
+    for workers in request.workers:
+        on_stage(f"measuring with {workers} worker{'s' * (workers > 1)}")
+        settings = request.settings.model_copy(
+            update={"run": request.settings.run.model_copy(update={"workers": workers})}
+        )
+        machine = measure_machine(settings, request.model, forecast_here(settings, request.model), store, SECONDS)
+        disk = os.statvfs(nearest_existing(store))
+        plans.append(plan_here(settings, request.model, machine, float(disk.f_bavail * disk.f_frsize)))
+    return max(plans, key=lambda plan: plan.tokens_per_second)
+
+
+def _model(choices: Choices) -> tuple[dict[str, object], ModelShape]:
+    if choices.model is None:
+        seq = choices.seq or int(ModelSettings.model_fields["seq"].default)
+        shape = choose_model(Choices(**{**vars(choices), "seq": seq}))
+        return {"layers": shape.layers, "hidden": shape.hidden, "heads": shape.heads, "seq": seq}, shape
+    path = Path(choices.model).expanduser()
+    if not path.exists():
+        raise ConfigError(
+            f"model: expected a folder with a config.json beside --measured, as luwu train takes it, found "
+            f"{choices.model!r}; or give --layers, --hidden and --heads"
+        )
+    shape = read_config(path)
+    if choices.seq is not None:
+        shape = shape.with_sequence(choices.seq)
+    return {"path": absolute(path), "seq": shape.sequence}, shape

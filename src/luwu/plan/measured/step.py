@@ -1,0 +1,124 @@
+"""A step of `luwu train` on one machine, whose processors the workers and their server share.
+
+Workers' kernels take all processors when nothing else does; what a worker does between them, in the interpreter or
+copying gradients, takes one. The server's updates and requests get the processors that are left, and a share of the
+others: work that processors do adds up, and the disk works beside them. Bytes are those of the server's own forecast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from luwu.config import RunSettings
+from luwu.plan.measured.machine import Machine
+from luwu.plan.models import ModelShape
+from luwu.plan.steps import Phase, StepTime
+from luwu.server.forecast import Forecast
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What a worker does in a phase: ``kernels`` on all of its threads, ``alone`` on one."""
+
+    kernels: float
+    alone: float
+
+
+def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Forecast) -> StepTime:
+    """A step of all workers."""
+    rows = -(-run.batch // run.workers)
+    work = WorkerTime(model, run, machine, rows)
+    disk = DiskTime(server, machine)
+    forward, backward = work.forward(), work.backward()
+    update = update_seconds(model, machine, server)
+    moved = server.states_read_bytes + server.written_bytes + server.parameters_read_bytes
+    requests = moved * machine.disk.processor_seconds_per_byte / machine.processors
+    spare = backward.alone * max(0, machine.processors - machine.workers) / machine.processors
+    processors = backward.kernels + backward.alone + max(0.0, update + requests - spare)
+    phases = (
+        Phase(
+            "forward",
+            max(forward.kernels + forward.alone, disk.forward),
+            {"compute": forward.kernels, "blocks": forward.alone, "disk": disk.forward},
+        ),
+        Phase(
+            "backward",
+            max(processors + disk.last_record, work.first_gradient() + disk.backward),
+            {
+                "compute": backward.kernels,
+                "blocks": backward.alone,
+                "update": update,
+                "disk requests": requests,
+                "disk": disk.backward,
+            },
+        ),
+        Phase("commit", machine.costs.fixed_seconds, {"commit": machine.costs.fixed_seconds}),
+    )
+    return StepTime("luwu train", rows, phases, {})
+
+
+def update_seconds(model: ModelShape, machine: Machine, server: Forecast) -> float:
+    """Of all processors: states that come from the disk have their checksums compared."""
+    elements = sum(model.block_elements())
+    kept = server.written_pinned_bytes / server.written_bytes
+    return elements * (kept / machine.update_rate + (1 - kept) / machine.verified_update_rate)
+
+
+class WorkerTime:
+    """A worker's own time, if it had its threads for itself."""
+
+    def __init__(self, model: ModelShape, run: RunSettings, machine: Machine, rows: int) -> None:
+        self._model, self._run, self._machine, self._kernels = model, run, machine, machine.kernels
+        at_once = min(rows, run.micro_batch or rows)
+        self._share = rows / at_once  # of a slice's time that all rows take
+        self._slices = -(-rows // at_once)
+        costs = machine.costs
+        self._block_seconds = costs.block_seconds + (self._slices - 1) * costs.slice_seconds
+        self._rows_bytes = rows * model.sequence * model.hidden * element_bytes(run)
+
+    def forward(self) -> Busy:
+        """The head's gradients come along with its loss."""
+        layers = self._model.layers
+        kernels = layers * (self._share * self._kernels.layer_forward + self._cut()) + self._kernels.root_forward
+        return Busy(kernels, layers * self._block_seconds / 2)
+
+    def backward(self) -> Busy:
+        """Layers' forwards once more, and gradients on their way to the server."""
+        layers = self._model.layers
+        kernels = layers * self._layer_backward() + self._kernels.root_backward
+        return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.parameters))
+
+    def first_gradient(self) -> float:
+        """From the loss until the server has a block's gradient to work with."""
+        return self._layer_backward() + self._handing_over(self._model.layer_size) + self._block_seconds / 2
+
+    def _layer_backward(self) -> float:
+        again = self._kernels.layer_forward - self._kernels.last_product if self._run.checkpoint else 0.0
+        once = self._share * (again + self._kernels.layer_backward)
+        return once + self._cut() + (self._slices - 1) * self._model.layer_size / self._kernels.sum_rate
+
+    def _cut(self) -> float:
+        """Outputs of slices are put together, and so are the gradients of their inputs: read and written once."""
+        return 2 * self._rows_bytes / self._kernels.memory_rate if self._slices > 1 else 0.0
+
+    def _handing_over(self, elements: int) -> float:
+        return elements * element_bytes(self._run) / self._kernels.copy_rate
+
+
+class DiskTime:
+    """How long the disk takes for its part of the phases, and for what comes after the last update."""
+
+    def __init__(self, server: Forecast, machine: Machine) -> None:
+        rates = machine.disk
+        reading = server.parameters_read_bytes / rates.read_rate
+        rotating = server.states_read_bytes + server.written_bytes - server.written_pinned_bytes
+        # Buffers are filled ahead of the backward pass, while the disk has little to do.
+        ahead = min(server.state_buffer_bytes, server.states_read_bytes)
+        self.forward = reading + ahead / rates.read_rate
+        self.backward = reading + (rotating - ahead) / rates.mixed_rate + server.written_pinned_bytes / rates.write_rate
+        self.last_record = min(server.chunk_record_bytes, server.written_bytes) / rates.write_rate
+
+
+def element_bytes(run: RunSettings) -> int:
+    """Of a parameter, a gradient, or an activation."""
+    return 4 if run.dtype == "float32" else 2

@@ -1,0 +1,243 @@
+"""Plans for this machine: arithmetic on a machine made up here, real measurements of next to nothing, bad input."""
+
+import json
+import os
+import shlex
+import stat
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+from luwu.config import build_settings
+from luwu.errors import ConfigError, LuwuError, StorePermissionError, StoreSpaceError
+from luwu.launch.trial import Trial, TrialSettings, run_trial
+from luwu.observe import rates
+from luwu.observe.rates import DiskRates, measure_disk, measure_update
+from luwu.plan.measured import requests
+from luwu.plan.measured.machine import Machine, StepCosts, small_settings
+from luwu.plan.measured.planning import command, forecast_here, plan_here, suggest
+from luwu.plan.measured.requests import local_request
+from luwu.plan.measured.wanted import KernelSeconds, measure_kernels
+from luwu.plan.models import gpt_shape
+from luwu.plan.requests import Choices
+
+MODEL = gpt_shape(4, 256, 4, sequence=32, vocabulary=256, biases=False)
+CHOICES = Choices(layers=4, hidden=256, heads=4, seq=32, batch=8, workers=1, dtype="float32", memory="1GiB")
+KERNELS = KernelSeconds(
+    layer_forward=0.010,
+    layer_backward=0.020,
+    last_product=0.004,
+    root_forward=0.003,
+    root_backward=0.001,
+    copy_rate=1e10,
+    sum_rate=1e9,
+    memory_rate=1e10,
+    products={},
+)
+MACHINE = Machine(
+    processor="made up",
+    processors=2,
+    memory_bytes=2**34,
+    free_bytes=2**33,
+    workers=1,
+    threads=2,
+    disk=DiskRates(2e9, 1e9, 1.5e9, 0.0, True),
+    update_rate=1e9,
+    verified_update_rate=5e8,
+    kernels=KERNELS,
+    costs=StepCosts(0.002, 0.0005, 0.0002, 1e8, 3e8),
+)
+
+
+def settings(**changes):
+    request = local_request(replace(CHOICES, **changes), store="runs")
+    return request.settings
+
+
+def plan(machine=MACHINE, room=2.0**40, **changes):
+    return plan_here(settings(**changes), MODEL, machine, room)
+
+
+def phases(found):
+    return {phase.name: phase for phase in found.step.phases}
+
+
+def test_a_step_in_memory_is_the_sum_of_what_processors_do():
+    found = phases(plan())
+    layers, elements = MODEL.layers, sum(MODEL.block_elements())
+    assert found["forward"].seconds == pytest.approx(layers * 0.010 + 0.003 + layers * 0.0005 / 2)
+    backward = found["backward"].parts
+    assert backward["compute"] == pytest.approx(layers * (0.010 - 0.004 + 0.020) + 0.001)
+    assert backward["update"] == pytest.approx(elements / 1e9)
+    assert found["commit"].seconds == 0.002
+    kept = plan(checkpoint=False)
+    assert phases(kept)["backward"].parts["compute"] == pytest.approx(layers * 0.020 + 0.001)
+
+
+def test_processors_that_a_worker_leaves_idle_take_the_server_s_work():
+    def backward(processors, workers):
+        return phases(plan(replace(MACHINE, processors=processors, workers=workers), workers=workers, batch=8))
+
+    idle, busy = backward(2, 1)["backward"], backward(2, 2)["backward"]
+    assert idle.seconds < busy.seconds
+    assert busy.seconds - idle.seconds == pytest.approx(idle.parts["blocks"] / 2)
+
+
+def test_a_slow_disk_binds_and_then_bytes_decide():
+    slow = replace(MACHINE, disk=DiskRates(2e7, 1e7, 1.5e7, 0.0, True))
+    found, server = plan(slow), forecast_here(settings(), MODEL)
+    assert found.step.binds == "disk in backward"
+    assert phases(found)["backward"].parts["disk"] == pytest.approx(server.written_bytes / 1e7)
+    out = plan(slow, memory=str(server.minimum_bytes - server.pinned_state_bytes) + "B")
+    assert out.server.states_read_bytes == 0 or phases(out)["backward"].seconds > phases(found)["backward"].seconds
+
+
+def test_states_from_the_disk_cost_their_checksums():
+    model = gpt_shape(16, 512, 8, sequence=32, vocabulary=256, biases=False)
+    choices = replace(CHOICES, layers=16, hidden=512, heads=8)
+    whole = local_request(choices, store="runs").settings
+    least = forecast_here(whole, model, 0).minimum_bytes
+    tight = local_request(replace(choices, memory=f"{least}B"), store="runs").settings
+    in_memory, out = (plan_here(each, model, MACHINE, 2.0**40) for each in (whole, tight))
+    elements = sum(model.block_elements())
+    assert phases(in_memory)["backward"].parts["update"] == pytest.approx(elements / 1e9)
+    assert elements / 1e9 < phases(out)["backward"].parts["update"] <= elements / 5e8
+    assert out.server.states_read_bytes > 0
+
+
+def test_micro_batches_take_their_slices_and_sums():
+    whole, cut = phases(plan()), phases(plan(micro_batch=2))
+    layers = MODEL.layers
+    slices, sums = 4, 3 * MODEL.layer_size / KERNELS.sum_rate
+    joined = 2 * 8 * 32 * 256 * 4 / KERNELS.memory_rate
+    once = 0.010 - 0.004 + 0.020
+    assert cut["backward"].parts["compute"] == pytest.approx(layers * (slices * once + sums + joined) + 0.001)
+    assert cut["backward"].parts["blocks"] - whole["backward"].parts["blocks"] == pytest.approx(
+        layers * (slices - 1) * 0.0002 / 2
+    )
+
+
+def test_what_does_not_fit_says_so():
+    tight = plan(replace(MACHINE, free_bytes=2**20), room=1e6, memory="1MB")
+    assert {miss.what for miss in tight.misses} == {"memory", "disk", "server's memory budget"}
+    assert not plan().misses
+
+
+def test_the_suggestion_has_all_in_memory_or_what_there_is_and_fewer_rows():
+    whole = forecast_here(settings(), MODEL, 1 << 60).memory_bytes
+    found = suggest(plan(memory="20MB"))
+    assert whole <= found.settings.run.memory < whole + 2**20
+    assert not found.misses
+    small = replace(MACHINE, free_bytes=int(MACHINE.costs.server_bytes + MACHINE.costs.workers_bytes + 4e7))
+    less = suggest(plan(small, seq=512, batch=64))
+    assert less.settings.run.micro_batch is not None
+
+
+def test_the_suggested_command_is_one_that_trains_what_was_planned(tmp_path):
+    words = shlex.split(command(suggest(plan()), tmp_path / "a store"))
+    assert words[:2] == ["luwu", "train"]
+    given = dict(zip(words[2::2], words[3::2], strict=True))
+    assert given["--layers"] == "4"
+    assert given["--store"] == str(tmp_path / "a store")
+    help_text = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"}).output
+    assert all(flag in help_text for flag in given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": "rtx-4090"}, "gpu: expected none beside --measured"),
+        ({"cluster": "dgx-a100"}, "cluster: expected none"),
+        ({"model": "175b", "layers": None, "hidden": None, "heads": None}, "expected a folder with a config.json"),
+        ({"memory": "12"}, "memory: expected a size with its unit"),
+        ({"batch": 2, "workers": 3}, "run.workers: expected at most run.batch"),
+    ],
+)
+def test_bad_input_is_refused_by_name(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(**changes)
+
+
+@pytest.mark.parametrize("flag", [["--best"], ["--peers"], ["--chart", "a.png"]])
+def test_flags_of_clusters_are_refused(flag):
+    done = CliRunner().invoke(app, ["plan", "--measured", "--layers", "2", "--hidden", "64", "--heads", "1", *flag])
+    assert done.exit_code == 2
+
+
+def test_a_disk_is_measured_and_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "FILE_BYTES", 1 << 22)
+    found = measure_disk(tmp_path / "not" / "there", read_bytes=1 << 16, write_bytes=1 << 17, seconds=0.01)
+    assert min(found.read_rate, found.write_rate, found.mixed_rate) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(StorePermissionError, match=str(tmp_path)):
+        measure_disk(tmp_path, read_bytes=4096, write_bytes=4096, seconds=0.01)
+
+
+def test_too_little_disk_says_how_much_is_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr(rates, "FILE_BYTES", 1 << 60)
+    with pytest.raises(StoreSpaceError, match=r"GiB free; free some space or name another folder with --store"):
+        measure_disk(tmp_path, read_bytes=4096, write_bytes=4096, seconds=0.01)
+
+
+def test_updates_are_measured_for_each_optimizer():
+    assert measure_update("adamw8bit", "bfloat16", 2, verify=True, seconds=0.005) > 0
+    with pytest.raises(ConfigError, match="expected one of"):
+        measure_update("adamw9bit", "bfloat16", 2, verify=True, seconds=0.005)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_every_kernel_of_a_layer_is_timed(gated):
+    shape = replace(MODEL, gated=gated, norm_vectors=1 if gated else 2, key_value_heads=2, positions=0 if gated else 32)
+    found = measure_kernels(shape, "bfloat16", rows=2, micro_batch=1, workers=1, seconds=0.001)
+    assert 0 < found.last_product < found.layer_forward
+    assert min(found.layer_backward, found.root_forward, found.root_backward) > 0
+    inside = 2 * shape.feed_forward if gated else shape.feed_forward
+    assert set(found.products) == {"32 x 256 x 512", "32 x 256 x 256", f"32 x 256 x {inside}", "32 x 1024 x 256"}
+
+
+def test_kernels_that_cannot_be_timed_say_why():
+    with pytest.raises(LuwuError, match="kernels could not be timed"):
+        measure_kernels(MODEL, "float9", rows=1, micro_batch=None, workers=1, seconds=0.001)
+
+
+def test_a_trial_counts_what_its_server_moved(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a trial learns from this text. " * 2000)
+    wanted = small_settings(settings(), 2, None, text)
+    short = build_settings(wanted.model_dump(exclude_none=True), {"run": {"steps": 8}})
+    found = run_trial(TrialSettings(settings=short, folder=str(tmp_path / "run")))
+    assert isinstance(found, Trial)
+    assert len(found.step_seconds) == 8 - 3 - 3
+    shape = gpt_shape(2, 32, 1, sequence=8, vocabulary=256, biases=False)
+    assert found.bytes_written == forecast_here(short, shape).written_bytes
+    assert found.bytes_read == 0
+    assert found.workers_bytes > 2**26
+    assert found.server_bytes > 2**24
+
+
+def test_a_trial_that_fails_says_why(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("short")
+    wanted = small_settings(settings(), 2, None, text)
+    with pytest.raises(LuwuError, match=r"text|short"):
+        run_trial(TrialSettings(settings=wanted, folder=str(tmp_path / "run")))
+
+
+def test_the_command_prints_tables_and_json(monkeypatch, tmp_path):
+    monkeypatch.setattr(requests, "measure_machine", lambda *arguments: MACHINE)
+    flags = ["plan", "--measured", "--layers", "4", "--hidden", "256", "--heads", "4", "--workers", "1"]
+    flags += ["--memory", "1GiB", "--dtype", "float32", "--store", str(tmp_path)]
+    shown = CliRunner().invoke(app, flags)
+    assert shown.exit_code == 0, shown.output
+    assert "luwu train --layers 4" in shown.output
+    told = json.loads(CliRunner().invoke(app, [*flags, "--json", "--tokens", "1M"]).stdout)
+    assert told["fits"] is True
+    assert told["machine"]["disk"]["mixed_rate"] == 1.5e9
+    assert told["budget"]["days"] == pytest.approx(1e6 / told["tokens_per_second"] / 86400)
