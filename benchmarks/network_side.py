@@ -105,9 +105,9 @@ class Hosts:
 class Participant:
     """A process in a host's namespace that answers one line with one line."""
 
-    def __init__(self, host: Host, role: str) -> None:
+    def __init__(self, host: Host, role: str, **more: Any) -> None:
         self.host = host
-        settings = json.dumps({"role": role, "address": host.address})
+        settings = json.dumps({"role": role, "address": host.address, **more})
         with host.inside():
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "ours" / "network_node.py"), settings],
@@ -158,17 +158,20 @@ class NetworkSide:
     """A server, a switch and a worker on each of the workers' hosts; use as a context manager.
 
     `blocks` has each block's number of fp32 elements. With `echo` every pull waits for the push before it and brings
-    the mean of all workers' pushes; without, pushes and pulls stand alone.
+    the mean of all workers' pushes; without, pushes and pulls stand alone. `interfaces`: of a switch inside the kernel.
     """
 
-    def __init__(self, hosts: Hosts, blocks: list[int], *, echo: bool, form: str = "int32") -> None:
+    def __init__(
+        self, hosts: Hosts, blocks: list[int], *, echo: bool, form: str = "int32", interfaces: list[str] | None = None
+    ) -> None:
         self._stack = ExitStack()
         self._hosts, self.blocks = hosts, blocks
         self.bytes = 4 * sum(blocks)
         roles = [("aggregator", hosts.server), ("switch", hosts.switch), *(("worker", host) for host in hosts.workers)]
         with ExitStack() as undo:
             undo.push(self._stack.__exit__)
-            everyone = [Participant(host, role) for role, host in roles]
+            of_switch = {"interfaces": interfaces} if interfaces else {}
+            everyone = [Participant(host, role, **(of_switch if role == "switch" else {})) for role, host in roles]
             for participant in everyone:
                 self._stack.callback(participant.close)
             for participant in everyone:

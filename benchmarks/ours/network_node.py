@@ -110,7 +110,9 @@ def main() -> None:
     role, address = settings()["role"], settings()["address"]
     worker = Worker(address) if role == "worker" else None
     kinds = {"aggregator": _native.UdpAggregator, "switch": _native.UdpSwitch}
-    node: Any = worker.node if worker else kinds[role](address, 0)
+    interfaces = settings().get("interfaces")  # of a switch inside the kernel
+    more = [interfaces] if interfaces else []
+    node: Any = worker.node if worker else kinds[role](address, 0, *more)
     replies.write(json.dumps({"port": node.port}) + "\n")
     for line in sys.stdin:
         ((name, request),) = json.loads(line).items()

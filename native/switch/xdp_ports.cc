@@ -1,5 +1,7 @@
 #include "switch/xdp_ports.h"
 
+#include "store/error.h"
+
 #if LUWU_HAVE_XDP
 
 #include <bpf/bpf.h>

@@ -2,29 +2,19 @@
 // from another job: each has maps of its own, which go with this object.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "fabric/wiring.h"
-#include "switch/xdp_layout.h"
+#include "switch/xdp_job.h"
 
 namespace luwu::fabric {
 
-struct XdpPlace {
-    Address own;  // where neighbours send to
-    Address parent;
-    std::uint16_t child = 0;  // among the parent's children
-    std::vector<Address> children;
-};
-
 // Why this build cannot have a switch in the kernel, or "".
 [[nodiscard]] std::string xdp_missing();
-// Why the program cannot serve this job, or "": a switch in user space then does.
-[[nodiscard]] std::string xdp_unfit(const Wiring& wiring, const XdpPlace& place);
-
 class XdpProgram {
   public:
     enum class Action : std::uint8_t { aborted, drop, pass, send_back, redirect };  // as of XDP

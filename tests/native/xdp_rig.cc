@@ -4,6 +4,7 @@
 
 namespace luwu::test {
 
+#if LUWU_HAVE_XDP
 const std::string& xdp_refused() {
     static const std::string why = []() -> std::string {
         try {
@@ -15,5 +16,11 @@ const std::string& xdp_refused() {
     }();
     return why;
 }
+#else
+const std::string& xdp_refused() {
+    static const std::string why = fabric::xdp_missing();
+    return why;
+}
+#endif
 
 }  // namespace luwu::test

@@ -1,0 +1,58 @@
+"""What the XDP switch takes for a packet: adding one to a sum, completing a sum, copying down; by size and form.
+
+The kernel runs the switch's own functions on packets (BPF_PROG_TEST_RUN), each one new, and says the time of a run; the
+time that making them new takes is in it, and stands beside. Checksums are verified in all of them. What the kernel does
+afterwards, sending and copying frames, is not measured here: see xdp_goodput.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from common import ROOT, BenchmarkError, arguments, result, run, table
+
+NAME = "xdp_packet"
+BAR = "adding a packet of 1 KiB of int32, its checksum verified, at most 150 ns"
+UNIT = "ns"
+MOST, BYTES = 150, 1024
+BUILD = ROOT / "build" / "native"
+
+
+def measured() -> dict[tuple[str, str, int], int]:
+    """Nanoseconds of each action, form and payload."""
+    program = BUILD / "luwu_xdp_packet"
+    if not program.exists():
+        subprocess.run(
+            [ROOT / "tools" / "native_tests.sh", "native", "", "xdp"], stdout=subprocess.DEVNULL, check=False
+        )
+    if not program.exists():
+        raise BenchmarkError("the native tests were built without the XDP switch: install clang and libbpf-dev")
+    done = subprocess.run([program, BUILD / "measure.bpf.o"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"no XDP here: {done.stderr.strip()}")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {(row["what"], row["form"], row["bytes"]): row["nanoseconds"] for row in rows}
+
+
+def main() -> int:
+    """Measures, prints, returns the exit status."""
+    arguments(__doc__ or NAME)
+
+    def measure() -> dict[str, Any]:
+        found = measured()
+        rows = [[what, form, payload, took, payload / took] for (what, form, payload), took in found.items()]
+        table(["", "form", "bytes", "ns", "GB/s of a core"], rows)
+        ours = found["aggregate", "int32", BYTES]
+        details = {"nanoseconds": {f"{what} {form} {payload}": took for (what, form, payload), took in found.items()}}
+        return result(
+            NAME, ours=ours, peer=None, ratio=ours / MOST, bar=BAR, ok=ours <= MOST, unit=UNIT, details=details
+        )
+
+    return run(NAME, BAR, UNIT, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
