@@ -92,13 +92,13 @@ UpdateRate measure_update(const UpdateProbe& probe) {
         for (std::uint64_t count = 1;; ++count) {
             const std::vector<kernels::Step> groups{probe.optimizer->prepare(kSettings, count)};
             for (std::size_t chunk = thread; chunk < layout.chunks().size(); chunk += probe.threads) {
-                if (std::chrono::duration<double>(Clock::now() - begin).count() >= probe.seconds) return;
                 ChunkUpdate update = memory.update_of(layout.chunks()[chunk], chunk, probe);
                 update.count = count;
                 update.segments = segments;
                 update.groups = groups;
                 static_cast<void>(update_chunk(update));
                 elements += layout.chunks()[chunk].elements;
+                if (std::chrono::duration<double>(Clock::now() - begin).count() >= probe.seconds) return;
             }
         }
     };

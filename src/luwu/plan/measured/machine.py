@@ -21,7 +21,7 @@ SMALL = gpt_shape(2, BLOCK_ALIGNMENT_ELEMENTS, 1, sequence=8, vocabulary=256, bi
 """A model that takes next to no arithmetic, so that what is left is what a step costs beside it."""
 
 DEEP_LAYERS = 18
-TIMED_STEPS = 40
+TIMED_STEPS = 100
 TEXT_BYTES = 1 << 18
 QUICK = 8
 """Times shorter that each kernel of the small model is timed."""
