@@ -54,7 +54,7 @@ Error xdp_error(const std::string& action, int error_number, const std::string& 
         message +=
             "; XDP needs the capabilities CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN: run as root, or leave --xdp out";
     } else {
-        message += "; it needs Linux 6.1 or newer: leave --xdp out to switch in user space";
+        message += "; this kernel may be too old (Linux 6.18 is known to do): leave --xdp out to switch in user space";
     }
     if (!said.empty()) message += "\nThe kernel says:\n" + said;
     return {error_number == EPERM || error_number == EACCES ? ErrorKind::permission : ErrorKind::io, message};
