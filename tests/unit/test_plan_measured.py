@@ -16,7 +16,7 @@ from luwu.launch.trial import Trial, TrialSettings, run_trial
 from luwu.observe import rates
 from luwu.observe.rates import DiskRates, measure_disk, measure_update
 from luwu.plan.measured import requests
-from luwu.plan.measured.machine import Machine, StepCosts, small_settings
+from luwu.plan.measured.machine import Machine, StepCosts, remove_leftovers, small_settings
 from luwu.plan.measured.planning import command, forecast_here, plan_here, suggest
 from luwu.plan.measured.requests import local_request
 from luwu.plan.measured.wanted import KernelSeconds, measure_kernels
@@ -228,6 +228,14 @@ def test_a_trial_that_fails_says_why(tmp_path):
     wanted = small_settings(settings(), 2, None, text)
     with pytest.raises(LuwuError, match=r"text|short"):
         run_trial(TrialSettings(settings=wanted, folder=str(tmp_path / "run")))
+
+
+def test_what_a_killed_measurement_left_is_removed_and_nothing_else(tmp_path):
+    mine, dead, other = (tmp_path / name for name in (f".luwu-plan-{os.getpid()}-a", ".luwu-plan-99999999-b", "store"))
+    for folder in (mine, dead, other):
+        folder.mkdir()
+    remove_leftovers(tmp_path)
+    assert set(tmp_path.iterdir()) == {mine, other}
 
 
 def test_the_command_prints_tables_and_json(monkeypatch, tmp_path):

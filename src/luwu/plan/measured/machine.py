@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import tempfile
 from dataclasses import dataclass, replace
@@ -23,6 +24,9 @@ SMALL = gpt_shape(2, BLOCK_ALIGNMENT_ELEMENTS, 1, sequence=8, vocabulary=256, bi
 DEEP_LAYERS = 18
 TIMED_STEPS = 100
 TEXT_BYTES = 1 << 18
+SCRATCH = ".luwu-plan-"
+"""Begins the names of folders for small models' runs; the process's id follows."""
+
 QUICK = 8
 """Times shorter that each kernel of the small model is timed."""
 
@@ -96,8 +100,9 @@ def measure_machine(settings: Settings, model: ModelShape, chunks: Forecast, fol
 
 def measure_costs(settings: Settings, folder: Path, seconds: float) -> StepCosts:
     """Train a small model of two depths, and with its batch cut in two: what depth and slices add, and what is left."""
-    run = settings.run
-    with tempfile.TemporaryDirectory(dir=nearest_existing(folder), prefix=".luwu-plan-") as scratch:
+    run, existing = settings.run, nearest_existing(folder)
+    remove_leftovers(existing)
+    with tempfile.TemporaryDirectory(dir=existing, prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         text = Path(scratch, "text.txt")
         source = Path(luwu.config.__file__).read_text(encoding="utf-8")
         text.write_text(source * (1 + TEXT_BYTES // len(source)), encoding="utf-8")
@@ -123,6 +128,14 @@ def measure_costs(settings: Settings, folder: Path, seconds: float) -> StepCosts
             server_bytes=float(shallow.server_bytes),
             workers_bytes=float(shallow.workers_bytes),
         )
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what measuring processes left that were killed."""
+    for path in folder.glob(f"{SCRATCH}*"):
+        owner = path.name.removeprefix(SCRATCH).partition("-")[0]
+        if not Path("/proc", owner).exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def small_settings(settings: Settings, layers: int, micro_batch: int | None, text: Path) -> Settings:
