@@ -21,7 +21,7 @@ test: setup ## Native unit tests, then the Python tests
 	@tools/native_tests.sh native
 	@tools/python_tests.sh
 
-test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, and under ThreadSanitizer
+test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, those with threads under ThreadSanitizer
 	@tools/native_tests.sh asan address,undefined
 	@tools/native_tests.sh tsan thread
 
