@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -137,21 +136,9 @@ void DiskProbe::fill() const {
     const AlignedBuffer noise(kFillBytes);
     fill_with_noise(noise);
     for (std::uint64_t at = 0; at < file_bytes_; at += kFillBytes) {
-        IoRequest request;
-        request.operation = IoRequest::Operation::write;
-        request.file = file_.descriptor();
-        request.offset = at;
-        request.add_part(noise.data(), std::min(kFillBytes, file_bytes_ - at));
-        transfer_now(request);
-        if (request.error != 0) throw system_error("write", file_.path(), request.error);
+        write_now(file_, noise.data(), std::min(kFillBytes, file_bytes_ - at), at);
     }
-    static_cast<void>(sync());
-}
-
-double DiskProbe::sync() const {
-    const auto begin = Clock::now();
-    if (fdatasync(file_.descriptor()) != 0) throw system_error("sync", file_.path(), errno);
-    return seconds_since(begin);
+    file_.sync();
 }
 
 ProbeResult DiskProbe::run(const ProbeRequest& request) const {
@@ -170,7 +157,11 @@ ProbeResult DiskProbe::run(const ProbeRequest& request) const {
     rounds.run(begin);
     rounds.result.seconds = seconds_since(begin);
     rounds.result.processor_seconds = processor_seconds() - spent_before;
-    if (request.write_bytes > 0) rounds.result.sync_seconds = sync();
+    if (request.write_bytes > 0) {
+        const auto written = Clock::now();
+        file_.sync();
+        rounds.result.sync_seconds = seconds_since(written);
+    }
     return rounds.result;
 }
 

@@ -36,7 +36,6 @@ class DiskProbe {
 
   private:
     void fill() const;
-    [[nodiscard]] double sync() const;
 
     std::uint64_t file_bytes_;
     bool direct_ = false;
