@@ -41,8 +41,11 @@ StepTraffic traffic_of(const store::Layout& layout, const pipeline::ResidencyPla
     for (std::size_t i = 0; i < layout.chunks().size(); ++i) {
         const store::ChunkPlace& place = layout.chunks()[i];
         if (!place.trainable) continue;
-        (plan.state_pinned[i] ? traffic.written_pinned : traffic.states_read) +=
-            plan.state_pinned[i] ? place.record_bytes() : place.state_bytes();
+        if (plan.state_pinned[i]) {
+            traffic.written_pinned += place.record_bytes();
+        } else {
+            traffic.states_read += place.state_bytes();
+        }
         traffic.written += place.record_bytes();
         traffic.chunk_states = std::max(traffic.chunk_states, place.state_bytes());
         traffic.chunk_record = std::max(traffic.chunk_record, place.record_bytes());

@@ -32,13 +32,12 @@ store::Layout layout_of(const UpdateProbe& probe) {
 // All chunks' memory. Everything begins as zeros, as in a fresh store, but gradients.
 class Memory {
   public:
-    Memory(const store::Layout& layout, const UpdateProbe& probe)
-        : parameters_(layout.window_bytes(0)), gradient_bytes_(layout.shape().blocks[0].bytes()) {
+    Memory(const store::Layout& layout, const UpdateProbe& probe) : parameters_(layout.window_bytes(0)) {
         for (const store::ChunkPlace& place : layout.chunks()) states_.emplace_back(place.state_bytes());
         std::uint16_t low = 0;
         if (probe.dtype != kernels::Dtype::float32) kernels::float_to_low(probe.dtype, &kGradient, &low, 1);
         for (std::uint32_t worker = 0; worker < probe.workers; ++worker) {
-            const store::AlignedBuffer& gradient = gradients_.emplace_back(gradient_bytes_);
+            const store::AlignedBuffer& gradient = gradients_.emplace_back(layout.shape().blocks[0].bytes());
             if (probe.dtype == kernels::Dtype::float32) {
                 std::fill_n(reinterpret_cast<float*>(gradient.data()), probe.elements, kGradient);
             } else {
@@ -66,7 +65,6 @@ class Memory {
 
   private:
     store::AlignedBuffer parameters_;
-    std::uint64_t gradient_bytes_;
     std::vector<store::AlignedBuffer> states_;  // per chunk
     std::vector<store::AlignedBuffer> gradients_;
 };
