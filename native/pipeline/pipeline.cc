@@ -138,7 +138,7 @@ void Pipeline::begin(std::uint32_t worker, const std::vector<GroupSettings>& gro
                                                        " began a step before the one before it was decided on"));
     }
     pass_.begin_step(worker);
-    const bool first = std::none_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
+    const bool first = !in_step();
     begun_[worker] = true;
     if (first) {
         choose_clipping(gradient.max_norm.has_value());
@@ -156,8 +156,7 @@ void Pipeline::leave(std::uint32_t worker) {
     const std::lock_guard lock(mutex_);
     left_ = worker;
     begun_[worker] = false;
-    const bool others_wait = std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
-    if (others_wait || prepared_ || !commit_replies_.empty()) fail_locked(left_too_early());
+    if (in_step() || prepared_ || !commit_replies_.empty()) fail_locked(left_too_early());
 }
 
 Error Pipeline::left_too_early() const {
@@ -209,10 +208,13 @@ void Pipeline::release(std::uint32_t block) {
     try_finish_step();
 }
 
+bool Pipeline::in_step() const {
+    return std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
+}
+
 bool Pipeline::update_comes(std::uint32_t block) const {
-    const bool in_step = std::any_of(begun_.begin(), begun_.end(), [](bool begun) { return begun; });
     const bool at_once = !kept_ || speculates_;  // else once the step is decided
-    return in_step && at_once && layout_.shape().blocks[block].trainable && !blocks_[block].updating &&
+    return in_step() && at_once && layout_.shape().blocks[block].trainable && !blocks_[block].updating &&
            !blocks_[block].updated && !step_is_void();
 }
 

@@ -185,6 +185,7 @@ class Pipeline {
 
     [[nodiscard]] Error left_too_early() const;
 
+    [[nodiscard]] bool in_step() const;                          // some worker has begun one, and has not ended it
     [[nodiscard]] bool update_comes(std::uint32_t block) const;  // in this step, and has not begun
     void hand_out(std::uint32_t block, Reply reply);
     void want_parameters(std::uint32_t block);
