@@ -1,5 +1,7 @@
 #include "support.h"
 
+#include <doctest/doctest.h>
+
 #include <cstring>
 #include <limits>
 
@@ -9,6 +11,18 @@
 #include "kernels/remainder.h"
 
 namespace luwu::test {
+
+ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions) {
+    try {
+        call();
+    } catch (const Error& error) {
+        CAPTURE(error.what());
+        CHECK(std::string(error.what()).find(mentions) != std::string::npos);
+        return error.kind();
+    }
+    FAIL("expected an error");
+    return ErrorKind::io;
+}
 
 std::vector<std::byte> rounded(kernels::Dtype dtype, const std::vector<float>& values) {
     std::vector<std::byte> bytes(values.size() * kernels::size_of(dtype));

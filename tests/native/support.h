@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,9 @@ class Scratch {
   private:
     std::filesystem::path path_;
 };
+
+// The kind of the Error that a call throws, whose message mentions this; a failure of the test where it throws none.
+[[nodiscard]] ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions = "");
 
 // Those of the blocks with even numbers, and of the others.
 struct Dtypes {

@@ -18,6 +18,21 @@ void record(Pass& pass, const std::vector<std::uint32_t>& order) {
     pass.begin_step(0);
 }
 
+// Two slots, which have blocks 0 and 1, pulled and released.
+WindowCache window_with_two_blocks(Pass& pass) {
+    ResidencyPlan plan;
+    plan.pinned_offset.assign(4, -1);
+    plan.slots = 2;
+    plan.slot_bytes = 4096;
+    WindowCache window(plan, pass);
+    for (const std::uint32_t block : {0U, 1U}) {
+        REQUIRE(window.place(block));
+        window.read_done(block);
+        pass.pulled(0, block);
+    }
+    return window;
+}
+
 }  // namespace
 
 TEST_CASE("a pass foretells nothing before the first step, and the recorded order after it") {
@@ -58,16 +73,7 @@ TEST_CASE("a pull outside the order moves to the next place where the block occu
 TEST_CASE("the window evicts the unheld block whose next use is farthest") {
     Pass pass(4, 1);
     record(pass, {0, 1, 2, 3, 3, 2, 1, 0});
-    ResidencyPlan plan;
-    plan.pinned_offset.assign(4, -1);
-    plan.slots = 2;
-    plan.slot_bytes = 4096;
-    WindowCache window(plan, pass);
-    for (const std::uint32_t block : {0U, 1U}) {
-        REQUIRE(window.place(block));
-        window.read_done(block);
-        pass.pulled(0, block);
-    }
+    WindowCache window = window_with_two_blocks(pass);
     CHECK_FALSE(window.place(2, 5));  // 0 and 1 are needed after 5 and 4 pulls: no sooner than what is asked for
     CHECK(window.place(2, 0));
     CHECK(window.state(0) == WindowCache::State::absent);  // 0 is needed last
@@ -83,16 +89,7 @@ TEST_CASE("the window evicts the unheld block whose next use is farthest") {
 TEST_CASE("the window gives a block that awaits its update away last, and never to what is read ahead") {
     Pass pass(4, 1);
     record(pass, {0, 1, 2, 3});
-    ResidencyPlan plan;
-    plan.pinned_offset.assign(4, -1);
-    plan.slots = 2;
-    plan.slot_bytes = 4096;
-    WindowCache window(plan, pass);
-    for (const std::uint32_t block : {0U, 1U}) {
-        REQUIRE(window.place(block));
-        window.read_done(block);
-        pass.pulled(0, block);
-    }
+    WindowCache window = window_with_two_blocks(pass);
     CHECK_FALSE(pass.used_again_in_step(0));
     CHECK(pass.used_again_in_step(2));
     window.set_awaits_update(1, true);  // or it would go: its next use is the farthest

@@ -12,6 +12,7 @@
 
 using namespace luwu;
 using luwu::test::Dtypes;
+using luwu::test::kind_of;
 using luwu::test::kUuid;
 using luwu::test::Rig;
 using luwu::test::Scratch;
@@ -58,18 +59,6 @@ struct stat look_at(const std::string& path) {
 
 store::Layout layout_of(const Folders& folders) {
     return {test::small_shape(kFloat), static_cast<std::uint32_t>(folders.size())};
-}
-
-ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions) {
-    try {
-        call();
-    } catch (const Error& error) {
-        CAPTURE(error.what());
-        CHECK(std::string(error.what()).find(mentions) != std::string::npos);
-        return error.kind();
-    }
-    FAIL("expected an error");
-    return ErrorKind::io;
 }
 
 void restore(const Folders& folders, std::uint64_t step) {

@@ -10,6 +10,7 @@
 #include "support.h"
 
 using namespace luwu;
+using luwu::test::kind_of;
 using luwu::test::kUuid;
 using luwu::test::Scratch;
 using store::ChunkStore;
@@ -18,18 +19,6 @@ using store::OpenMode;
 namespace {
 
 const store::Layout kLayout(test::small_shape(kernels::Dtype::float32), 1);
-
-ErrorKind kind_of(const std::function<void()>& call, const std::string& mentions = "") {
-    try {
-        call();
-    } catch (const Error& error) {
-        CAPTURE(error.what());
-        CHECK(std::string(error.what()).find(mentions) != std::string::npos);
-        return error.kind();
-    }
-    FAIL("expected an error");
-    return ErrorKind::io;
-}
 
 void commit_step(ChunkStore& store, std::uint64_t step) {
     store::CommitRecord record;
