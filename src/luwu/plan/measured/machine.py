@@ -161,8 +161,13 @@ def small_settings(settings: Settings, layers: int, micro_batch: int | None, tex
 
 def layer_seconds(kernels: KernelSeconds, checkpoint: bool) -> float:
     """Of a layer's forward, its recompute if there is one, and its backward."""
+    return kernels.layer_forward + backward_seconds(kernels, checkpoint)
+
+
+def backward_seconds(kernels: KernelSeconds, checkpoint: bool) -> float:
+    """Of a layer's backward, and of its recompute, which leaves the last product out, if there is one."""
     again = kernels.layer_forward - kernels.last_product if checkpoint else 0.0
-    return kernels.layer_forward + again + kernels.layer_backward
+    return again + kernels.layer_backward
 
 
 def root_seconds(kernels: KernelSeconds) -> float:

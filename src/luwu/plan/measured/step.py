@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from luwu.config import RunSettings
-from luwu.plan.measured.machine import Machine
+from luwu.plan.measured.machine import Machine, backward_seconds
 from luwu.plan.models import ModelShape
 from luwu.plan.steps import Phase, StepTime
 from luwu.server.forecast import Forecast
@@ -93,8 +93,7 @@ class WorkerTime:
         return self._layer_backward() + self._handing_over(self._model.layer_size) + self._block_seconds / 2
 
     def _layer_backward(self) -> float:
-        again = self._kernels.layer_forward - self._kernels.last_product if self._run.checkpoint else 0.0
-        once = self._share * (again + self._kernels.layer_backward)
+        once = self._share * backward_seconds(self._kernels, self._run.checkpoint)
         return once + self._cut() + (self._slices - 1) * self._model.layer_size / self._kernels.sum_rate
 
     def _cut(self) -> float:
