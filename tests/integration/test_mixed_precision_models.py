@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
@@ -131,11 +130,10 @@ def test_the_train_command_scales_and_its_runs_are_read(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(SETTINGS)
 
     def train(run: str, steps: int, *flags: str) -> list[dict]:
-        command = [sys.executable, "-m", "luwu.cli", "train", "--config", "settings.toml", "--data", "stories"]
-        command += ["--run", run, "--steps", str(steps), "--block-dtype", "blocks.1=float32", *flags]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        more = ("--data", "stories", "--steps", str(steps), "--block-dtype", "blocks.1=float32", *flags)
+        code, _, error = finish(start_run(tmp_path, run, *more), 200)
+        assert code == 0, error
+        return metrics(tmp_path, run)
 
     train("run", 3)
     rows = train("run", 6)

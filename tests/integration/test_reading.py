@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
+from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 from typer.testing import CliRunner
@@ -48,22 +47,9 @@ def luwu(*arguments):
 
 
 def train(folder, run, *flags):
-    command = [
-        sys.executable,
-        "-m",
-        "luwu.cli",
-        "train",
-        "--config",
-        "settings.toml",
-        "--data",
-        "stories",
-        "--run",
-        run,
-    ]
-    done = subprocess.run([*command, *flags], cwd=folder, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
-    return done.stdout, rows
+    code, output, error = finish(start_run(folder, run, "--data", "stories", *flags), 200)
+    assert code == 0, error
+    return output, metrics(folder, run)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.test_network import contents
 from tests.integration.test_network_servers import servers, url_of
-from tests.integration.test_train_command import MODEL, finish, losses, start, wait_for_steps
+from tests.integration.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from tests.integration.udp import in_threads, remote, train, udp_server
 
 import luwu
@@ -31,18 +30,13 @@ MEMORY = 64 << 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("snapshots")
-    (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
-    (folder / "settings.toml").write_text(f"{MODEL}\n[optimizer]\nlr = 1e-2\n")
-    return folder
+    return prepare_small_run(tmp_path_factory.mktemp("snapshots"))
 
 
 def luwu_command(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "luwu.cli", *arguments], cwd=folder, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, output, error = finish(start(folder, *arguments))
+    assert code == 0, error
+    return output
 
 
 def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
@@ -50,36 +44,36 @@ def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
 
 
 def test_a_run_that_is_killed_and_restored_is_the_undisturbed_one(folder: Path) -> None:
-    code, _, error = finish(start(folder, "plain"))
+    code, _, error = finish(start_small_run(folder, "plain"))
     assert code == 0, error
-    expected, final = losses(folder, "plain"), contents(folder / "plain" / "store")
+    expected, final = steps_of(folder, "plain"), contents(folder / "plain" / "store")
 
     kept = ("--snapshot-every", "10", "--snapshot-keep", "3")
-    process = start(folder, "run", *kept)
+    process = start_small_run(folder, "run", *kept)
     wait_for_steps(folder, "run", 25)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     store = folder / "run" / "store"
     killed_at = int(open_reader([store])[0].step)
     assert set(snapshot_steps([store])) <= set(range(10, killed_at + 1, 10))
-    code, _, error = finish(start(folder, "run", *kept))
+    code, _, error = finish(start_small_run(folder, "run", *kept))
     assert code == 0, error
     assert snapshot_steps([store]) == [40, 50, 60]
-    assert losses(folder, "run") == expected
+    assert steps_of(folder, "run") == expected
     assert equal(contents(store), final)
     for step in (40, 50, 60):
         assert verify(snapshot_folders([store], step)).damaged == 0
 
     luwu_command(folder, "snapshot", "restore", "run", "--step", "40")
-    code, output, error = finish(start(folder, "run"))
+    code, output, error = finish(start_small_run(folder, "run"))
     assert code == 0, error
     assert "resuming after step 40 of 60" in output
-    assert losses(folder, "run") == expected
+    assert steps_of(folder, "run") == expected
     assert equal(contents(store), final)
 
 
 def test_a_snapshot_is_measured_and_written_with_while_the_run_goes_on(folder: Path) -> None:
-    process = start(folder, "busy", "--steps", "100000")
+    process = start_small_run(folder, "busy", "--steps", "100000")
     try:
         wait_for_steps(folder, "busy", 8)
         step = luwu_command(folder, "snapshot", "take", "busy").split()[-1]

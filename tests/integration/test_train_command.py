@@ -2,89 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.integration.network import KEY, ServerProcess
+from tests.integration.training import (
+    finish,
+    prepare_small_run,
+    start_small_run,
+    steps_of,
+    wait_for_steps,
+)
 
 from luwu.server.server import LocalServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
 
 STEPS = 60
-MODEL = """
-[model]
-layers = 2
-hidden = 32
-heads = 2
-seq = 32
-dropout = 0.1
-[data]
-validation_windows = 8
-[run]
-steps = 60
-batch = 6
-memory = "64MiB"
-[sample]
-length = 4
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A text and the settings of a small run."""
-    folder = tmp_path_factory.mktemp("train")
-    (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
-    (folder / "settings.toml").write_text(f"{MODEL}\n[optimizer]\nlr = 1e-2\n")
-    return folder
-
-
-def start(folder, run, *flags):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "luwu.cli",
-            "train",
-            "--config",
-            "settings.toml",
-            "--data",
-            "text",
-            "--run",
-            run,
-            *flags,
-        ],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process):
-    output, error = process.communicate(timeout=100)
-    return process.returncode, output, error
-
-
-def wait_for_steps(folder, run, count):
-    deadline = time.monotonic() + 60
-    path = folder / run / "metrics.jsonl"
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().count("\n") >= count:
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"{run} made no {count} steps")
-
-
-def losses(folder, run):
-    rows = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
-    return [(row["step"], row["attempt"], row["loss"], row["lr"]) for row in rows]
+    return prepare_small_run(tmp_path_factory.mktemp("train"))
 
 
 def workers_of(process):
@@ -99,9 +42,9 @@ def validation(output):
 @pytest.fixture(scope="module")
 def undisturbed(folder):
     """Losses and validation line of a run that nobody touched."""
-    code, output, error = finish(start(folder, "undisturbed"))
+    code, output, error = finish(start_small_run(folder, "undisturbed"))
     assert code == 0, error
-    return losses(folder, "undisturbed"), validation(output)
+    return steps_of(folder, "undisturbed"), validation(output)
 
 
 def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
@@ -121,27 +64,27 @@ def test_micro_batches_change_rounding_alone(folder):
     found = []
     for flags in ([], ["--micro-batch", "2", "--offload", "activations"]):
         run, settings = f"micro{len(flags)}", ("--config", "plain.toml", "--workers", "1", "--steps", "10")
-        code, _, error = finish(start(folder, run, *settings, *flags))
+        code, _, error = finish(start_small_run(folder, run, *settings, *flags))
         assert code == 0, error
-        found.append([row[2] for row in losses(folder, run)])
+        found.append([row[2] for row in steps_of(folder, run)])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
     assert found[1] != found[0]
     assert list((folder / "activations").iterdir()) == []
 
 
 def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):
-    code, output, _ = finish(start(folder, "undisturbed", "--workers", "1"))
+    code, output, _ = finish(start_small_run(folder, "undisturbed", "--workers", "1"))
     assert code == 0
     assert f"this run is complete: {STEPS} of {STEPS} steps" in output
     assert validation(output) == undisturbed[1]
-    assert losses(folder, "undisturbed") == undisturbed[0]
+    assert steps_of(folder, "undisturbed") == undisturbed[0]
 
 
 def stop_with_ctrl_c(folder, process):
     process.send_signal(signal.SIGINT)
     code, output, _ = finish(process)
     assert code == 130
-    assert f"stopped after step {len(losses(folder, 'disturbed'))} of {STEPS}" in output
+    assert f"stopped after step {len(steps_of(folder, 'disturbed'))} of {STEPS}" in output
 
 
 def stop_with_ctrl_c_twice(folder, process):
@@ -177,22 +120,22 @@ def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed
     ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
     unsaid = 0
     for number, end in enumerate(ends):
-        process = start(folder, "disturbed")
-        wait_for_steps(folder, "disturbed", (len(losses(folder, "disturbed")) if number else 0) + 3)
+        process = start_small_run(folder, "disturbed")
+        wait_for_steps(folder, "disturbed", (len(steps_of(folder, "disturbed")) if number else 0) + 3)
         end(folder, process)
-        found = losses(folder, "disturbed")
+        found = steps_of(folder, "disturbed")
         unsaid += end is not stop_with_ctrl_c
         assert found == [row for row in rows if row in found], end
         assert found[-1][0] - len(found) <= unsaid, end
-    code, output, error = finish(start(folder, "disturbed"))
+    code, output, error = finish(start_small_run(folder, "disturbed"))
     assert code == 0, error
     assert "resuming after step" in output
-    assert losses(folder, "disturbed")[-1] == rows[-1] and validation(output) == lines
+    assert steps_of(folder, "disturbed")[-1] == rows[-1] and validation(output) == lines
 
 
 def test_one_run_folder_has_one_user(folder):
     with LocalServer(folder / "shared", [], 64 << 20, 1):
-        code, _, error = finish(start(folder, "shared"))
+        code, _, error = finish(start_small_run(folder, "shared"))
     assert code == 1
     assert str(os.getpid()) in error
 
@@ -200,18 +143,18 @@ def test_one_run_folder_has_one_user(folder):
 def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
     with ServerProcess(folder / "elsewhere-store", 2) as server:
-        process = start(folder, "elsewhere", "--server", server.url)
+        process = start_small_run(folder, "elsewhere", "--server", server.url)
         wait_for_steps(folder, "elsewhere", 5)
         process.send_signal(signal.SIGINT)
         code, output, error = finish(process)
         assert code == 130, error
-        code, output, error = finish(start(folder, "elsewhere", "--server", server.url))
+        code, output, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
         assert code == 0, error
         assert "resuming after step" in output
-        assert (losses(folder, "elsewhere"), validation(output)) == undisturbed
+        assert (steps_of(folder, "elsewhere"), validation(output)) == undisturbed
         assert not (folder / "elsewhere/store").exists()
         monkeypatch.setenv("LUWU_JOB_KEY", KEY[::-1])
-        code, _, error = finish(start(folder, "elsewhere", "--server", server.url))
+        code, _, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
         assert code == 2 and "the job key is not the server's" in error
 
 
@@ -219,11 +162,11 @@ def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatc
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
     with ServerProcess(folder / "far-store", 2) as first, ServerProcess(folder / "other-store", 2) as second:
         url = f"{first.url},{second.url.removeprefix('luwu://')}"
-        process = start(folder, "far", "--server", url)
+        process = start_small_run(folder, "far", "--server", url)
         wait_for_steps(folder, "far", 5)
         os.kill(workers_of(process)[1], signal.SIGKILL)
         code, _, error = finish(process)
         assert code == 1 and "worker 1" in error and "killed by SIGKILL" in error
-        code, output, error = finish(start(folder, "far", "--server", url))
+        code, output, error = finish(start_small_run(folder, "far", "--server", url))
         assert code == 0, error
-        assert (losses(folder, "far"), validation(output)) == undisturbed
+        assert (steps_of(folder, "far"), validation(output)) == undisturbed

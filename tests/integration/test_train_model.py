@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
+from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -17,7 +14,7 @@ from luwu.data.tokenizer import FileTokenizer
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--seq", "16", "--batch", "6", "--memory", "64MiB", "--lr", "1e-3", "--data", "stories.txt", "--run", "run"]
+FLAGS = ["--seq", "16", "--batch", "6", "--memory", "64MiB", "--lr", "1e-3", "--data", "stories.txt"]
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +39,7 @@ def folder(tmp_path_factory):
 
 
 def train(folder, *flags):
-    command = [sys.executable, "-m", "luwu.cli", "train", "--config", "settings.toml", *FLAGS, *flags]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
-    return done.returncode, done.stdout, done.stderr
+    return finish(start_run(folder, "run", *FLAGS, *flags), 200)
 
 
 def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
@@ -54,7 +49,7 @@ def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
     code, output, error = train(folder, "--steps", "3", "--workers", "1")
     assert code == 0, error
     assert "resuming after step 2 of 3" in output
-    losses = [json.loads(line)["loss"] for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in metrics(folder, "run")]
     corpus = Corpus.load(folder / "run")
     assert corpus is not None
     twin = AutoModelForCausalLM.from_pretrained(folder / "llama")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file, write_jsonl
 
 pytestmark = pytest.mark.slow
@@ -45,14 +44,11 @@ def folder(tmp_path_factory):
 
 
 def train(folder, run, *flags):
-    command = [sys.executable, "-m", "luwu.cli", "train", "--config", "settings.toml", "--run", run, *flags]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    return done.returncode, done.stdout, done.stderr
+    return finish(start_run(folder, run, *flags))
 
 
 def losses(folder, run):
-    rows = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
-    return [row["loss"] for row in rows]
+    return [row["loss"] for row in metrics(folder, run)]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,77 @@
+"""The luwu command as users run it, in a process of its own, and what its runs leave behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SMALL_RUN = """
+[model]
+layers = 2
+hidden = 32
+heads = 2
+seq = 32
+dropout = 0.1
+[data]
+validation_windows = 8
+[run]
+steps = 60
+batch = 6
+memory = "64MiB"
+[sample]
+length = 4
+"""
+
+
+def prepare_small_run(folder: Path) -> Path:
+    """Write a text and the settings of a small run, as `start_small_run` wants them."""
+    (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
+    (folder / "settings.toml").write_text(f"{SMALL_RUN}\n[optimizer]\nlr = 1e-2\n")
+    return folder
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A luwu command in a folder."""
+    command = [sys.executable, "-m", "luwu.cli", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start_run(folder: Path, run: str, *flags: str) -> subprocess.Popen[str]:
+    """`luwu train` with the folder's settings."""
+    return start(folder, "train", "--config", "settings.toml", "--run", run, *flags)
+
+
+def start_small_run(folder: Path, run: str, *flags: str) -> subprocess.Popen[str]:
+    """`luwu train` of what `prepare_small_run` has written."""
+    return start_run(folder, run, "--data", "text", *flags)
+
+
+def finish(process: subprocess.Popen[str], at_most_seconds: float = 100) -> tuple[int, str, str]:
+    """Exit status, standard output, standard error."""
+    output, error = process.communicate(timeout=at_most_seconds)
+    return process.returncode, output, error
+
+
+def wait_for_steps(folder: Path, run: str, count: int) -> None:
+    """Until a run has made so many steps."""
+    deadline = time.monotonic() + 60
+    path = folder / run / "metrics.jsonl"
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().count("\n") >= count:
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"{run} made no {count} steps")
+
+
+def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
+    """What a run has written about each of its steps."""
+    return [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
+
+
+def steps_of(folder: Path, run: str) -> list[tuple[int, int, float, float]]:
+    """Step, attempt, loss and learning rate of each of a run's steps."""
+    return [(row["step"], row["attempt"], row["loss"], row["lr"]) for row in metrics(folder, run)]
