@@ -24,7 +24,7 @@ StepPath::Done when_all(std::size_t count, StepPath::Done done) {
         std::atomic<bool> ok;
         StepPath::Done done;
     };
-    auto joint = std::make_shared<Joint>(count, true, std::move(done));
+    std::shared_ptr<Joint> joint(new Joint{count, true, std::move(done)});
     return [joint = std::move(joint)](bool ok) {
         if (!ok) joint->ok = false;
         if (--joint->left == 0) joint->done(joint->ok);

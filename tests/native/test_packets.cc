@@ -150,9 +150,10 @@ TEST_CASE("each thing wrong with a packet is counted under its name, and nothing
         {sealed(head_of(LUWU_HEARTBEAT, 1), Bytes(30)), PacketDrop::form},
     };
     std::map<PacketDrop, std::uint64_t> expected;
-    for (const auto& [datagram, reason] : cases) {
+    for (const auto& each : cases) {
+        const PacketDrop reason = each.second;
         CAPTURE(name_of(reason));
-        rig.receive(datagram);
+        rig.receive(each.first);
         CHECK(rig.drops(reason) == ++expected[reason]);
         CHECK(untouched(rig.memory));
     }

@@ -250,11 +250,11 @@ TEST_CASE("XDP: other traffic of the machine passes, byte for byte") {
         {"shorter than a packet's head", Bytes(ours.begin(), ours.begin() + kFrameHead + 47)},
         {"no IP", Bytes(ours.begin(), ours.begin() + 20)},
     };
-    for (const auto& [what, frame] : frames) {
-        CAPTURE(what);
-        Bytes changed = frame;
+    for (const auto& each : frames) {
+        CAPTURE(each.first);
+        Bytes changed = each.second;
         CHECK(rig.program.run(changed) == Action::pass);
-        CHECK(changed == frame);
+        CHECK(changed == each.second);
     }
     CHECK(std::ranges::all_of(rig.program.counts(), [](std::uint64_t value) { return value == 0; }));
 }
