@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize fuzz lint format proto bench clean
+.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto bench clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
@@ -21,8 +21,12 @@ test: setup ## Native unit tests, then the Python tests
 	@tools/native_tests.sh native
 	@tools/python_tests.sh
 
-test-sanitize: setup ## Native unit tests under AddressSanitizer with UBSan, those with threads under ThreadSanitizer
+test-sanitize: test-address test-thread ## Native unit tests under AddressSanitizer with UBSan, those with threads under ThreadSanitizer
+
+test-address: setup
 	@tools/native_tests.sh asan address,undefined
+
+test-thread: setup
 	@tools/native_tests.sh tsan thread
 
 fuzz: setup ## Ten million random packets and two million hellos and frames against the parsers, under AddressSanitizer with UBSan

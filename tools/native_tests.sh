@@ -29,7 +29,7 @@ sanitized_flags="-O1 -g1 -DNDEBUG"
 cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=$build_type -DLUWU_BUILD_TESTS=ON \
     -DLUWU_WERROR=$warnings_are_errors -DLUWU_SANITIZE="$sanitizers" \
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="$sanitized_flags" >/dev/null
-cmake --build "$folder" -- --quiet
+env --unset=MAKEFLAGS cmake --build "$folder" -- --quiet # or ninja looks for the jobs of a make above it
 
 # ThreadSanitizer maps its shadow at fixed addresses, which strong address randomisation may have taken.
 run=()
