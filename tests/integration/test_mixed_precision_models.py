@@ -117,6 +117,7 @@ seq = 32
 validation_windows = 8
 [run]
 batch = 6
+workers = 1
 memory = "64MiB"
 dtype = "float16"
 [sample]

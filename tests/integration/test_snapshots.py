@@ -73,7 +73,7 @@ def test_a_run_that_is_killed_and_restored_is_the_undisturbed_one(folder: Path) 
 
 
 def test_a_snapshot_is_measured_and_written_with_while_the_run_goes_on(folder: Path) -> None:
-    process = start_small_run(folder, "busy", "--steps", "100000")
+    process = start_small_run(folder, "busy", "--steps", "100000", "--workers", "1")
     try:
         wait_for_steps(folder, "busy", 8)
         step = luwu_command(folder, "snapshot", "take", "busy").split()[-1]
