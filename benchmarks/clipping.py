@@ -34,7 +34,7 @@ def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, di
     parameters = layers * 12 * HIDDEN * HIDDEN
     settings = {
         "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": seq}, "rows": rows,
-        "steps": 1 if options.quick else 2, "dtype": dtype, "checkpoint": True, "meta": True,
+        "steps": 1, "dtype": dtype, "checkpoint": True, "meta": True,
         "memory": memory, "threads": len(os.sched_getaffinity(0)),
     }  # fmt: skip
     samples: dict[str, list[dict[str, Any]]] = {name: [] for name in LIMITS}
@@ -46,7 +46,7 @@ def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, di
             wanted = {**settings, "folder": stores, "max_grad_norm": limit}
             sides[name] = stack.enter_context(Side(name, "ours/clipping.py", wanted))
             sides[name].wait_ready()
-        for _ in range(max(3, options.repeats)):
+        for _ in range(max(3 if options.quick else 7, options.repeats)):
             for name, side in sides.items():
                 samples[name].append(side.sample()[0])
     columns = ("seconds", "forward", "backward", "update", "bytes_read", "bytes_written")
