@@ -207,6 +207,27 @@ def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
 
 
+def _xdp_packet(found: Mapping[str, Any]) -> Iterable[Row]:
+    nanoseconds = found["nanoseconds"]["aggregate int32 1024"]
+    yield (
+        "1 KiB of int32 verified and added inside the kernel",
+        f"{nanoseconds} ns, {1024 / nanoseconds:.1f} GB/s of a processor",
+        f"a program that does nothing {found['nanoseconds']['nothing int32 1024']} ns",
+    )
+
+
+def _xdp_goodput(found: Mapping[str, Any]) -> Iterable[Row]:
+    shown = {
+        name: f"{side['MB a CPU second']:.0f} MB for a second of its processors, {side['MB/s']:.0f} MB/s"
+        for name, side in found.items()
+    }
+    yield (
+        "4 workers through a switch inside the kernel, over virtual interfaces",
+        shown["XDP"],
+        f"in user space {shown['user space']}",
+    )
+
+
 def _parity_models(found: Mapping[str, Any]) -> Iterable[Row]:
     worst = found["worst"]
     families = len({case.rpartition(",")[0] for case in worst})
@@ -295,6 +316,8 @@ TABLES = {
     "network_parity": _network_parity,
     "network_servers": _network_servers,
     "network_faults": _network_faults,
+    "xdp_packet": _xdp_packet,
+    "xdp_goodput": _xdp_goodput,
     "parity_models": _parity_models,
     "interchange": _interchange,
     "lora": _lora,
