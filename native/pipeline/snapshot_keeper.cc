@@ -8,9 +8,14 @@
 #include <vector>
 
 #include "store/commit_file.h"
-#include "store/snapshots.h"
 
 namespace luwu::pipeline {
+
+namespace {
+
+std::string given_up(std::uint64_t step) { return "the snapshot of step " + std::to_string(step) + " was given up"; }
+
+}  // namespace
 
 SnapshotKeeper::SnapshotKeeper(store::ChunkStore& store, SnapshotSettings settings)
     : store_(store), settings_(settings), thread_([this] { loop(); }) {
@@ -66,22 +71,28 @@ void SnapshotKeeper::committed() {
     if (!due(record.step)) return;
     try {
         store_.reserve_spare(record.version);  // as a rule it is there
-        post([this, pending = std::make_shared<store::PendingSnapshot>(store_)] {
-            try {
-                pending->finish();
-                {
-                    const std::lock_guard lock(mutex_);
-                    ++stats_.taken;
-                    stats_.step = pending->step();
-                    stats_.failure.clear();
-                }
-                remove_oldest();
-            } catch (const Error& error) {
-                note_failure(pending->step(), error);
-            }
-        });
+        post([this, pending = std::make_shared<store::PendingSnapshot>(store_)] { finish(*pending); });
     } catch (const Error& error) {
-        note_failure(record.step, error);
+        note_failure(given_up(record.step), error);
+    }
+}
+
+void SnapshotKeeper::finish(store::PendingSnapshot& pending) {
+    try {
+        pending.finish();
+    } catch (const Error& error) {
+        return note_failure(given_up(pending.step()), error);
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        ++stats_.taken;
+        stats_.step = pending.step();
+        stats_.failure.clear();
+    }
+    try {
+        remove_oldest();
+    } catch (const Error& error) {
+        note_failure("older snapshots stay", error);
     }
 }
 
@@ -90,20 +101,33 @@ void SnapshotKeeper::remove_oldest() {
     if (settings_.keep == 0) return;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> found;  // sequence, step
     for (const std::uint64_t step : store::snapshot_steps(store_.folders())) {
-        if (!due(step)) continue;
-        const std::string folder = store::snapshot_folders(store_.folders(), step)[0];
-        const store::CommitFile file(folder + store::kSnapshotRecordName, store_.layout(), store_.uuid(), true);
-        found.emplace_back(file.read().newest.sequence, step);
+        if (due(step)) unless_gone(step, [&] { found.emplace_back(sequence_of(step), step); });
     }
     std::sort(found.begin(), found.end());
     for (std::size_t i = 0; i + settings_.keep < found.size(); ++i) {
-        store::remove_snapshot(store_.folders(), found[i].second);
+        unless_gone(found[i].second, [&] { store::remove_snapshot(store_.folders(), found[i].second); });
     }
 }
 
-void SnapshotKeeper::note_failure(std::uint64_t step, const Error& error) {
+std::uint64_t SnapshotKeeper::sequence_of(std::uint64_t step) const {
+    const std::string folder = store::snapshot_folders(store_.folders(), step)[0];
+    const store::CommitFile file(folder + store::kSnapshotRecordName, store_.layout(), store_.uuid(), true);
+    return file.read().newest.sequence;
+}
+
+// Another process may remove a snapshot at any moment.
+void SnapshotKeeper::unless_gone(std::uint64_t step, const std::function<void()>& call) const {
+    try {
+        call();
+    } catch (const Error&) {
+        const std::vector<std::uint64_t> there = store::snapshot_steps(store_.folders());
+        if (std::binary_search(there.begin(), there.end(), step)) throw;
+    }
+}
+
+void SnapshotKeeper::note_failure(const std::string& what, const Error& error) {
     const std::lock_guard lock(mutex_);
-    stats_.failure = "the snapshot of step " + std::to_string(step) + " was given up: " + error.what();
+    stats_.failure = what + ": " + error.what();
 }
 
 SnapshotStats SnapshotKeeper::stats() const {

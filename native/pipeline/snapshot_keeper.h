@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "store/chunk_store.h"
+#include "store/snapshots.h"
 
 namespace luwu::pipeline {
 
@@ -22,7 +23,7 @@ struct SnapshotSettings {
 struct SnapshotStats {
     std::uint64_t taken = 0;  // since the start
     std::uint64_t step = 0;   // of the last
-    std::string failure;      // why the last one that was due was given up; empty: it was not
+    std::string failure;      // why the last one that was due was given up, or older ones stay; empty: neither
 };
 
 class SnapshotKeeper {
@@ -44,8 +45,11 @@ class SnapshotKeeper {
     }
     void post(std::function<void()> job);
     void loop();
+    void finish(store::PendingSnapshot& pending);
     void remove_oldest();
-    void note_failure(std::uint64_t step, const Error& error);
+    [[nodiscard]] std::uint64_t sequence_of(std::uint64_t step) const;
+    void unless_gone(std::uint64_t step, const std::function<void()>& call) const;
+    void note_failure(const std::string& what, const Error& error);
 
     store::ChunkStore& store_;
     SnapshotSettings settings_;
