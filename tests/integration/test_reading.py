@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from tests.integration.training import finish, metrics, start_run
+from tests.integration.training import SMALL_RUN, finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 from typer.testing import CliRunner
@@ -21,23 +21,6 @@ from luwu.models.importing import import_pretrained
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = """
-[model]
-layers = 2
-hidden = 32
-heads = 2
-seq = 32
-dropout = 0.1
-[data]
-validation_windows = 8
-[run]
-steps = 6
-batch = 6
-memory = "64MiB"
-[sample]
-length = 4
-"""
-
 
 def luwu(*arguments):
     """Run a command in this process: exit status, standard output, standard error."""
@@ -47,7 +30,7 @@ def luwu(*arguments):
 
 
 def train(folder, run, *flags):
-    code, output, error = finish(start_run(folder, run, "--data", "stories", *flags), 200)
+    code, output, error = finish(start_run(folder, run, "--data", "stories", "--steps", "6", *flags), 200)
     assert code == 0, error
     return output, metrics(folder, run)
 
@@ -57,7 +40,7 @@ def folder(tmp_path_factory):
     """A text, and a run that measured on its way."""
     folder = tmp_path_factory.mktemp("reading")
     (folder / "stories").write_text("".join(map(story, range(40))))
-    (folder / "settings.toml").write_text(SETTINGS)
+    (folder / "settings.toml").write_text(SMALL_RUN)
     output, rows = train(folder, "run", "--eval-every", "2")
     (folder / "output").write_text(output)
     (folder / "rows").write_text(json.dumps(rows))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from tests.integration.test_network import contents
 from tests.integration.test_network_servers import servers, url_of
 from tests.integration.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from tests.integration.udp import in_threads, remote, train, udp_server
+from tests.network.namespaces import wait_until
 
 import luwu
 from luwu.errors import ManifestMismatchError, StoreSpaceError
@@ -123,25 +122,18 @@ def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Pat
     assert verify([small_disk / "store"]).damaged == 0
 
 
-def wait_until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_an_old_snapshot_that_cannot_be_removed_is_told_and_new_ones_are_taken(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with LocalServer(tmp_path, None, MEMORY, 1, snapshots=Snapshots(1, 1)) as server:
         session = luwu.fabric.local.join(server.socket_path, 0, 1)
         worker = NumpyWorker(session, small_manifest())
         assert worker.step()
-        wait_until(lambda: server.stats()["snapshots"] == 1)
+        wait_until(lambda: server.stats()["snapshots"] == 1, "a snapshot", 60)
         record = snapshot_folders([store], 1)[0] / "snapshot.luwu"
         whole = record.read_bytes()
         record.write_bytes(b"damaged")
         assert worker.step()
-        wait_until(lambda: server.stats()["snapshot_failure"])
+        wait_until(lambda: server.stats()["snapshot_failure"] != "", "a failure to remove one", 60)
         assert server.stats()["snapshot_failure"].startswith("older snapshots stay: ")
         assert server.stats()["snapshots"] == 2
         record.write_bytes(whole)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from tests.network.namespaces import wait_until
 
 SMALL_RUN = """
 [model]
@@ -58,13 +59,8 @@ def finish(process: subprocess.Popen[str], at_most_seconds: float = 100) -> tupl
 
 def wait_for_steps(folder: Path, run: str, count: int) -> None:
     """Until a run has made so many steps."""
-    deadline = time.monotonic() + 60
     path = folder / run / "metrics.jsonl"
-    while time.monotonic() < deadline:
-        if path.exists() and path.read_text().count("\n") >= count:
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"{run} made no {count} steps")
+    wait_until(lambda: path.exists() and path.read_text().count("\n") >= count, f"{count} steps of {run}", 60)
 
 
 def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
