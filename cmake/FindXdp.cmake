@@ -15,19 +15,20 @@ endif()
 if(LUWU_HAVE_XDP)
     message(STATUS "LuWu XDP: ${LUWU_BPF_LIBRARY}, ${LUWU_CLANG}")
     file(GLOB LUWU_XDP_SOURCES CONFIGURE_DEPENDS bpf/*.h bpf/*.c)
-    # luwu_compile_xdp(NAME): bpf/NAME.bpf.c becomes NAME.bpf.o in the build folder
-    function(luwu_compile_xdp NAME)
+    # luwu_compile_xdp(FOLDER/NAME.bpf.c): becomes NAME.bpf.o in the build folder
+    function(luwu_compile_xdp SOURCE)
+        get_filename_component(NAME "${SOURCE}" NAME_WE)
         add_custom_command(
             OUTPUT "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
             COMMAND "${LUWU_CLANG}" -target bpf -mcpu=v3 -O2 -g -fno-strict-aliasing -ffreestanding -Wall -Wextra -Werror
                 -I "${PROJECT_SOURCE_DIR}/native" -idirafter "${LUWU_BPF_INCLUDE_DIR}"
                 -idirafter "/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}"
-                -c "${PROJECT_SOURCE_DIR}/bpf/${NAME}.bpf.c" -o "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
-            DEPENDS ${LUWU_XDP_SOURCES} "${PROJECT_SOURCE_DIR}/native/fabric/wire.h"
+                -c "${PROJECT_SOURCE_DIR}/${SOURCE}" -o "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
+            DEPENDS "${PROJECT_SOURCE_DIR}/${SOURCE}" ${LUWU_XDP_SOURCES} "${PROJECT_SOURCE_DIR}/native/fabric/wire.h"
                 "${PROJECT_SOURCE_DIR}/native/switch/xdp_layout.h"
-            COMMENT "Compiling bpf/${NAME}.bpf.c" VERBATIM)
+            COMMENT "Compiling ${SOURCE}" VERBATIM)
     endfunction()
-    luwu_compile_xdp(switch)
+    luwu_compile_xdp(bpf/switch.bpf.c)
     set(LUWU_XDP_OBJECT "${CMAKE_BINARY_DIR}/switch.bpf.o")
     set_source_files_properties(native/switch/xdp_program.cc PROPERTIES
         OBJECT_DEPENDS "${LUWU_XDP_OBJECT}" COMPILE_DEFINITIONS LUWU_XDP_OBJECT="${LUWU_XDP_OBJECT}")

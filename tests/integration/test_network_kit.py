@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.network import Network, NetworkError, Process, namespaces
+from tests.network import Network, NetworkError, Process, card, namespaces
 from tests.network.fixtures import NetworkFactory
 from tests.network.namespaces import wait_until
 from tests.network.stream import Stream, numbered, numbers
@@ -79,6 +79,18 @@ def test_mtu_is_kept(wired_network: NetworkFactory, mtu_bytes: int, wired: bool)
                 sending.sendto(bytes(largest + 1), receiving.getsockname())
             assert raised.value.errno == errno.EMSGSIZE
             assert [len(datagram.frame) for datagram in capture.wait(1)] == [mtu_bytes + 14]
+
+
+def test_links_with_cards_need_no_bridge(network: NetworkFactory) -> None:
+    if not card.PROGRAM.exists():
+        pytest.skip(f"{card.PROGRAM} is not built")
+    with network(cards=True) as net:
+        server, worker = net.star("server", "w0")
+        net.link("w1", "w2")
+        for there, back in ((server, worker), (worker, server), (net["w1"], net["w2"])):
+            with Stream(there, back) as stream:
+                stream.send(numbered(3, size=1500 - UDP_HEADERS_BYTES))
+                assert numbers(stream.receive(3)) == [1, 2, 3]
 
 
 # ---- limits and cuts -------------------------------------------------------------------------------------------------

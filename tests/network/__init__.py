@@ -15,7 +15,7 @@
 In tests, take the fixture `network` (or `wired_network`, where links have wires): it makes networks as the class does,
 shows the output of their processes when a test fails, and skips with the reason where there can be none. Racks and
 trees: `net.switch(name)` and `net.link(a, b, wired=...)`; two hosts joined by a link have a segment of their own, and
-all switches share one unless told otherwise. Needs root and iproute2; wires need the program that `make test` builds.
+all switches share one unless told otherwise. Needs root and iproute2; wires and cards need what `make test` builds.
 """
 
 from tests.network.capture import Capture, Datagram

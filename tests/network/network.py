@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.network import devices
+from tests.network.card import NUMBERS, attach_cards
 from tests.network.errors import NetworkError, NetworkUnavailableError
 from tests.network.links import Cable, Link
 from tests.network.namespaces import command, missing, prefix, remove, sweep
@@ -35,7 +36,7 @@ class Plan:
 
     a: End
     b: End
-    middle: Node | None  # between two hosts, and where a wire is
+    middle: Node | None  # between two hosts, and where a wire or cards are
     wired: bool
     veths: tuple[Veth, ...]
 
@@ -47,6 +48,8 @@ class Network:
         mtu_bytes: of every link.
         offloads: leave segmentation and checksums to the (virtual) cards: faster, and not what a cable carries. Wires
             need them off, so they are off at the ends of a wired link in any case.
+        cards: links without a wire hand frames over as network cards do, in pages that XDP can take; a veth alone hands
+            over socket buffers, which it copies first where an XDP program is. Needs XDP.
         check_checksums: let wires count the frames whose checksums are wrong; costs speed.
         folder: for the logs of processes; by default a temporary one, which goes with the network.
 
@@ -58,6 +61,7 @@ class Network:
         self,
         mtu_bytes: int = 1500,
         offloads: bool = False,
+        cards: bool = False,
         check_checksums: bool = False,
         folder: Path | None = None,
     ) -> None:
@@ -68,6 +72,7 @@ class Network:
         self.mtu_bytes = mtu_bytes
         self.links: list[Link] = []
         self._offloads = offloads
+        self._cards = cards
         self._check_checksums = check_checksums
         self._prefix = prefix()
         self._nodes: dict[str, Node] = {}
@@ -166,7 +171,7 @@ class Network:
             segment = FIRST_OWN_SEGMENT + self._own_segments
             self._own_segments += 1
         left, right = self._end(nodes[0], b, segment), self._end(nodes[1], a, segment)
-        if not wired and not between_hosts:
+        if not (wired or between_hosts or self._cards):
             pair = Veth((left.node, left.interface), (right.node, right.interface))
             return Plan(left, right, None, False, (pair,))
         name = f"{a}--{b}"
@@ -202,8 +207,12 @@ class Network:
         return links
 
     def _veth_line(self, veth: Veth) -> str:
-        ends = [f"name {name} mtu {self.mtu_bytes} netns {node.namespace}" for node, name in (veth.left, veth.right)]
+        ends = [self._end_words(node, name) for node, name in (veth.left, veth.right)]
         return f"link add {ends[0]} type veth peer {ends[1]}"
+
+    def _end_words(self, node: Node, name: str) -> str:
+        words = f"name {name} mtu {self.mtu_bytes} netns {node.namespace}"
+        return f"{words} index {NUMBERS[name]}" if name in NUMBERS else words
 
     def _disable_offloads(self, veth: Veth) -> None:
         for node, interface in (veth.left, veth.right):
@@ -217,7 +226,7 @@ class Network:
             for end in (plan.a, plan.b):
                 lines.setdefault(end.node, []).extend(_end_lines(end))
             if plan.middle is not None:
-                lines[plan.middle] = _middle_lines(plan)
+                lines[plan.middle] = _middle_lines(bridged=not (plan.wired or self._cards))
         for node in sorted(lines, key=lambda node: not isinstance(node, Host)):
             node.ip(*lines[node])
 
@@ -230,6 +239,8 @@ class Network:
         ]
         if plan.middle is not None:
             cables = [Cable(plan.middle, "a"), Cable(plan.middle, "b")]
+            if self._cards and not plan.wired:
+                attach_cards(plan.middle, (plan.a, plan.b))
         if plan.wired and plan.middle is not None:
             log = self.folder / f"{plan.middle.name}.log"
             wire = Wire(plan.middle, self.mtu_bytes, log, self._check_checksums)
@@ -255,8 +266,8 @@ def _end_lines(end: End) -> list[str]:
     ]
 
 
-def _middle_lines(plan: Plan) -> list[str]:
+def _middle_lines(*, bridged: bool) -> list[str]:
     lines = [f"link set dev {interface} addrgenmode none" for interface in "ab"]
-    if not plan.wired:
+    if bridged:
         lines += [*BRIDGE, "link set dev a master br0", "link set dev b master br0"]
     return [*lines, "link set dev a up", "link set dev b up"]

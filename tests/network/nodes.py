@@ -50,6 +50,11 @@ class Node:
         if lines:
             command("ip", "-n", self.namespace, "-batch", "-", lines=lines)
 
+    def thread(self, interface: str) -> None:
+        """Let a kernel thread do the work on what an interface receives, named "napi/INTERFACE-NUMBER"."""
+        line = f"echo 1 > /sys/class/net/{interface}/threaded"
+        command("ip", "netns", "exec", self.namespace, "sh", "-c", line)
+
     def tc(self, line: str) -> str:
         """Run one command of `tc`, without the word itself; returns what it prints."""
         return command("tc", "-n", self.namespace, *line.split())

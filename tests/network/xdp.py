@@ -11,15 +11,18 @@ from tests.network.nodes import End, Host
 BRIDGE_ADDRESS = "10.77.0.254"
 
 
-def bridge_host(net: Network, names: Sequence[str], *, behind_one_port: Sequence[str] = ()) -> tuple[Host, list[str]]:
+def bridge_host(
+    net: Network, names: Sequence[str], *, behind_one_port: Sequence[str] = (), wired: Sequence[str] = ()
+) -> tuple[Host, list[str]]:
     """Make these hosts around such a machine; returns it and its ports.
 
     Args:
         net: to be added to.
         names: hosts with a port each.
         behind_one_port: hosts on another bridge, which has one port for all of them.
+        wired: those of `names` whose links have a wire.
     """
-    net.star(*names, switch="middle")
+    net.star(*names, switch="middle", wired=wired)
     bridge = net.switch("middle")
     if behind_one_port:
         net.switch("below")
