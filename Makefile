@@ -30,7 +30,7 @@ test-thread: setup
 	@tools/native_tests.sh tsan thread
 
 fuzz: setup ## Ten million random packets and two million hellos and frames against the parsers, under AddressSanitizer with UBSan
-	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets tcp_strangers
+	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 
 lint: setup ## ruff, mypy and clang-format, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))

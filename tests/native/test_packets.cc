@@ -188,42 +188,12 @@ TEST_CASE("a heartbeat that was recorded and is sent again changes nothing") {
 
 namespace {
 
-// Random packets for one kind of node: half of them sealed with the right key, and plausible, so that they get far.
-class Fuzz {
-  public:
-    explicit Fuzz(std::uint64_t seed) : random_(seed) {}
-
-    Bytes packet(bool may_be_sealed) {
-        Head head{};
-        head.kind = static_cast<std::uint8_t>(pick(8));
-        head.epoch = 3 + static_cast<std::uint32_t>(pick(16) == 0 ? pick(3) - 1 : 0);
-        head.sender = pick(2) == 0 ? std::uint16_t{LUWU_FROM_PARENT} : static_cast<std::uint16_t>(pick(3));
-        head.count = static_cast<std::uint16_t>(pick(3));
-        head.form = static_cast<std::uint8_t>(pick(5));
-        head.flags = static_cast<std::uint8_t>(pick(64) == 0);
-        head.sequence = pick(4) == 0 ? random_() >> pick(64) : pick(80);
-        head.block = static_cast<std::uint32_t>(pick(16) == 0 ? random_() : pick(4));
-        head.index = static_cast<std::uint32_t>(pick(4) == 0 ? random_() : pick(20));
-        constexpr std::size_t lengths[] = {0, 32, 160, 176, 256, 10, 8832, kLongest};
-        Bytes payload(lengths[pick(8)]);
-        for (std::size_t i = 0; i + 8 <= payload.size(); i += 8) {
-            const std::uint64_t word = pick(3) == 0 ? random_() >> pick(64) : pick(100);
-            std::memcpy(payload.data() + i, &word, 8);
-        }
-        if (head.kind == LUWU_HEARTBEAT && payload.size() >= 160 && pick(2) == 0) {
-            const std::uint64_t holes = (payload.size() - 160) / sizeof(fabric::Hole);
-            std::memcpy(payload.data() + offsetof(Heartbeat, holes_used), &holes, 4);
-        }
-        if (may_be_sealed && pick(8) != 0) return sealed(head, payload);
-        Bytes bytes = sealed(head, payload, kJob, kKey ^ (1 + pick(20)));
-        if (pick(2) == 0) bytes.resize(pick(bytes.size() + 1));
-        return bytes;
-    }
-    std::uint64_t pick(std::uint64_t below) { return random_() % below; }
-
-  private:
-    std::mt19937_64 random_;
-};
+Fuzz fuzz_of(std::uint64_t seed) {
+    return {
+        seed, {0, 32, 160, 176, 256, 10, 8832, kLongest}, [](Head head, const Bytes& payload, std::uint64_t change) {
+            return sealed(head, payload, kJob, kKey ^ change);
+        }};
+}
 
 std::uint64_t total(const PacketDrops& drops) {
     std::uint64_t sum = 0;
@@ -235,7 +205,7 @@ std::uint64_t total(const PacketDrops& drops) {
 
 TEST_CASE("packets that strangers make leave counts and nothing else") {
     const std::uint64_t packets = fuzz_packets() / 2;
-    Fuzz fuzz(1);
+    Fuzz fuzz = fuzz_of(1);
     WorkerRig rig;
     std::uint64_t calls = 0;
     const auto called = [&calls](auto&&...) { ++calls; };
@@ -264,7 +234,7 @@ TEST_CASE("packets that strangers make leave counts and nothing else") {
 
 TEST_CASE("packets that someone with the key makes never reach beyond a node's own memory") {
     const std::uint64_t packets = fuzz_packets() / 2;
-    Fuzz fuzz(2);
+    Fuzz fuzz = fuzz_of(2);
     std::unique_ptr<WorkerRig> rig;
     std::unique_ptr<fabric::ServerNode> server;
     std::unique_ptr<fabric::SwitchNode> tree;
