@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from processes import environment
 sys.path.insert(0, str(ROOT))
 from tests.network import Host, Network, NetworkError, NetworkUnavailableError, Process
 from tests.network.namespaces import wait_until
+from tests.network.xdp import bridge_host
 
 HERE = Path(__file__).resolve().parent
 KEY = {"LUWU_JOB_KEY": "the key of a benchmark's job"}
@@ -73,25 +75,41 @@ class Worker:
 class Site:
     """Hosts for servers, a switch and workers, whose links have wires if asked for; use as a context manager.
 
-    `settings` (shape, rows) are the workers', which start at once and stay.
+    `settings` (shape, rows) are the workers', which start at once and stay. With `bridge` the switch's host is the
+    Ethernet switch that joins the others, and `in_kernel` tells whether an XDP program on its ports does the switching.
     """
 
     def __init__(
-        self, folder: Path, workers: int, settings: dict[str, Any], *, servers: int = 1, wired: bool = True
+        self,
+        folder: Path,
+        workers: int,
+        settings: dict[str, Any],
+        *,
+        servers: int = 1,
+        wired: bool = True,
+        bridge: bool = False,
     ) -> None:
         self._stack = ExitStack()
         self._folder = folder
         self._settings = settings
         self._started = 0
+        self._ports: list[str] = []
+        self.in_kernel = False
+        self.sums_in_kernel = 0  # of the last run
         try:
             self.network = self._stack.enter_context(Network())
             with ExitStack() as undo:
                 undo.push(self._stack.__exit__)
                 names = [f"w{rank}" for rank in range(workers)]
                 named = ["server", *(f"server-{number}" for number in range(1, servers))]
-                everyone = (*named, "switch", *names)
-                hosts = self.network.star(*everyone, switch="ethernet", wired=names if wired else False)
-                self.servers, self.switch, self._hosts = hosts[:servers], hosts[servers], hosts[servers + 1 :]
+                wires = names if wired else []
+                if bridge:
+                    self.switch, self._ports = bridge_host(self.network, [*named, *names], wired=wires)
+                else:
+                    self.network.star(*named, "switch", *names, switch="ethernet", wired=wires)
+                    self.switch = self.network["switch"]
+                self.servers = [self.network[name] for name in named]
+                self._hosts = [self.network[name] for name in names]
                 self.server = self.servers[0]
                 self.workers = [self._start_worker(rank) for rank in range(workers)]
                 for worker in self.workers:
@@ -137,6 +155,8 @@ class Site:
     def start_switch(self) -> Process:
         """`luwu switch`; returns once it listens."""
         flags = {"server": self.url, "listen": f"{self.switch.address}:{SWITCH_PORT}", "name": "one"}
+        if self.in_kernel:
+            flags["xdp"] = ",".join(self._ports)
         return self._start(self.switch, "switch", flags)
 
     def _start(self, host: Host, command: str, flags: dict[str, Any]) -> Process:
@@ -161,6 +181,7 @@ class Site:
         finally:
             switch.stop()
             server.stop()
+            self.sums_in_kernel = sum(map(int, re.findall(r"in the kernel .*sums_sent=(\d+)", switch.output())))
 
     @contextmanager
     def sharing(self, folder: Path, workers: int, servers: int, transport: str) -> Iterator[str]:
