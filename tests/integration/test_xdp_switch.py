@@ -130,6 +130,20 @@ def test_a_run_through_the_kernel(site: Site) -> None:
     assert site.attached() == {}
 
 
+def test_jumbo_frames_are_served_in_the_stack(network: NetworkFactory, tmp_path: Path) -> None:
+    with network(mtu_bytes=9000) as net:
+        middle, ports = bridge_host(net, ["server", "w0", "w1"])
+        site = Site(net, middle, ports, tmp_path)
+        url = site.serve()
+        switch = site.switch(url)
+        said(switch, r"(joined) server")
+        assert {mode for _, mode in re.findall(r"xdp interface=(\S+) mode=(\w+)", switch.output())} == {"generic"}
+        site.train(url)
+        assert switch.stop() == 0
+        assert "payload=8832" in switch.output()
+        assert counted(switch, "sums_sent") > 20
+
+
 def test_children_behind_one_port_get_a_copy_each(network: NetworkFactory, tmp_path: Path) -> None:
     with network() as net:
         middle, ports = bridge_host(net, ["server"], behind_one_port=["w0", "w1"])
