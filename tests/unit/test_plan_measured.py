@@ -13,7 +13,8 @@ from luwu.cli.main import app
 from luwu.config import build_settings
 from luwu.errors import ConfigError, LuwuError, StorePermissionError, StoreSpaceError
 from luwu.launch.trial import Trial, TrialSettings, run_trial
-from luwu.observe import rates
+from luwu.observe import link, rates
+from luwu.observe.link import LinkRates
 from luwu.observe.rates import DiskRates, measure_disk, measure_update
 from luwu.plan.measured import requests
 from luwu.plan.measured.machine import Machine, StepCosts, remove_leftovers, small_settings
@@ -22,6 +23,7 @@ from luwu.plan.measured.requests import local_request
 from luwu.plan.measured.wanted import KernelSeconds, measure_kernels
 from luwu.plan.models import gpt_shape
 from luwu.plan.requests import Choices
+from luwu.plan.units import parse_rate
 
 MODEL = gpt_shape(4, 256, 4, sequence=32, vocabulary=256, biases=False)
 CHOICES = Choices(layers=4, hidden=256, heads=4, seq=32, batch=8, workers=1, dtype="float32", memory="1GiB")
@@ -249,3 +251,29 @@ def test_the_command_prints_tables_and_json(monkeypatch, tmp_path):
     assert told["fits"] is True
     assert told["machine"]["disk"]["mixed_rate"] == 1.5e9
     assert told["budget"]["days"] == pytest.approx(1e6 / told["tokens_per_second"] / 86400)
+
+
+def test_a_link_is_told_and_its_rate_suggested_for_a_cluster(monkeypatch, tmp_path):
+    monkeypatch.setattr(requests, "measure_machine", lambda *arguments: MACHINE)
+    monkeypatch.setattr(link, "measure_link", lambda other, seconds: LinkRates(1.25e9, 1.2e9, 2.2e9, 1e-4))
+    flags = ["plan", "--measured", "--layers", "4", "--hidden", "256", "--heads", "4", "--workers", "1"]
+    flags += ["--memory", "1GiB", "--dtype", "float32", "--store", str(tmp_path), "--link-to", "host1:7090"]
+    shown = CliRunner().invoke(app, flags)
+    told = " ".join(shown.output.split())
+    assert "1.25 GB/s there, 1.2 GB/s back, 2.2 GB/s both ways at once; answers in 100 us" in told
+    assert "luwu plan --link 8.8Gbps" in shown.output
+    assert parse_rate("8.8Gbps") == 1.1e9
+    assert json.loads(CliRunner().invoke(app, [*flags, "--json"]).stdout)["link"]["back_rate"] == 1.2e9
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--link-to", "host1:7090"], "expected --measured beside it"),
+        (["--measured", "--link-to", "host1:0"], "expected HOST:PORT"),
+    ],
+)
+def test_a_link_that_makes_no_sense_is_refused(flags, message):
+    shown = CliRunner().invoke(app, ["plan", "--layers", "4", "--hidden", "256", "--heads", "4", *flags])
+    assert shown.exit_code == 2
+    assert message in shown.stderr

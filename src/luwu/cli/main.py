@@ -13,6 +13,7 @@ from luwu.cli.export import export
 from luwu.cli.generate import generate
 from luwu.cli.health import health
 from luwu.cli.importing import import_model
+from luwu.cli.link import link
 from luwu.cli.plan import plan
 from luwu.cli.server import server
 from luwu.cli.simulate import simulate
@@ -76,6 +77,7 @@ app.add_typer(snapshot, name="snapshot")
 app.command()(health)
 app.command()(doctor)
 app.command()(plan)
+app.command()(link)
 app.command()(simulate)
 
 if __name__ == "__main__":

@@ -71,6 +71,9 @@ def plan(
     store: Annotated[
         Path, flags.option("with --measured: folder that the store would go to (runs)", "--store", HERE)
     ] = Path("runs"),
+    link_to: Annotated[
+        str | None, flags.option("with --measured: HOST:PORT where luwu link answers", "--link-to", HERE)
+    ] = None,
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
@@ -81,6 +84,7 @@ def plan(
 
     Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
     """
+    from luwu.errors import ConfigError
     from luwu.plan.requests import Choices, make_request
     from luwu.plan.units import parse_count
 
@@ -95,8 +99,10 @@ def plan(
     budget = parse_count(tokens) if tokens is not None else None
     if measured:
         refuse_beside_measured({"best": best, "peers": peers, "chart": chart is not None})
-        plan_this_machine(choices, store, budget, as_json)
+        plan_this_machine(choices, store, link_to, budget, as_json)
         return
+    if link_to is not None:
+        raise ConfigError("link-to: expected --measured beside it, which measures; or give the rate with --link")
     request = make_request(choices)
     found = choose_plan(request, best, vary_batch=batch is None)
     if chart is not None:
@@ -117,25 +123,29 @@ def refuse_beside_measured(given: dict[str, bool]) -> None:
             raise ConfigError(f"{name}: expected none beside --measured, which plans for this machine; leave it out")
 
 
-def plan_this_machine(choices: Choices, store: Path, budget: float | None, as_json: bool) -> None:
+def plan_this_machine(choices: Choices, store: Path, link_to: str | None, budget: float | None, as_json: bool) -> None:
     """Measure, plan, and print."""
     import json
 
     from rich.console import Console
 
+    from luwu.fabric.address import parse_host_port
+    from luwu.observe.link import measure_link
     from luwu.plan.measured.planning import suggest
     from luwu.plan.measured.report import as_json as describe
     from luwu.plan.measured.report import sections
-    from luwu.plan.measured.requests import local_request, measure_and_plan
+    from luwu.plan.measured.requests import SECONDS, local_request, measure_and_plan
 
     request = local_request(choices, store)
+    other = parse_host_port(link_to, lowest_port=1) if link_to is not None else None
     with Console(stderr=True).status("measuring") as status:
+        link = measure_link(other, SECONDS) if other is not None else None
         found = measure_and_plan(request, store, status.update)
     suggested = suggest(found)
     if as_json:
-        typer.echo(json.dumps(describe(found, suggested, store, budget), indent=1))
+        typer.echo(json.dumps(describe(found, suggested, store, budget, link), indent=1))
     else:
-        print_sections(sections(found, suggested, store, budget))
+        print_sections(sections(found, suggested, store, budget, link))
     if found.misses:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

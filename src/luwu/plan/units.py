@@ -50,6 +50,11 @@ def rate_text(bytes_per_second: float) -> str:
     return f"{amount(bytes_per_second)}B/s"
 
 
+def bit_rate_text(bytes_per_second: float) -> str:
+    """A link's rate as `parse_rate` takes it: 9.41Gbps."""
+    return f"{amount(8 * bytes_per_second).replace(' ', '')}bps"
+
+
 def bytes_text(count: float) -> str:
     """Bytes in words, by thousands as disks and links are sold: 2.45 TB."""
     return f"{amount(count)}B"

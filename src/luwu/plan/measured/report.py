@@ -6,16 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from luwu.observe.link import LinkRates
 from luwu.plan.measured.planning import LocalPlan, command
 from luwu.plan.report import Rows, phase_rows, step_json
-from luwu.plan.units import amount, bytes_text, count_text, rate_text, seconds_text
+from luwu.plan.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
 
 
-def sections(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None) -> dict[str, Rows]:
+def sections(
+    plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None, link: LinkRates | None = None
+) -> dict[str, Rows]:
     """What to show, by heading."""
     found = {
         "verdict": _verdict(plan),
-        "what was measured": _machine(plan),
+        "what was measured": _machine(plan) + (_link(link) if link is not None else []),
         "memory": [(name, bytes_text(value)) for name, value in plan.memory.items()]
         + [("all", f"{bytes_text(plan.memory_bytes)} of {bytes_text(plan.room_bytes)} that are free")],
         "disk": _disk(plan),
@@ -24,10 +27,14 @@ def sections(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float |
     suggestion = [("command", command(suggested, store))]
     if suggested.settings != plan.settings:
         suggestion.append(("which gives", _pace(suggested)))
+    if link is not None:
+        suggestion.append(("a cluster of such links", f"luwu plan --link {bit_rate_text(link.one_way)} ..."))
     return found | {"suggested": suggestion}
 
 
-def as_json(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None) -> dict[str, Any]:
+def as_json(
+    plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None, link: LinkRates | None = None
+) -> dict[str, Any]:
     """Everything as plain numbers: bytes, seconds, a second."""
     found: dict[str, Any] = {
         "model": asdict(plan.model) | {"parameters": plan.model.parameters},
@@ -47,6 +54,8 @@ def as_json(plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | 
             "memory_bytes": suggested.memory_bytes,
         },
     }
+    if link is not None:
+        found["link"] = asdict(link)
     if tokens is not None:
         found["budget"] = {"tokens": tokens, "days": tokens / plan.tokens_per_second / 86400}
     return found
@@ -84,6 +93,16 @@ def _machine(plan: LocalPlan) -> Rows:
         ("update", f"{amount(machine.update_rate)}parameters/s; from the disk {amount(machine.verified_update_rate)}"),
         ("a step beside all this", seconds_text(machine.costs.fixed_seconds)),
         ("a block", seconds_text(machine.costs.block_seconds)),
+    ]
+
+
+def _link(link: LinkRates) -> Rows:
+    there, back, both = (rate_text(rate) for rate in (link.to_rate, link.back_rate, link.both_rate))
+    return [
+        (
+            "link",
+            f"{there} there, {back} back, {both} both ways at once; answers in {seconds_text(link.answer_seconds)}",
+        )
     ]
 
 
