@@ -6,6 +6,8 @@
 # usage: tools/native_tests.sh NAME [SANITIZERS [FILES...]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source tools/shared.sh
+compile_once
 
 name=$1
 sanitizers=${2:-}

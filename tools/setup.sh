@@ -16,6 +16,7 @@ missing_system_packages() {
     has_allocator || echo libtcmalloc-minimal4
     command -v ip >/dev/null || echo iproute2
     command -v clang >/dev/null || echo clang # compiles the XDP switch
+    command -v ccache >/dev/null || echo ccache
     [[ -e /usr/include/bpf/libbpf.h ]] || echo libbpf-dev
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
@@ -59,6 +60,7 @@ build_input() {
 take_turn
 install_system_packages missing_system_packages
 say_what_is_still_missing
+compile_once
 make_environment "$ENVIRONMENT"
 once_for "$ENVIRONMENT" requirements "$(hash_of requirements/development.txt)" install_requirements
 once_for "$ENVIRONMENT" build "$(build_input)" build_package

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What tools/setup.sh and tools/peers.sh share: finding Python, installing system packages, doing things once.
+# What the scripts here share: finding Python, installing system packages, compiling and doing things once.
 
 readonly STATE=build/setup # logs, the lock, and what was tried in vain
 readonly USABLE_PYTHON='
@@ -13,6 +13,13 @@ say() { echo "$(basename "$0" .sh): $*" >&2; }
 fail() {
     say "$*"
     exit 1
+}
+
+# The core is compiled for the Python module and again for the native tests: with ccache, and the same name for the
+# compiler, once.
+compile_once() {
+    export CXX=${CXX:-c++}
+    if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 }
 
 # Two makes at once take turns.
