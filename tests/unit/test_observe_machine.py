@@ -10,7 +10,7 @@ def test_every_finding_that_is_not_good_says_what_it_costs(tmp_path):
     findings = examine(tmp_path / "not" / "there" / "yet")
     names = [finding.name for finding in findings]
     assert {"processor", "memory", "instruction set", "liburing", "disk access", "O_DIRECT", "huge pages"} <= set(names)
-    assert {"RLIMIT_MEMLOCK", "torch", "CUDA devices"} <= set(names)
+    assert {"RLIMIT_MEMLOCK", "torch", "CUDA devices", "bfloat16 on the processor"} <= set(names)
     assert all(finding.found for finding in findings)
     assert all(finding.cost for finding in findings if not finding.good)
     assert not list(tmp_path.iterdir())

@@ -222,7 +222,21 @@ def _torch() -> list[Finding]:
             bool(devices),
             "workers compute on the processor",
         ),
+        Finding(
+            "bfloat16 on the processor",
+            "matrix products" if bfloat16_products() else "no matrix products",
+            bfloat16_products() or bool(devices),
+            "torch multiplies number by number, ten to a hundred times slower: train with --dtype float32",
+        ),
     ]
+
+
+def bfloat16_products() -> bool:
+    """Whether torch multiplies bfloat16 matrices on this processor with instructions for vectors (AVX-512 and later)."""
+    import torch
+
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
 
 
 def _read(path: Path) -> str:
