@@ -72,7 +72,8 @@ def test_a_step_in_memory_is_the_sum_of_what_processors_do():
     assert found["forward"].seconds == pytest.approx(layers * 0.010 + 0.003 + layers * 0.0005 / 2)
     backward = found["backward"].parts
     assert backward["compute"] == pytest.approx(layers * (0.010 - 0.004 + 0.020) + 0.001)
-    assert backward["update"] == pytest.approx(elements / 1e9)
+    idle = backward["blocks"]  # one processor of two, while the worker is on the other alone
+    assert backward["server"] == pytest.approx(max(0, 2 * elements / 1e9 - idle))
     assert found["commit"].seconds == 0.002
     kept = plan(checkpoint=False)
     assert phases(kept)["backward"].parts["compute"] == pytest.approx(layers * 0.020 + 0.001)
@@ -82,9 +83,11 @@ def test_processors_that_a_worker_leaves_idle_take_the_server_s_work():
     def backward(processors, workers):
         return phases(plan(replace(MACHINE, processors=processors, workers=workers), workers=workers, batch=8))
 
-    idle, busy = backward(2, 1)["backward"], backward(2, 2)["backward"]
-    assert idle.seconds < busy.seconds
-    assert busy.seconds - idle.seconds == pytest.approx(idle.parts["blocks"] / 2)
+    work = 2 * sum(MODEL.block_elements()) / 1e9  # seconds of one processor
+    busy = backward(2, 2)["backward"]
+    assert busy.parts["server"] == pytest.approx(work / 2)  # each of two workers waits for a half
+    alone = backward(2, 1)["backward"]
+    assert alone.parts["server"] == pytest.approx(max(0, work - alone.parts["blocks"]))
 
 
 def test_a_slow_disk_binds_and_then_bytes_decide():
@@ -103,10 +106,16 @@ def test_states_from_the_disk_cost_their_checksums():
     least = forecast_here(whole, model, 0).minimum_bytes
     tight = local_request(replace(choices, memory=f"{least}B"), store="runs").settings
     in_memory, out = (plan_here(each, model, MACHINE, 2.0**40) for each in (whole, tight))
-    elements = sum(model.block_elements())
-    assert phases(in_memory)["backward"].parts["update"] == pytest.approx(elements / 1e9)
-    assert elements / 1e9 < phases(out)["backward"].parts["update"] <= elements / 5e8
+    work = 2 * sum(model.block_elements()) / 1e9
+    idle = phases(in_memory)["backward"].parts["blocks"]
+    assert phases(in_memory)["forward"].parts["server"] == 0
+    assert phases(in_memory)["backward"].parts["server"] == pytest.approx(work - idle)
     assert out.server.states_read_bytes > 0
+    per_byte = 2 * (1 / 5e8 - 1 / 1e9) / 8  # the states of an element are 8 bytes
+    forward, backward = (phases(out)[name].parts for name in ("forward", "backward"))
+    reading = out.server.parameters_read_bytes * per_byte
+    assert forward["server"] == pytest.approx(reading - forward["blocks"], rel=0.02)
+    assert work - idle + reading < backward["server"] <= 2 * work - idle + 1.02 * reading
 
 
 def test_micro_batches_take_their_slices_and_sums():

@@ -1,8 +1,9 @@
 """A step of `luwu train` on one machine, whose processors the workers and their server share.
 
 Workers' kernels take all processors when nothing else does; what a worker does between them, in the interpreter or
-copying gradients, takes one. The server's updates and requests get the processors that are left, and a share of the
-others: work that processors do adds up, and the disk works beside them. Bytes are those of the server's own forecast.
+copying gradients, takes one. The server's work gets the processors that are left then; the rest of it delays a worker
+for as long as it takes, because a kernel in several threads ends with the slowest of them, and the workers in turn. The
+disk works beside all that. Bytes are those of the server's own forecast.
 """
 
 from __future__ import annotations
@@ -31,24 +32,28 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
     disk = DiskTime(server, machine)
     forward, backward = work.forward(), work.backward()
     update = update_seconds(model, machine, server)
-    moved = server.states_read_bytes + server.written_bytes + server.parameters_read_bytes
-    requests = moved * machine.disk.processor_seconds_per_byte / machine.processors
-    spare = backward.alone * max(0, machine.processors - machine.workers) / machine.processors
-    processors = backward.kernels + backward.alone + max(0.0, update + requests - spare)
+    requests = (server.states_read_bytes + server.written_bytes) * machine.disk.processor_seconds_per_byte
+    reading = server.parameters_read_bytes * (
+        machine.disk.processor_seconds_per_byte + check_seconds_per_byte(run, machine, server)
+    )
+    forward_delay = delay_seconds(machine, reading, forward)
+    backward_delay = delay_seconds(machine, update + requests + reading, backward)
     phases = (
         Phase(
             "forward",
-            max(forward.kernels + forward.alone, disk.forward),
-            {"compute": forward.kernels, "blocks": forward.alone, "disk": disk.forward},
+            max(forward.kernels + forward.alone + forward_delay, disk.forward),
+            {"compute": forward.kernels, "blocks": forward.alone, "server": forward_delay, "disk": disk.forward},
         ),
         Phase(
             "backward",
-            max(processors + disk.last_record, work.first_gradient() + disk.backward),
+            max(
+                backward.kernels + backward.alone + backward_delay + disk.last_record,
+                work.first_gradient() + disk.backward,
+            ),
             {
                 "compute": backward.kernels,
                 "blocks": backward.alone,
-                "update": update,
-                "disk requests": requests,
+                "server": backward_delay,
                 "disk": disk.backward,
             },
         ),
@@ -58,10 +63,23 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
 
 
 def update_seconds(model: ModelShape, machine: Machine, server: Forecast) -> float:
-    """Of all processors: states that come from the disk have their checksums compared."""
+    """Of one processor: states that come from the disk have their checksums compared."""
     elements = sum(model.block_elements())
     kept = server.written_pinned_bytes / server.written_bytes
-    return elements * (kept / machine.update_rate + (1 - kept) / machine.verified_update_rate)
+    return machine.processors * elements * (kept / machine.update_rate + (1 - kept) / machine.verified_update_rate)
+
+
+def check_seconds_per_byte(run: RunSettings, machine: Machine, server: Forecast) -> float:
+    """Of one processor, for what is read: parameters have checksums as states do, which the update was timed with."""
+    elements = (server.chunk_record_bytes - server.chunk_state_bytes) / element_bytes(run)
+    checks = 1 / machine.verified_update_rate - 1 / machine.update_rate
+    return machine.processors * max(0.0, checks) * elements / server.chunk_state_bytes
+
+
+def delay_seconds(machine: Machine, server_seconds: float, busy: Busy) -> float:
+    """What is left of the server's work, in seconds of one processor, for which no worker left one idle."""
+    idle = busy.alone * max(0, machine.processors - machine.workers)
+    return max(0.0, server_seconds - idle) / machine.workers
 
 
 class WorkerTime:
