@@ -83,7 +83,8 @@ def main() -> int:
         for case in cases:
             with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as scratch:
                 rows.append(compare(case, Path(scratch), steps, seconds))
-                print(f"{case.name}, {case.dtype}: {rows[-1]['predicted']['seconds']:.4g} s, {rows[-1]['measured']['seconds']:.4g} s")
+                planned, took = (rows[-1][side]["seconds"] for side in ("predicted", "measured"))
+                print(f"{case.name}, {case.dtype}: {planned:.4g} s, {took:.4g} s")
         show(rows)
         errors = [abs(row["errors"]["seconds"]) for row in rows]
         missed = [f"{row['name']}: {name}" for row in rows for name in BYTES if abs(row["errors"][name]) > BYTES_WITHIN]
