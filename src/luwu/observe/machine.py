@@ -232,7 +232,7 @@ def _torch() -> list[Finding]:
 
 
 def bfloat16_products() -> bool:
-    """Whether torch multiplies bfloat16 matrices on this processor with instructions for vectors (AVX-512 and later)."""
+    """Whether torch multiplies bfloat16 matrices on this processor with vector instructions (AVX-512 and later)."""
     import torch
 
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
