@@ -29,7 +29,7 @@ test-address: setup
 test-thread: setup
 	@tools/native_tests.sh tsan thread
 
-fuzz: setup ## Ten million random packets and two million hellos and frames against the parsers, under AddressSanitizer with UBSan
+fuzz: setup ## Ten million random packets, as many in the kernel, and two million hellos and frames, under AddressSanitizer with UBSan
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 
 lint: setup ## ruff, mypy and clang-format, changing nothing

@@ -2,7 +2,7 @@
 
     from tests.network import Network
 
-    with Network(mtu_bytes=9000) as net:
+    with Network(mtu_bytes=9000) as net:  # cards=True: frames reach the ends as network cards hand them over, for XDP
         server, w0, w1 = net.star("server", "w0", "w1", wired=["w0"])  # 10.77.0.1, .2 and .3 on one Ethernet switch
         w0.link.harm(loss=0.02, reorder=0.01, seed=7)  # the same frames in every run; see Link.harm and Rule
         w1.link.limit(rate_bits=1e9)  # tbf, both ways; also .cut(), .mend(), .counts(towards=...), .a.counters()
