@@ -110,6 +110,18 @@ def verdict(result: Mapping[str, Any]) -> str:
     return "yes" if result["ok"] else "**no**"
 
 
+def processor_lines(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> list[str]:
+    """What the benchmarks ran on; with their names where rows were measured on different ones."""
+    names: dict[str, list[str]] = {}
+    for result in results:
+        of = result.get("machine", about)
+        text = f"- processor: {of['processor']}, {of['cores']} cores ({', '.join(of['vector_sets'])})"
+        names.setdefault(text, []).append(result["name"])
+    if len(names) == 1:
+        return list(names)
+    return [f"{text}: {', '.join(each)}" for text, each in names.items()]
+
+
 def markdown(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any], command: str) -> str:
     """The report: what was run, where, and one row a benchmark."""
     lines = [
@@ -117,7 +129,7 @@ def markdown(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any], com
         "",
         f"`{command}` on this machine:",
         "",
-        f"- processor: {about['processor']}, {about['cores']} cores ({', '.join(about['vector_sets'])})",
+        *processor_lines(results, about),
         f"- memory: {about['memory_bytes'] / 2**30:.1f} GiB",
         f"- disk: {about['disk']}",
         f"- kernel: {about['kernel']}",
