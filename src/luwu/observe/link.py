@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import socketserver
 import statistics
 import struct
 import threading
@@ -15,6 +16,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from luwu.errors import ServerError
 from luwu.fabric.address import HostPort
@@ -26,6 +28,7 @@ PIECE_BYTES = 1 << 20
 MOST_SECONDS = 10.0
 MOST_CONNECTIONS = 4 * STREAMS
 PATIENCE_SECONDS = 10.0
+STOP_SECONDS = 0.1
 ANSWERS = 100
 
 MAGIC = b"luwu-link-1"
@@ -136,51 +139,50 @@ def _receive(connection: socket.socket, count: int) -> bytes:
     return received
 
 
-class LinkAnswerer:
-    """Answers `measure_link` of other machines until it is closed; ``address`` is where it listens.
+class LinkAnswerer(socketserver.ThreadingTCPServer):
+    """Answers `measure_link` of other machines from a thread of its own until it is closed, at ``address``.
 
     Raises:
         OSError: it cannot listen there.
     """
 
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False  # what is under way ends by itself
+    request_queue_size = MOST_CONNECTIONS
+
     def __init__(self, listen: HostPort) -> None:
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        self._listener = socket.create_server((listen.host, listen.port), family=family, backlog=MOST_CONNECTIONS)
-        self.address = HostPort(listen.host, self._listener.getsockname()[1])
+        self.address_family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
-        self._thread = threading.Thread(target=self._accept, name="luwu-link", daemon=True)
+        super().__init__((listen.host, listen.port), Answer)
+        self.address = HostPort(listen.host, self.server_address[1])
+        self._thread = threading.Thread(target=self.serve_forever, args=(STOP_SECONDS,), name="luwu-link", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> LinkAnswerer:
-        return self
-
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Listen no more; what is under way ends by itself."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        self._listener.close()
+        self.shutdown()
         self._thread.join()
+        self.server_close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if not self._room.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._answer, args=(connection,), name="luwu-link", daemon=True).start()
+    def verify_request(self, request: object, client_address: object) -> bool:
+        """Whether there is room for one more; the connection is closed where there is none."""
+        return self._room.acquire(blocking=False)
 
-    def _answer(self, connection: socket.socket) -> None:
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one, in a thread."""
         try:
-            with connection, contextlib.suppress(OSError):
-                answer(connection)
+            super().process_request_thread(request, client_address)
         finally:
             self._room.release()
+
+
+class Answer(socketserver.BaseRequestHandler):
+    """Of one connection, whoever made it."""
+
+    def handle(self) -> None:
+        """Do what it wants, as far as it goes."""
+        with contextlib.suppress(OSError):
+            answer(self.request)
 
 
 def answer(connection: socket.socket) -> None:

@@ -214,6 +214,7 @@ def _torch() -> list[Finding]:
     import torch
 
     devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    products = bfloat16_products()
     return [
         Finding("torch", str(torch.__version__)),
         Finding(
@@ -224,8 +225,8 @@ def _torch() -> list[Finding]:
         ),
         Finding(
             "bfloat16 on the processor",
-            "matrix products" if bfloat16_products() else "no matrix products",
-            bfloat16_products() or bool(devices),
+            "matrix products" if products else "no matrix products",
+            products or bool(devices),
             "torch multiplies number by number, ten to a hundred times slower: train with --dtype float32",
         ),
     ]

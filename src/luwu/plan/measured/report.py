@@ -98,12 +98,8 @@ def _machine(plan: LocalPlan) -> Rows:
 
 def _link(link: LinkRates) -> Rows:
     there, back, both = (rate_text(rate) for rate in (link.to_rate, link.back_rate, link.both_rate))
-    return [
-        (
-            "link",
-            f"{there} there, {back} back, {both} both ways at once; answers in {seconds_text(link.answer_seconds)}",
-        )
-    ]
+    answer = seconds_text(link.answer_seconds)
+    return [("link", f"{there} there, {back} back, {both} both ways at once; answers in {answer}")]
 
 
 def _disk(plan: LocalPlan) -> Rows:
