@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from processes import environment
 sys.path.insert(0, str(ROOT))
 from tests.network import Host, Network, NetworkError, NetworkUnavailableError, Process
 from tests.network.namespaces import wait_until
-from tests.network.xdp import bridge_host
+from tests.network.xdp import bridge_host, counted
 
 HERE = Path(__file__).resolve().parent
 KEY = {"LUWU_JOB_KEY": "the key of a benchmark's job"}
@@ -181,7 +180,7 @@ class Site:
         finally:
             switch.stop()
             server.stop()
-            self.sums_in_kernel = sum(map(int, re.findall(r"in the kernel .*sums_sent=(\d+)", switch.output())))
+            self.sums_in_kernel = counted(switch, "sums_sent")
 
     @contextmanager
     def sharing(self, folder: Path, workers: int, servers: int, transport: str) -> Iterator[str]:

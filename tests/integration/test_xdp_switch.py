@@ -17,7 +17,7 @@ from tests.network import Host, Network, Process
 from tests.network.fixtures import NetworkFactory
 from tests.network.namespaces import command, wait_until
 from tests.network.stream import Stream, numbered, numbers
-from tests.network.xdp import bridge_host
+from tests.network.xdp import bridge_host, counted
 
 from luwu import _native
 
@@ -106,42 +106,31 @@ def said(process: Process, pattern: str) -> str:
     return found[0]
 
 
-def counted(switch: Process, what: str) -> int:
-    """Of what the kernel did in all runs of a switch that has ended."""
-    return sum(map(int, re.findall(rf"in the kernel .*{what}=(\d+)", switch.output())))
-
-
 @pytest.fixture
-def site(network: NetworkFactory, tmp_path: Path) -> Iterator[Site]:
-    with network() as net:
+def site(request: pytest.FixtureRequest, network: NetworkFactory, tmp_path: Path) -> Iterator[Site]:
+    """With frames of the size that a test asks for, if it does."""
+    with network(mtu_bytes=getattr(request, "param", 1500)) as net:
         middle, ports = bridge_host(net, ["server", "w0", "w1"])
         yield Site(net, middle, ports, tmp_path)
 
 
-def test_a_run_through_the_kernel(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("site", "mode", "payload", "sums"),
+    [(1500, "native", 1408, 100), (9000, "generic", 8832, 20)],
+    indirect=["site"],
+    ids=["plain frames", "jumbo frames, in the stack"],
+)
+def test_a_run_through_the_kernel(site: Site, mode: str, payload: int, sums: int) -> None:
     url = site.serve()
     switch = site.switch(url)
     said(switch, r"(joined) server")
-    assert {mode for _, mode in re.findall(r"xdp interface=(\S+) mode=(\w+)", switch.output())} == {"native"}
+    assert set(re.findall(r"xdp interface=\S+ mode=(\w+)", switch.output())) == {mode}
     assert site.attached() == dict.fromkeys(site.ports, "luwu_pass")
     site.train(url)
     assert switch.stop() == 0
-    assert counted(switch, "sums_sent") > 100
+    assert f"payload={payload}" in switch.output()
+    assert counted(switch, "sums_sent") > sums
     assert site.attached() == {}
-
-
-def test_jumbo_frames_are_served_in_the_stack(network: NetworkFactory, tmp_path: Path) -> None:
-    with network(mtu_bytes=9000) as net:
-        middle, ports = bridge_host(net, ["server", "w0", "w1"])
-        site = Site(net, middle, ports, tmp_path)
-        url = site.serve()
-        switch = site.switch(url)
-        said(switch, r"(joined) server")
-        assert {mode for _, mode in re.findall(r"xdp interface=(\S+) mode=(\w+)", switch.output())} == {"generic"}
-        site.train(url)
-        assert switch.stop() == 0
-        assert "payload=8832" in switch.output()
-        assert counted(switch, "sums_sent") > 20
 
 
 def test_children_behind_one_port_get_a_copy_each(network: NetworkFactory, tmp_path: Path) -> None:

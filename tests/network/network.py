@@ -239,12 +239,12 @@ class Network:
         ]
         if plan.middle is not None:
             cables = [Cable(plan.middle, "a"), Cable(plan.middle, "b")]
-            if self._cards and not plan.wired:
+            if plan.wired:
+                log = self.folder / f"{plan.middle.name}.log"
+                wire = Wire(plan.middle, self.mtu_bytes, log, self._check_checksums)
+                self._resources.callback(wire.close)
+            elif self._cards:
                 attach_cards(plan.middle, (plan.a, plan.b))
-        if plan.wired and plan.middle is not None:
-            log = self.folder / f"{plan.middle.name}.log"
-            wire = Wire(plan.middle, self.mtu_bytes, log, self._check_checksums)
-            self._resources.callback(wire.close)
         link = Link(plan.a, plan.b, self.mtu_bytes, cables, wire)
         self.links.append(link)
         plan.a.node.links.append(link)

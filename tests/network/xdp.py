@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tests.network import devices
 from tests.network.network import Network
 from tests.network.nodes import End, Host
+from tests.network.processes import Process
 
 BRIDGE_ADDRESS = "10.77.0.254"
 
@@ -37,3 +39,8 @@ def bridge_host(
                 devices.enable_gro(end.interface)
     ports = [end.interface for link in bridge.links for end in (link.a, link.b) if end.node is bridge]
     return host, ports
+
+
+def counted(switch: Process, what: str) -> int:
+    """Of what the kernel did in all runs of a `luwu switch` that has ended."""
+    return sum(map(int, re.findall(rf"in the kernel .*{what}=(\d+)", switch.output())))
