@@ -12,13 +12,6 @@ namespace luwu::test {
 
 namespace {
 
-// Every case begins with it: where the kernel refuses the program, that is said.
-bool can_run() {
-    if (xdp_refused().empty()) return true;
-    MESSAGE("SKIPPED: no XDP here: " << xdp_refused());
-    return false;
-}
-
 Bytes sum_of(const std::vector<Bytes>& payloads, luwu_form form) {
     const auto fixed = form == LUWU_INT16 ? kernels::FixedForm::int16 : kernels::FixedForm::int32;
     Bytes sum = payloads[0];
@@ -53,7 +46,7 @@ struct Three {
 }  // namespace
 
 TEST_CASE("XDP: gradients of all children become their sum, of any length and form, in any order") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     std::uint64_t sequence = 0;
     for (const luwu_form form : {LUWU_INT32, LUWU_INT16}) {
@@ -75,7 +68,7 @@ TEST_CASE("XDP: gradients of all children become their sum, of any length and fo
 }
 
 TEST_CASE("XDP: the sum goes to the parent, with everybody's count") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     const Three three(rig, 7, 64, LUWU_INT32);
     for (std::uint32_t child = 0; child < 3; ++child) rig.send(child, three.packets[child]);
@@ -105,7 +98,7 @@ TEST_CASE("XDP: the sum goes to the parent, with everybody's count") {
 }
 
 TEST_CASE("XDP: a packet that is in already changes nothing, and brings the sum once more when that was sent") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     const Three three(rig, 0, 1024, LUWU_INT32);
     rig.send(0, three.packets[0]);
@@ -125,7 +118,7 @@ TEST_CASE("XDP: a packet that is in already changes nothing, and brings the sum 
 }
 
 TEST_CASE("XDP: a damaged packet goes to the controller as it is, and leaves the sum alone") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     for (const std::size_t bytes : {1024UL, 100UL}) {
         for (const std::uint32_t first : {0U, 1U}) {
             CAPTURE(bytes);
@@ -153,7 +146,7 @@ TEST_CASE("XDP: a damaged packet goes to the controller as it is, and leaves the
 }
 
 TEST_CASE("XDP: children that do not agree make a conflict, which the controller seals and sends") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     using Change = std::function<void(Sent&)>;
     const std::vector<Change> changes{[](Sent& sent) { sent.head.block = 9; }, [](Sent& sent) { ++sent.head.index; },
                                       [](Sent& sent) { sent.head.form = LUWU_INT16; },
@@ -181,7 +174,7 @@ TEST_CASE("XDP: children that do not agree make a conflict, which the controller
 }
 
 TEST_CASE("XDP: while the way to the parent is not known, sums are left to the controller") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(1);
     rig.program.path(LUWU_XDP_PARENT).interface_number = 0;
     std::mt19937_64 random(3);
@@ -194,7 +187,7 @@ TEST_CASE("XDP: while the way to the parent is not known, sums are left to the c
 }
 
 TEST_CASE("XDP: what is out of place goes to the controller as it is, and slots stay as they are") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     struct Case {
         const char* what;
         std::function<void(XdpRig&)> before;
@@ -230,7 +223,7 @@ TEST_CASE("XDP: what is out of place goes to the controller as it is, and slots 
 }
 
 TEST_CASE("XDP: other traffic of the machine passes, byte for byte") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     const Bytes ours = rig.frame(0, rig.gradient(0, 0, Bytes(64), LUWU_INT32));
     const auto with = [&](std::size_t at, int value) {
@@ -260,7 +253,7 @@ TEST_CASE("XDP: other traffic of the machine passes, byte for byte") {
 }
 
 TEST_CASE("XDP: a slot is used again once the parent has its sum, and for a new epoch") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     for (const std::uint64_t sequence : {3UL, 3UL + 32, 3UL + 64}) {
         rig.program.state().base = sequence;
@@ -280,7 +273,7 @@ TEST_CASE("XDP: a slot is used again once the parent has its sum, and for a new 
 }
 
 TEST_CASE("XDP: a heartbeat shows the way back, if it is whole and newer than the last") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     const auto heartbeat = [&](std::uint64_t number) {
         Sent sent{{}, Bytes(176, std::byte{0x9c})};
@@ -308,7 +301,7 @@ TEST_CASE("XDP: a heartbeat shows the way back, if it is whole and newer than th
 }
 
 TEST_CASE("XDP: parameters are copied once every child's way is known, and pass until then") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(3);
     Sent sent{{}, Bytes(1000, std::byte{3})};
     sent.head.kind = LUWU_PARAMETERS;
@@ -332,7 +325,7 @@ TEST_CASE("XDP: parameters are copied once every child's way is known, and pass 
 }
 
 TEST_CASE("XDP: packets of one slot that arrive on several processors at once are all in its sum") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(4);
     constexpr std::uint64_t kMany = 2000;
     std::vector<std::vector<Bytes>> frames(4);

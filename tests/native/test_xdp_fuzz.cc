@@ -18,12 +18,6 @@ constexpr std::uint64_t kPartial = 8;    // the first slots hold one child's pac
 constexpr std::uint64_t kComplete = 16;  // those behind hold a sum that was sent, up to here
 constexpr std::uint64_t kOtherKey = 4711;
 
-bool can_run() {
-    if (xdp_refused().empty()) return true;
-    MESSAGE("SKIPPED: no XDP here: " << xdp_refused());
-    return false;
-}
-
 template <class Value>
 void append(Bytes& to, const Value* from, std::size_t count) {
     const auto bytes = std::as_bytes(std::span(from, count));
@@ -146,7 +140,7 @@ bool leads_to_parent(const Bytes& frame) {
 }  // namespace
 
 TEST_CASE("XDP: packets that strangers make leave counters and nothing else") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(kChildren);
     begin(rig);
     Frames frames(1, rig);
@@ -175,7 +169,7 @@ TEST_CASE("XDP: packets that strangers make leave counters and nothing else") {
 }
 
 TEST_CASE("XDP: packets that someone with the key makes reach neither another job nor anyone but the neighbours") {
-    if (!can_run()) return;
+    if (!can_run_xdp()) return;
     XdpRig rig(kChildren);
     fabric::Wiring wiring = xdp_wiring();
     ++wiring.job;

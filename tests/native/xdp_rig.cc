@@ -1,5 +1,7 @@
 #include "xdp_rig.h"
 
+#include <doctest/doctest.h>
+
 #include "store/error.h"
 
 namespace luwu::test {
@@ -22,5 +24,11 @@ const std::string& xdp_refused() {
     return why;
 }
 #endif
+
+bool can_run_xdp() {
+    if (xdp_refused().empty()) return true;
+    MESSAGE("SKIPPED: no XDP here: " << xdp_refused());
+    return false;
+}
 
 }  // namespace luwu::test

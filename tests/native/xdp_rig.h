@@ -25,6 +25,8 @@ inline constexpr std::uint16_t kChild = 5;  // the switch's number among its par
 
 // Why the program cannot run here, or "".
 [[nodiscard]] const std::string& xdp_refused();
+// Every case begins with it: where the kernel refuses the program, that is said.
+[[nodiscard]] bool can_run_xdp();
 
 inline fabric::Wiring xdp_wiring(std::uint32_t payload_bytes = 1024, luwu_form form = LUWU_INT32) {
     fabric::Wiring wiring;
