@@ -27,8 +27,7 @@ static __always_inline int broadcast(struct xdp_md* context, struct frame* frame
     return bpf_redirect_map(&copies, 0, BPF_F_BROADCAST);
 }
 
-static __always_inline __u32 child_of_copy(const struct luwu_port* port, __u32 tag) {
-    const __u32 number = port->number;
+static __always_inline __u32 child_of_copy(const struct luwu_port* port, __u32 number, __u32 tag) {
     struct luwu_turn* turn = bpf_map_lookup_elem(&turns, &number);
     if (!turn) return LUWU_XDP_PEERS;
     const __u32 place = turn->tag == tag ? turn->next : 0;
@@ -41,9 +40,10 @@ static __always_inline __u32 child_of_copy(const struct luwu_port* port, __u32 t
 static __always_inline int address_copy(struct xdp_md* context) {
     struct frame frame;
     const __u32 leaves_by = context->egress_ifindex;
-    const struct luwu_port* port = bpf_map_lookup_elem(&ports, &leaves_by);
+    const __u32* number = bpf_map_lookup_elem(&port_numbers, &leaves_by);
+    const struct luwu_port* port = number ? bpf_map_lookup_elem(&ports, number) : 0;
     if (!port || !lay_out(context, &frame)) return XDP_DROP;
-    const __u32 child = port->children == 1 ? port->child[0] : child_of_copy(port, tag_of(&frame));
+    const __u32 child = port->children == 1 ? port->child[0] : child_of_copy(port, *number, tag_of(&frame));
     const struct luwu_path* path = path_of(child);
     if (!path) return XDP_DROP;
     address_to(&frame, path, child);

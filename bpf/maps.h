@@ -25,7 +25,7 @@ struct {
     __type(value, struct luwu_slot);
 } slots SEC(".maps");
 
-// payload_bytes for each slot. Until a sum is complete its words are biased (bpf/words.h), then as on the wire.
+// The sums: payload_bytes for each slot, as biased words (bpf/words.h).
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(map_flags, BPF_F_MMAPABLE);
@@ -64,17 +64,25 @@ struct {
     __type(value, struct bpf_devmap_val);
 } copies SEC(".maps");
 
+// Which port an interface is. Asked for every copy, where a hash would take longer than all else.
 struct {
-    __uint(type, BPF_MAP_TYPE_HASH);
-    __uint(max_entries, LUWU_XDP_MOST_CHILDREN);
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 1);
     __type(key, __u32);  // interface
+    __type(value, __u32);
+} port_numbers SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, LUWU_XDP_MOST_CHILDREN);
+    __type(key, __u32);
     __type(value, struct luwu_port);
 } ports SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, LUWU_XDP_MOST_CHILDREN);
-    __type(key, __u32);  // luwu_port.number
+    __type(key, __u32);  // of the port
     __type(value, struct luwu_turn);
 } turns SEC(".maps");
 

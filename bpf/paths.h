@@ -16,27 +16,32 @@ static __always_inline void learn_path(struct xdp_md* context, struct frame* fra
     path->interface_number = context->ingress_ifindex;
 }
 
-static __always_inline __u16 ip_checksum(const struct iphdr* ip) {
-    const __u16* words = (const void*)ip;
-    __u32 sum = 0;
-#pragma unroll
-    for (__u32 i = 0; i < sizeof *ip / 2; ++i) sum += words[i];
-    sum = (sum & 0xffff) + (sum >> 16);
-    return ~((sum & 0xffff) + (sum >> 16));
+#define OUR_TTL 64
+
+static __always_inline __u32 both_halves(__u32 word) { return (word & 0xffff) + (word >> 16); }
+
+// Of a header as address_to() makes it: words that were just written are not read again, which takes longer.
+static __always_inline __u16 ip_checksum(const struct iphdr* ip, __u32 from, __u32 to) {
+    const __u32 version_and_length = bpf_htons(0x4500);
+    const __u32 ttl_and_protocol = bpf_htons(OUR_TTL << 8 | IPPROTO_UDP);
+    const __u32 sum =
+        version_and_length + ip->tot_len + ip->frag_off + ttl_and_protocol + both_halves(from) + both_halves(to);
+    return ~both_halves(both_halves(sum));
 }
 
 // UDP's checksum is left out, which IPv4 allows: the packet has a better one.
 static __always_inline void address_to(struct frame* frame, const struct luwu_path* path, __u32 peer) {
     if (peer >= LUWU_XDP_PEERS) return;
-    __builtin_memcpy(frame->ethernet->h_dest, path->theirs, ETH_ALEN);
-    __builtin_memcpy(frame->ethernet->h_source, path->ours, ETH_ALEN);
-    frame->ip->saddr = job.own.address;
-    frame->ip->daddr = job.peers[peer].address;
+    const __u32 from = job.own.address;
+    const __u32 to = job.peers[peer].address;
+    // Both addresses, four bytes at a time. A frame's begin is aligned so far.
+    __builtin_memcpy(__builtin_assume_aligned(frame->ethernet, 4), __builtin_assume_aligned(path, 4), 2 * ETH_ALEN);
+    frame->ip->saddr = from;
+    frame->ip->daddr = to;
     frame->ip->tos = 0;
     frame->ip->id = 0;
-    frame->ip->ttl = 64;
-    frame->ip->check = 0;
-    frame->ip->check = ip_checksum(frame->ip);
+    frame->ip->ttl = OUR_TTL;
+    frame->ip->check = ip_checksum(frame->ip, from, to);
     frame->udp->source = job.own.port;
     frame->udp->dest = job.peers[peer].port;
     frame->udp->check = 0;

@@ -63,7 +63,6 @@ static __always_inline int begin_sum(const struct slot_place* at) {
     if (at->head_checksum + store_payload(at->context, at->number) != at->head->checksum) return 0;
     slot->head = *at->head;
     slot->head.sender = 1;
-    slot->sent_at = 0;
     return 1;
 }
 
@@ -86,28 +85,19 @@ static __always_inline int add_to_sum(const struct slot_place* at) {
     return 1;
 }
 
+// The packet becomes the sum, whose form and length it has.
 static __always_inline enum slot_verdict become_sum(const struct slot_place* at, enum slot_verdict verdict) {
+    finish_payload(at->context, at->number, at->slot->head.sender);
     *at->head = at->slot->head;
     at->head->sender = job.child;
     return verdict;
 }
 
-// The last packet becomes the sum. Where the children do not agree, it stays as it is: the controller seals that sum.
-static __always_inline enum slot_verdict finish_sum(const struct slot_place* at) {
-    if (at->slot->head.flags & LUWU_CONFLICT) {
-        settle_payload(at->context, at->number);
-        return SLOT_NOTE;
-    }
-    finish_payload(at->context, at->number, at->slot->head.sender);
-    return become_sum(at, SLOT_COMPLETED);
-}
-
 static __always_inline enum slot_verdict answer_duplicate(const struct slot_place* at) {
     const struct luwu_slot* slot = at->slot;
-    if (slot->arrived != job.all_children || slot->sent_at == 0) return SLOT_DUPLICATE;
+    if (slot->arrived != job.all_children) return SLOT_DUPLICATE;
     if (at->head_checksum + verify_payload(at->context) != at->head->checksum) return SLOT_NOT_OURS;
     if (slot->head.flags & LUWU_CONFLICT || !agrees(slot, at->head)) return SLOT_NOTE;
-    copy_payload(at->context, at->number);
     return become_sum(at, SLOT_AGAIN);
 }
 
@@ -126,8 +116,9 @@ static __always_inline enum slot_verdict add_packet(const struct slot_place* at)
     }
     enum slot_verdict verdict = SLOT_ADDED;
     if (arrived == job.all_children) {
-        slot->sent_at = bpf_ktime_get_ns();
-        verdict = finish_sum(at);
+        slot->sent_at = luwu_ticks(bpf_ktime_get_ns());
+        // Where the children do not agree, the controller seals the sum.
+        verdict = slot->head.flags & LUWU_CONFLICT ? SLOT_NOTE : become_sum(at, SLOT_COMPLETED);
     }
     set_arrived(slot, arrived);
     return verdict;

@@ -1,7 +1,7 @@
 // A LuWu switch inside the kernel: adds up gradients and copies parameters before packets reach a socket.
 //
 // It takes what comes in order, which is nearly all, and passes the rest on: heartbeats, requests and exponents, and
-// whatever is damaged or out of place go to the socket of the controller (switch/xdp_switch.h), which does with them
+// whatever is damaged or out of place go to the socket of the controller (switch/udp_switch.h), which does with them
 // what a switch in user space does. docs/protocol.md has the protocol, docs/decisions/0009-xdp.md the reasons.
 #include "broadcast.h"
 #include "gradients.h"

@@ -2,8 +2,8 @@
 //
 // A word holds two or four signed values. Flipping the sign bit of all but the highest adds 2^31 (2^15) to each and
 // makes it a number without sign; the word as an integer of 64 bits is then exactly value(1) * 2^32 + value(0) + 2^31.
-// Such words are summed by one addition each. What values carry into their neighbours is undone when the sum is
-// complete: as long as a sum of values does not overflow, which their shared exponents see to, it is exact. The
+// Such biased words are summed by one addition each. What values carry into their neighbours is undone on the way out
+// (luwu_unbiased): as long as a sum of values does not overflow, which their shared exponents see to, it is exact. The
 // checksum is computed from the same biased words (luwu_weights).
 #pragma once
 
@@ -12,17 +12,12 @@
 #define WORD_BYTES 8
 #define RUN_WORDS 8  // handled without a jump between them
 
-#define WIDE_BIAS 0x0000000080000000ULL
-#define NARROW_BIAS 0x0000800080008000ULL
-
 enum words_action {
     WORDS_VERIFY,    // compute the checksum alone
     WORDS_STORE,     // and begin a sum
     WORDS_ADD,       // and add to a sum
     WORDS_SUBTRACT,  // take out of the sum again
-    WORDS_SETTLE,    // turn the sum into what is on the wire
-    WORDS_FINISH,    // and copy it into the packet
-    WORDS_COPY,      // copy a sum that was finished into the packet
+    WORDS_FINISH,    // make the packet the sum
 };
 
 struct words {
@@ -31,18 +26,9 @@ struct words {
     const void* packet_end;
     __u64* sum;  // job.payload_bytes; none where an action needs none
     __u32 bytes;
-    __u32 added;  // payloads in a sum that is to be finished
+    __u32 added;  // payloads in the sum
     __u8 form;
 };
-
-// `sum` less the bias of `added` words, each value as though it had been added alone.
-static __always_inline __u64 unbiased(int narrow, __u64 sum, __u32 added) {
-    sum -= added * (narrow ? NARROW_BIAS : WIDE_BIAS);
-    if (!narrow) return sum + ((sum & 0x80000000ULL) << 1);
-    sum += (sum & 0x8000ULL) << 1;
-    sum += (sum & 0x80000000ULL) << 1;
-    return sum + ((sum & 0x800000000000ULL) << 1);
-}
 
 // One biased word's part of the checksum.
 static __always_inline __u64 weigh(int narrow, __u64 biased, const uint64_t* weights) {
@@ -54,7 +40,7 @@ static __always_inline __u64 weigh(int narrow, __u64 biased, const uint64_t* wei
 
 static __always_inline __u64 handle_word(enum words_action action, int narrow, __u64 word, __u64* sum,
                                          const uint64_t* weights) {
-    const __u64 biased = word ^ (narrow ? NARROW_BIAS : WIDE_BIAS);
+    const __u64 biased = word ^ (narrow ? LUWU_NARROW_BIAS : LUWU_WIDE_BIAS);
     if (action == WORDS_STORE) *sum = biased;
     if (action == WORDS_ADD) *sum += biased;
     if (action == WORDS_SUBTRACT) {
@@ -62,15 +48,6 @@ static __always_inline __u64 handle_word(enum words_action action, int narrow, _
         return 0;
     }
     return weigh(narrow, biased, weights);
-}
-
-static __always_inline __u64 sum_word(enum words_action action, int narrow, __u64* sum, __u32 added) {
-    if (action == WORDS_FINISH || action == WORDS_SETTLE) *sum = unbiased(narrow, *sum, added);
-    return *sum;
-}
-
-static __always_inline int writes_packet(enum words_action action) {
-    return action == WORDS_FINISH || action == WORDS_COPY;
 }
 
 // Keeps the compiler from working on several words at once, for which there are not enough registers.
@@ -82,17 +59,15 @@ static __always_inline __u64 full_words(enum words_action action, int narrow, co
     __u64* sum = it->sum;
     const uint64_t* weights = narrow ? it->weights->narrow[0] : it->weights->wide[0];
     __u64 checksum = 0;
-    if (action != WORDS_SETTLE && packet + job.payload_bytes > (__u8*)it->packet_end) return 0;
+    if (packet + job.payload_bytes > (__u8*)it->packet_end) return 0;
     const __u32 runs = job.payload_bytes / (RUN_WORDS * WORD_BYTES);
     for (__u32 run = 0; run < LUWU_XDP_WORDS / RUN_WORDS; ++run) {
         if (run >= runs) break;
 #pragma unroll
         for (__u32 i = 0; i < RUN_WORDS; ++i) {
             __u64* word = (__u64*)(packet + i * WORD_BYTES);
-            if (action == WORDS_SETTLE) {
-                sum_word(action, narrow, sum + i, it->added);
-            } else if (writes_packet(action)) {
-                *word = sum_word(action, narrow, sum + i, it->added);
+            if (action == WORDS_FINISH) {
+                *word = luwu_unbiased(narrow, sum[i], it->added);
             } else {
                 checksum += handle_word(action, narrow, *word, sum + i, weights + i * (narrow ? 4 : 2));
             }
@@ -137,12 +112,8 @@ static __always_inline __u64 last_word(enum words_action action, int narrow, con
     if (rest == 0 || at >= most_words || at >= LUWU_XDP_WORDS) return 0;
     __u8* from = it->packet + at * WORD_BYTES;
     __u64* sum = it->sum + at;
-    if (action == WORDS_SETTLE) {
-        sum_word(action, narrow, sum, it->added);
-        return 0;
-    }
-    if (writes_packet(action)) {
-        store_rest(from, it->packet_end, rest, sum_word(action, narrow, sum, it->added));
+    if (action == WORDS_FINISH) {
+        store_rest(from, it->packet_end, rest, luwu_unbiased(narrow, *sum, it->added));
         return 0;
     }
     return handle_word(action, narrow, load_rest(from, it->packet_end, rest), sum,
@@ -157,13 +128,9 @@ static __always_inline __u64 any_words(enum words_action action, int narrow, con
         if (i >= words || i >= most_words) break;
         __u64* word = (__u64*)(it->packet + i * WORD_BYTES);
         __u64* sum = it->sum + i;
-        if (action == WORDS_SETTLE) {
-            sum_word(action, narrow, sum, it->added);
-            continue;
-        }
         if ((void*)(word + 1) > it->packet_end) break;
-        if (writes_packet(action)) {
-            *word = sum_word(action, narrow, sum, it->added);
+        if (action == WORDS_FINISH) {
+            *word = luwu_unbiased(narrow, *sum, it->added);
         } else {
             checksum += handle_word(action, narrow, *word, sum, narrow ? it->weights->narrow[i] : it->weights->wide[i]);
         }
@@ -238,20 +205,4 @@ __noinline __u64 subtract_payload(struct xdp_md* context, __u32 number) {
 __noinline __u64 finish_payload(struct xdp_md* context, __u32 number, __u32 added) {
     struct words it = {.added = added};
     return words_of_slot(context, number, &it) ? act(WORDS_FINISH, &it) : 0;
-}
-
-__noinline __u64 copy_payload(struct xdp_md* context, __u32 number) {
-    struct words it = {};
-    return words_of_slot(context, number, &it) ? all_words(WORDS_COPY, 0, &it) : 0;  // of whatever form
-}
-
-// The packet is of another length or form than the sum.
-__noinline __u64 settle_payload(struct xdp_md* context, __u32 number) {
-    const struct luwu_slot* slot = bpf_map_lookup_elem(&slots, &number);
-    struct words it = {};
-    if (!slot || !words_of_slot(context, number, &it)) return 0;
-    it.bytes = slot->head.bytes;
-    it.form = slot->head.form;
-    it.added = slot->head.sender;
-    return it.bytes <= job.payload_bytes ? act(WORDS_SETTLE, &it) : 0;
 }

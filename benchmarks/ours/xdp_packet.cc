@@ -36,7 +36,7 @@ class Measured {
         XdpPlace place{parse_address("10.0.0.1", 1), parse_address("10.0.0.2", 2), 0, {}};
         place.children.assign(children, parse_address("10.0.0.3", 3));
         job_ = xdp_job(wiring_, place);
-        prepare_xdp(object_.get(), job_);
+        prepare_xdp(object_.get(), job_, place.interfaces_end);
         if (bpf_object__load(object_.get()) != 0) throw Error(ErrorKind::io, "the kernel refuses the programs");
         const auto weights = xdp_weights(wiring_.key);
         set("weights", 0, *weights);

@@ -18,7 +18,7 @@ class KernelSlots final : public SlotTable {
     Verdict add(std::uint32_t child, const Packet& packet) override;
     [[nodiscard]] bool elsewhere() const override { return true; }
     [[nodiscard]] bool complete(std::uint64_t sequence) const override;
-    [[nodiscard]] Sum sum(std::uint64_t sequence) const override;
+    [[nodiscard]] Sum sum(std::uint64_t sequence, Outbox& outbox) const override;
     [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age) override;
     void sent(std::uint64_t sequence, Time now) override;
     [[nodiscard]] std::uint64_t sent_end() const override;
@@ -59,9 +59,7 @@ SlotTable::Verdict KernelSlots::add(std::uint32_t child, const Packet& packet) {
     const std::uint64_t sequence = packet.head.sequence;
     if (sequence < base_) return Verdict::duplicate;
     if (sequence >= end() || packet.payload.size() > program_.job().payload_bytes) return Verdict::outside;
-    if ((arrived(sequence) >> child & 1U) != 0) {
-        return complete(sequence) && program_.slot(sequence).sent_at != 0 ? Verdict::again : Verdict::duplicate;
-    }
+    if ((arrived(sequence) >> child & 1U) != 0) return complete(sequence) ? Verdict::again : Verdict::duplicate;
     std::vector<std::byte> datagram(sizeof packet.head + packet.payload.size());
     std::memcpy(datagram.data(), &packet.head, sizeof packet.head);
     std::copy(packet.payload.begin(), packet.payload.end(), datagram.begin() + sizeof packet.head);
@@ -73,21 +71,24 @@ SlotTable::Verdict KernelSlots::add(std::uint32_t child, const Packet& packet) {
 
 bool KernelSlots::complete(std::uint64_t sequence) const { return arrived(sequence) == all_; }
 
-SlotTable::Sum KernelSlots::sum(std::uint64_t sequence) const {
+SlotTable::Sum KernelSlots::sum(std::uint64_t sequence, Outbox& outbox) const {
     const Head& head = program_.slot(sequence).head;
-    return {head, {program_.payload(sequence), head.bytes}, (head.flags & LUWU_CONFLICT) == 0};
+    const std::span payload(outbox.room(head.bytes), head.bytes);
+    program_.copy_sum(sequence, payload);
+    return {head, payload, (head.flags & LUWU_CONFLICT) == 0};
 }
 
 bool KernelSlots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
     if (sequence < base_ || !complete(sequence)) return false;
-    const Time sent_at = program_.slot(sequence).sent_at;
-    if (sent_at == 0 || sent_at + min_age > now) return false;
-    program_.slot(sequence).sent_at = now;
+    std::uint32_t& sent_at = program_.slot(sequence).sent_at;
+    const std::uint32_t age = luwu_ticks(now) - sent_at;
+    if (Time{age} << 10U < min_age) return false;
+    sent_at = luwu_ticks(now);
     return true;
 }
 
 void KernelSlots::sent(std::uint64_t sequence, Time now) {
-    program_.slot(sequence).sent_at = now;
+    program_.slot(sequence).sent_at = luwu_ticks(now);
     luwu_state& state = program_.state();
     state.sent_end = std::max(state.sent_end, sequence + 1);
 }

@@ -25,14 +25,15 @@ class SlotTable {
     // Packets are added without this node's seeing them, and sums are sent at once.
     [[nodiscard]] virtual bool elsewhere() const { return false; }
 
-    // The sum of a packet that is complete. Its head has count, block and flags; it still needs sealing.
+    // The sum of a packet that is complete. Its head has count, block and flags; it still needs sealing. The payload
+    // may lie in the outbox's memory, until that is flushed.
     struct Sum {
         Head head;
         std::span<const std::byte> payload;
         bool checksum_added;  // the head's checksum is the sum of the children's
     };
     [[nodiscard]] virtual bool complete(std::uint64_t sequence) const = 0;
-    [[nodiscard]] virtual Sum sum(std::uint64_t sequence) const = 0;
+    [[nodiscard]] virtual Sum sum(std::uint64_t sequence, Outbox& outbox) const = 0;
     // Once in `min_age` for a packet that the parent misses: whether its sum is to be sent again.
     [[nodiscard]] virtual bool take_hole(std::uint64_t sequence, Time now, Time min_age) = 0;
     virtual void sent(std::uint64_t sequence, Time now) = 0;

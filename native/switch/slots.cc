@@ -75,7 +75,7 @@ bool Slots::complete(std::uint64_t sequence) const {
     return slot(sequence).sequence == sequence && slot(sequence).children == children_;
 }
 
-Slots::Sum Slots::sum(std::uint64_t sequence) const {
+Slots::Sum Slots::sum(std::uint64_t sequence, Outbox& /*outbox*/) const {
     const Slot& slot = this->slot(sequence);
     const std::size_t place = sequence % slots_.size() * (ordered_ ? children_ : 1);
     const bool added = stream_ != LUWU_STREAM_EXPONENTS && !ordered_ && (slot.head.flags & LUWU_CONFLICT) == 0;

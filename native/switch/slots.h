@@ -16,7 +16,7 @@ class Slots final : public SlotTable {
 
     Verdict add(std::uint32_t child, const Packet& packet) override;
     [[nodiscard]] bool complete(std::uint64_t sequence) const override;
-    [[nodiscard]] Sum sum(std::uint64_t sequence) const override;
+    [[nodiscard]] Sum sum(std::uint64_t sequence, Outbox& outbox) const override;
     [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age) override;
     void sent(std::uint64_t sequence, Time now) override;
     [[nodiscard]] std::uint64_t sent_end() const override { return sent_end_; }

@@ -203,7 +203,7 @@ void SwitchNode::send_waiting(Time now, Outbox& outbox) {
 }
 
 void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
-    SlotTable::Sum sum = slots(stream).sum(sequence);
+    SlotTable::Sum sum = slots(stream).sum(sequence, outbox);
     sum.head.sender = parent_.sender();
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
     outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);

@@ -44,7 +44,8 @@ void UdpSwitch::start(const Wiring& wiring, const Address& parent, std::uint16_t
     stop();
     Address own = is_wildcard(bound_) ? address_towards(parent) : bound_;
     own.value.sin6_port = bound_.value.sin6_port;
-    auto slots = slots_in_kernel(wiring, {own, parent, child, children});
+    const std::uint32_t interfaces_end = ports_ == nullptr ? 1 : ports_->numbers_end();
+    auto slots = slots_in_kernel(wiring, {own, parent, child, children, interfaces_end});
     node_ = std::make_unique<SwitchNode>(wiring, parent, child, children, std::move(slots));
     UdpSocket socket = std::move(*socket_);
     socket_.reset();

@@ -20,6 +20,8 @@ namespace luwu::fabric {
 
 namespace {
 
+constexpr std::uint32_t kMostInterfaces = 1'000'000;  // four bytes each
+
 luwu_peer peer_of(const Address& address) {
     luwu_peer peer{};
     std::memcpy(&peer.address, address.value.sin6_addr.s6_addr + 12, sizeof peer.address);
@@ -96,11 +98,12 @@ std::vector<std::byte> xdp_frame(const luwu_peer& from, const luwu_peer& to, std
 }
 
 #if LUWU_HAVE_XDP
-void prepare_xdp(bpf_object* object, const luwu_job& job) {
+void prepare_xdp(bpf_object* object, const luwu_job& job, std::uint32_t interfaces_end) {
     const auto map = [object](const char* name) { return bpf_object__find_map_by_name(object, name); };
     for (const char* name : {"slots", "payloads"}) bpf_map__set_max_entries(map(name), job.slots_mask + 1);
     bpf_map__set_value_size(map("payloads"), job.payload_bytes);
     bpf_map__set_max_entries(map("copies"), job.children);
+    bpf_map__set_max_entries(map("port_numbers"), interfaces_end);
     if (bpf_program* const copier = bpf_object__find_program_by_name(object, "luwu_copy"); copier != nullptr) {
         bpf_program__set_expected_attach_type(copier, BPF_XDP_DEVMAP);
     }
@@ -116,6 +119,7 @@ std::string xdp_unfit(const Wiring& wiring, const XdpPlace& place) {
         return "more than " + std::to_string(LUWU_XDP_MOST_CHILDREN) + " children";
     }
     if (wiring.form == LUWU_FLOAT32) return "gradients of form float32: the kernel adds integers only";
+    if (place.interfaces_end > kMostInterfaces) return "an interface whose number is above a million";
     const auto is_other = [](const Address& address) { return !is_ipv4(address); };
     if (is_other(place.own) || is_other(place.parent) ||
         std::any_of(place.children.begin(), place.children.end(), is_other)) {

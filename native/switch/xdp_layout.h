@@ -43,26 +43,41 @@ struct luwu_job {
     struct luwu_peer peers[LUWU_XDP_PEERS];
 };
 
-// Where in the stream of gradients the job is.
+// Where in the stream of gradients the job is. What is written for each sum has a cache line of its own, because every
+// processor reads the rest for every packet.
 struct luwu_state {
     uint32_t epoch;       // by the controller; as the rest but sent_end
     uint32_t ready;       // it has heard from the parent: base is right
     uint64_t base;        // the parent has all sums below
     uint32_t broadcasts;  // every child's path is known
-    uint32_t unused;
+    uint32_t unused[11];
     uint64_t sent_end;  // by the program: one past the highest sum that it sent
 };
 
 // A packet's sum. Its head is that of the first packet, with count, flags and checksum of all that arrived, and in
 // `sender` how many payloads were added: some are not when the children do not agree. Free when none has arrived, or
-// when its epoch or number is of the past.
+// when its epoch or number is of the past. One cache line: processors hand it to each other for every packet.
 struct luwu_slot {
     struct luwu_head head;
     uint64_t arrived;  // children, a bit each
-    uint64_t sent_at;  // monotonic clock, in nanoseconds; 0: not yet
+    uint32_t sent_at;  // once all have arrived: luwu_ticks, when its sum was last sent
     uint32_t lock;     // 1: a processor works on it
-    uint32_t unused;
 };
+
+#define LUWU_WIDE_BIAS 0x0000000080000000ULL
+#define LUWU_NARROW_BIAS 0x0000800080008000ULL
+
+// A sum of `added` biased words (bpf/words.h) as it is on the wire: each value as though it had been added alone.
+static inline uint64_t luwu_unbiased(int narrow, uint64_t sum, uint32_t added) {
+    sum -= added * (narrow ? LUWU_NARROW_BIAS : LUWU_WIDE_BIAS);
+    if (!narrow) return sum + ((sum & 0x80000000ULL) << 1);
+    sum += (sum & 0x8000ULL) << 1;
+    sum += (sum & 0x80000000ULL) << 1;
+    return sum + ((sum & 0x800000000000ULL) << 1);
+}
+
+// The monotonic clock in steps of 1024 ns, of which 32 bits repeat after 73 minutes: good for what is younger.
+static inline uint32_t luwu_ticks(uint64_t nanoseconds) { return (uint32_t)(nanoseconds >> 10); }
 
 // How a neighbour is reached, as its last heartbeat came. `interface_number` 0: not known.
 struct luwu_path {
@@ -74,7 +89,6 @@ struct luwu_path {
 
 // The children behind one interface.
 struct luwu_port {
-    uint32_t number;  // of the port among the ports with children
     uint32_t children;
     uint16_t child[LUWU_XDP_MOST_CHILDREN];
 };

@@ -53,6 +53,7 @@ XdpPorts::XdpPorts(const std::vector<std::string>& interfaces) {
     if (interfaces.empty()) throw Error(ErrorKind::invalid, "an XDP switch needs at least one interface");
     std::vector<unsigned> numbers;
     for (const std::string& name : interfaces) numbers.push_back(number_of(name));
+    numbers_end_ = *std::max_element(numbers.begin(), numbers.end()) + 1;
     pass_ = load_pass();
     // Frames go from any port to any other: where one's driver cannot take them, all go through the stack.
     const bool native = std::all_of(numbers.begin(), numbers.end(), takes_redirected_frames);

@@ -2,6 +2,7 @@
 // however it ends: an attachment is a descriptor (a bpf_link), and nothing is pinned.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ class XdpPorts {
     void idle();
     // Each interface, and "native" (in its driver) or "generic" (in the kernel's stack, slower).
     [[nodiscard]] std::vector<std::pair<std::string, std::string>> modes() const;
+    [[nodiscard]] std::uint32_t numbers_end() const { return numbers_end_; }  // one past the interfaces' highest number
 
   private:
     struct Port {
@@ -33,6 +35,7 @@ class XdpPorts {
 
     Descriptor pass_;  // the program that lets everything pass
     std::vector<Port> ports_;
+    std::uint32_t numbers_end_ = 1;
 };
 
 }  // namespace luwu::fabric

@@ -43,18 +43,18 @@ struct XdpProgram::Parts {
 
     [[nodiscard]] bpf_map* map(const char* name) const { return bpf_object__find_map_by_name(object.get(), name); }
     [[nodiscard]] int map_descriptor(const char* name) const { return bpf_map__fd(map(name)); }
-    void load();
+    void load(std::uint32_t interfaces_end);
     void follow(std::uint32_t child);
     void list_ports();
 };
 
-void XdpProgram::Parts::load() {
+void XdpProgram::Parts::load(std::uint32_t interfaces_end) {
     const std::lock_guard hold(libbpf_turn());
     const LibbpfMessages messages;
     const auto bytes = static_cast<std::size_t>(luwu_xdp_object_end - luwu_xdp_object_begin);
     object.reset(bpf_object__open_mem(luwu_xdp_object_begin, bytes, nullptr));
     if (object == nullptr) throw xdp_error("open the XDP switch", errno, messages.text());
-    prepare_xdp(object.get(), job);
+    prepare_xdp(object.get(), job, interfaces_end);
     if (const int failed = bpf_object__load(object.get()); failed != 0) {
         throw xdp_error("load the XDP switch into the kernel", -failed, messages.text());
     }
@@ -64,7 +64,7 @@ void XdpProgram::Parts::load() {
 
 XdpProgram::XdpProgram(const Wiring& wiring, const XdpPlace& place) : parts_(std::make_unique<Parts>()) {
     parts_->job = xdp_job(wiring, place);
-    parts_->load();
+    parts_->load(place.interfaces_end);
     const std::size_t slots = std::size_t{parts_->job.slots_mask} + 1;
     parts_->state = MappedMap(parts_->map_descriptor("state"), sizeof(luwu_state));
     parts_->slots = MappedMap(parts_->map_descriptor("slots"), slots * sizeof(luwu_slot));
@@ -86,8 +86,19 @@ luwu_state& XdpProgram::state() { return *reinterpret_cast<luwu_state*>(parts_->
 luwu_slot& XdpProgram::slot(std::uint64_t sequence) {
     return reinterpret_cast<luwu_slot*>(parts_->slots.data())[sequence & parts_->job.slots_mask];
 }
-std::byte* XdpProgram::payload(std::uint64_t sequence) {
-    return parts_->payloads.data() + (sequence & parts_->job.slots_mask) * parts_->job.payload_bytes;
+std::span<const std::uint64_t> XdpProgram::biased_sum(std::uint64_t sequence) {
+    const std::size_t words = parts_->job.payload_bytes / sizeof(std::uint64_t);
+    const auto* first = reinterpret_cast<const std::uint64_t*>(parts_->payloads.data());
+    return {first + (sequence & parts_->job.slots_mask) * words, words};
+}
+void XdpProgram::copy_sum(std::uint64_t sequence, std::span<std::byte> to) {
+    const Head& head = slot(sequence).head;
+    for (const std::uint64_t biased : biased_sum(sequence)) {
+        const std::uint64_t word = luwu_unbiased(head.form == LUWU_INT16, biased, head.sender);
+        const std::size_t bytes = std::min(sizeof word, to.size());
+        std::memcpy(to.data(), &word, bytes);
+        to = to.subspan(bytes);
+    }
 }
 luwu_path& XdpProgram::path(std::uint32_t peer) { return reinterpret_cast<luwu_path*>(parts_->paths.data())[peer]; }
 std::uint64_t XdpProgram::state_bytes() const { return parts_->slots.bytes() + parts_->payloads.bytes(); }
@@ -106,15 +117,14 @@ void XdpProgram::Parts::list_ports() {
     for (std::uint16_t child = 0; child < job.children; ++child) {
         auto found =
             std::find_if(all.begin(), all.end(), [&](const auto& port) { return port.first == followed[child]; });
-        if (found == all.end()) {
-            all.push_back({followed[child], {}});
-            found = std::prev(all.end());
-            found->second.number = static_cast<std::uint32_t>(all.size() - 1);
-        }
+        if (found == all.end()) found = all.insert(found, {followed[child], {}});
         found->second.child[found->second.children++] = child;
     }
-    for (const auto& [number, port] : all) {
-        if (number != 0) bpf_map_update_elem(map_descriptor("ports"), &number, &port, BPF_ANY);
+    for (std::uint32_t number = 0; number < all.size(); ++number) {
+        const auto& [interface, port] = all[number];
+        if (interface == 0) continue;
+        bpf_map_update_elem(map_descriptor("ports"), &number, &port, BPF_ANY);
+        bpf_map_update_elem(map_descriptor("port_numbers"), &interface, &number, BPF_ANY);
     }
 }
 

@@ -29,7 +29,8 @@ class XdpProgram {
     [[nodiscard]] int descriptor() const;
     [[nodiscard]] luwu_state& state();
     [[nodiscard]] luwu_slot& slot(std::uint64_t sequence);
-    [[nodiscard]] std::byte* payload(std::uint64_t sequence);
+    [[nodiscard]] std::span<const std::uint64_t> biased_sum(std::uint64_t sequence);  // bpf/words.h
+    void copy_sum(std::uint64_t sequence, std::span<std::byte> to);                   // as it is on the wire
     [[nodiscard]] luwu_path& path(std::uint32_t peer);
     [[nodiscard]] const luwu_job& job() const;
     [[nodiscard]] std::uint64_t state_bytes() const;

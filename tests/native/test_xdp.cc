@@ -168,7 +168,7 @@ TEST_CASE("XDP: children that do not agree make a conflict, which the controller
             CHECK(slot.head.flags == LUWU_CONFLICT);
             CHECK(slot.head.count == 6);
             const Bytes expected = sum_of({three.payloads[0], three.payloads[3 - who]}, LUWU_INT32);
-            CHECK(std::equal(expected.begin(), expected.end(), rig.program.payload(0)));
+            CHECK(sum_in(rig.program, 0) == expected);
         }
     }
 }
@@ -183,7 +183,7 @@ TEST_CASE("XDP: while the way to the parent is not known, sums are left to the c
     fabric::Packet note;
     REQUIRE(rig.open(note));
     CHECK(note.head.sender == LUWU_TO_CONTROLLER);
-    CHECK(std::equal(values.begin(), values.end(), rig.program.payload(2)));
+    CHECK(sum_in(rig.program, 2) == values);
 }
 
 TEST_CASE("XDP: what is out of place goes to the controller as it is, and slots stay as they are") {
@@ -348,7 +348,7 @@ TEST_CASE("XDP: packets of one slot that arrive on several processors at once ar
         for (std::thread& thread : threads) thread.join();
         CHECK(sums == 20);
         for (std::uint64_t sequence = first; sequence < first + 20; ++sequence) {
-            if (!std::equal(sum.begin(), sum.end(), rig.program.payload(sequence))) FAIL_CHECK("slot " << sequence);
+            if (sum_in(rig.program, sequence) != sum) FAIL_CHECK("slot " << sequence);
         }
     }
 }

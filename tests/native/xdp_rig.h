@@ -42,7 +42,7 @@ inline fabric::Wiring xdp_wiring(std::uint32_t payload_bytes = 1024, luwu_form f
 
 inline fabric::XdpPlace xdp_place(std::uint32_t children) {
     fabric::XdpPlace place{
-        fabric::parse_address("10.0.0.1", kOwnPort), fabric::parse_address("10.0.0.2", 7070), kChild, {}};
+        fabric::parse_address("10.0.0.1", kOwnPort), fabric::parse_address("10.0.0.2", 7070), kChild, {}, 2};
     for (std::uint32_t i = 0; i < children; ++i) {
         place.children.push_back(
             fabric::parse_address("10.0.1." + std::to_string(i), static_cast<std::uint16_t>(i + 1)));
@@ -104,6 +104,13 @@ class XdpRig {
     XdpProgram program;
     Bytes last;
 };
+
+// The sum in a slot.
+inline Bytes sum_in(XdpProgram& program, std::uint64_t sequence) {
+    Bytes sum(program.slot(sequence).head.bytes);
+    program.copy_sum(sequence, sum);
+    return sum;
+}
 
 // Mantissas of which so many can be added without overflow.
 inline Bytes mantissas(std::mt19937_64& random, std::size_t bytes, luwu_form form, int children) {
