@@ -106,8 +106,9 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     ++heartbeats_sent_;
 }
 
-Time Link::resend_age() const {
-    return std::max(timing_.heartbeat, congestion_.round_trip() + congestion_.round_trip() / 2);
+Time Link::resend_age(Time now) const {
+    const Time round_trip = congestion_.round_trip();
+    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, echo_)});
 }
 
 void Link::reset() {

@@ -45,8 +45,9 @@ class Link {
         congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
-    // Younger than this, a packet that the other end misses may still be on its way.
-    [[nodiscard]] Time resend_age() const;
+    // Younger than this, a packet that the other end misses may still be on its way, or what is said of it. One that
+    // was sent before a heartbeat that the other end has heard is not.
+    [[nodiscard]] Time resend_age(Time now) const;
 
     void reset();  // of a new epoch: what the other end said is of the past
     [[nodiscard]] std::uint64_t heartbeats_sent() const { return heartbeats_sent_; }

@@ -78,8 +78,8 @@ void ServerNode::take_heartbeat(const Packet& packet, Time now) {
     agreed_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], std::numeric_limits<std::uint64_t>::max(), now);
     if (agreed_.ack() != answered) link_.changed();
     // Whoever misses a packet may be further down than this link.
-    const auto age = [this](const SendWindow& window) {
-        return std::max(link_.resend_age(), window.answered_in() + window.answered_in() / 2);
+    const auto age = [this, now](const SendWindow& window) {
+        return std::max(link_.resend_age(now), window.answered_in() + window.answered_in() / 2);
     };
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {

@@ -143,9 +143,9 @@ void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
     std::uint64_t lost = 0;
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
         const Hole& hole = theirs.holes[i];
-        if (hole.stream == LUWU_STREAM_REQUESTS) lost += requests_.take_hole(hole, now, link_.resend_age());
-        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += exponents_.take_hole(hole, now, link_.resend_age());
-        if (hole.stream == LUWU_STREAM_GRADIENTS) lost += gradients_.take_hole(hole, now, link_.resend_age());
+        if (hole.stream == LUWU_STREAM_REQUESTS) lost += requests_.take_hole(hole, now, link_.resend_age(now));
+        if (hole.stream == LUWU_STREAM_EXPONENTS) lost += exponents_.take_hole(hole, now, link_.resend_age(now));
+        if (hole.stream == LUWU_STREAM_GRADIENTS) lost += gradients_.take_hole(hole, now, link_.resend_age(now));
     }
     link_.observe(now, before, under_way(), lost);
     while (!pushes_.empty() && gradients_.ack() >= pushes_.front().gradient.end) {

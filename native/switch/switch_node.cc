@@ -120,7 +120,7 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
         // A hole may be said to begin anywhere: what has no slot any more is not looked at one by one.
         for (std::uint64_t at = std::max(hole.first, slots(stream).base()); at < end; ++at) {
             if (at - hole.first >= hole.length) break;
-            if (!slots(stream).take_hole(at, now, parent_.resend_age())) continue;
+            if (!slots(stream).take_hole(at, now, parent_.resend_age(now))) continue;
             send_sum(stream, at, now, outbox);
             ++counts_.sums_sent_again;
             ++lost;

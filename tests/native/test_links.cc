@@ -124,17 +124,30 @@ TEST_CASE("an echo measures the round trip without what the other end held it, o
     REQUIRE(ends.take(ends.child, answer, sent + 40 * kMillisecond));
     CHECK(ends.child.theirs().echo == sent);
     CHECK(ends.child.theirs().held == 30 * kMillisecond);
-    CHECK(ends.child.resend_age() == kTiming.heartbeat);
+    CHECK(ends.child.resend_age(sent) == kTiming.heartbeat);
     ends.child.observe(sent + 40 * kMillisecond, 0, 0, 0);
-    CHECK(ends.child.resend_age() == 15 * kMillisecond);  // one and a half of 10
+    CHECK(ends.child.resend_age(sent) == 15 * kMillisecond);  // one and a half of 10
     // The same echo again tells nothing of the way there; nor does one from the future.
     REQUIRE(ends.take(ends.child, ends.send(ends.parent, far + 31 * kMillisecond), sent + 90 * kMillisecond));
     ends.child.observe(sent + 90 * kMillisecond, 0, 0, 0);
-    CHECK(ends.child.resend_age() == 15 * kMillisecond);
+    CHECK(ends.child.resend_age(sent) == 15 * kMillisecond);
     REQUIRE(ends.take(ends.parent, ends.send(ends.child, sent + 500 * kMillisecond), far + 60 * kMillisecond));
     REQUIRE(ends.take(ends.child, ends.send(ends.parent, far + 61 * kMillisecond), sent + 100 * kMillisecond));
     ends.child.observe(sent + 100 * kMillisecond, 0, 0, 0);
-    CHECK(ends.child.resend_age() == 15 * kMillisecond);
+    CHECK(ends.child.resend_age(sent + 100 * kMillisecond) == 15 * kMillisecond);
+}
+
+TEST_CASE("what the other end misses is lost only if it has heard a heartbeat that was sent later") {
+    Ends ends;
+    const Time sent = 1'000 * kMillisecond;
+    CHECK(ends.child.resend_age(sent) == sent);  // nothing was heard of yet
+    REQUIRE(ends.take(ends.parent, ends.send(ends.child, sent), 77));
+    const auto answer = ends.send(ends.parent, 77);
+    (void)ends.send(ends.child, sent + 2 * kMillisecond);  // on its way
+    REQUIRE(ends.take(ends.child, answer, sent + kMillisecond / 4));
+    for (const Time later : {1, 2, 5}) {
+        CHECK(ends.child.resend_age(sent + later * kMillisecond) == later * kMillisecond);
+    }
 }
 
 TEST_CASE("heartbeats come at a steady rate while anything changes, then less and less often") {
