@@ -173,6 +173,19 @@ TEST_CASE("XDP: children that do not agree make a conflict, which the controller
     }
 }
 
+TEST_CASE("XDP: jobs that the program cannot serve are named") {
+    const auto place = xdp_place(64);
+    CHECK(fabric::xdp_unfit(xdp_wiring(), place).empty());
+    CHECK(fabric::xdp_unfit(xdp_wiring(), xdp_place(65)) == "more than 64 children");
+    CHECK(fabric::xdp_unfit(xdp_wiring(1024, LUWU_FLOAT32), place).find("float32") != std::string::npos);
+    auto over_ipv6 = place;
+    over_ipv6.children[63] = fabric::parse_address("fd00::1", 1);
+    CHECK(fabric::xdp_unfit(xdp_wiring(), over_ipv6) == "a neighbour over IPv6");
+    auto late = place;
+    late.interfaces_end = 1'000'001;
+    CHECK(fabric::xdp_unfit(xdp_wiring(), late) == "an interface whose number is above a million");
+}
+
 TEST_CASE("XDP: while the way to the parent is not known, sums are left to the controller") {
     if (!can_run_xdp()) return;
     XdpRig rig(1);
