@@ -217,7 +217,12 @@ def _xdp_packet(found: Mapping[str, Any]) -> Iterable[Row]:
 
 
 def _xdp_goodput(found: Mapping[str, Any]) -> Iterable[Row]:
-    for key, frames in (("cards", "frames as network cards give them"), ("veth", "virtual interfaces alone")):
+    kinds = {
+        "cards": "frames as network cards give them",
+        "veth": "virtual interfaces alone",
+        "jumbo": "virtual interfaces alone, frames of 9000 bytes",
+    }
+    for key, frames in kinds.items():
         shown = {
             name: f"{side['MB a CPU second']:.0f} MB for a second of its processors, {side['MB/s']:.0f} MB/s"
             for name, side in found[key]["medians"].items()
