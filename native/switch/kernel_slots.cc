@@ -81,8 +81,8 @@ SlotTable::Sum KernelSlots::sum(std::uint64_t sequence, Outbox& outbox) const {
 bool KernelSlots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
     if (sequence < base_ || !complete(sequence)) return false;
     std::uint32_t& sent_at = program_.slot(sequence).sent_at;
-    const std::uint32_t age = luwu_ticks(now) - sent_at;
-    if (Time{age} << 10U < min_age) return false;
+    const auto age = static_cast<std::int32_t>(luwu_ticks(now) - sent_at);
+    if (age < 0 || luwu_nanoseconds(age) < min_age) return false;  // below 0: sent since `now`
     sent_at = luwu_ticks(now);
     return true;
 }

@@ -76,12 +76,13 @@ static inline uint64_t luwu_unbiased(int narrow, uint64_t sum, uint32_t added) {
     return sum + ((sum & 0x800000000000ULL) << 1);
 }
 
-// The monotonic clock in steps of 1024 ns, of which 32 bits repeat after 73 minutes: good for what is younger.
+// The monotonic clock in steps of 1024 ns. 32 bits of it tell the age of what is younger than half an hour.
 static inline uint32_t luwu_ticks(uint64_t nanoseconds) { return (uint32_t)(nanoseconds >> 10); }
+static inline uint64_t luwu_nanoseconds(uint32_t ticks) { return (uint64_t)ticks << 10; }
 
 // How a neighbour is reached, as its last heartbeat came. `interface_number` 0: not known.
 struct luwu_path {
-    uint8_t theirs[6];  // Ethernet addresses
+    uint8_t theirs[6];  // Ethernet addresses, in a frame's order
     uint8_t ours[6];
     uint32_t interface_number;
     uint64_t heard;  // number of that heartbeat

@@ -10,6 +10,7 @@
 #include <bpf/libbpf.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "switch/xdp_support.h"
@@ -27,6 +28,8 @@ extern const std::byte luwu_xdp_object_end[];
 }
 
 namespace luwu::fabric {
+
+static_assert(sizeof(luwu_slot) == 64 && offsetof(luwu_state, sent_end) == 64, "processors share cache lines");
 
 std::string xdp_missing() { return ""; }
 

@@ -5,7 +5,9 @@
 #include <functional>
 #include <thread>
 
+#include "fabric/control.h"
 #include "kernels/fixed_point.h"
+#include "switch/kernel_slots.h"
 #include "xdp_rig.h"
 
 namespace luwu::test {
@@ -115,6 +117,22 @@ TEST_CASE("XDP: a packet that is in already changes nothing, and brings the sum 
     Bytes damaged = rig.frame(1, three.packets[1]);
     damaged.back() ^= std::byte{1};
     CHECK(rig.program.run(damaged) == Action::pass);
+}
+
+TEST_CASE("XDP: a sum that the parent misses is sent again by the controller, if it was not sent just now") {
+    if (!can_run_xdp()) return;
+    constexpr fabric::Time kAge = 5 * fabric::kMillisecond;
+    XdpRig rig(1);
+    const auto slots = fabric::make_kernel_slots(rig.program);
+    const fabric::Time before = fabric::monotonic_ns();
+    CHECK_FALSE(slots->take_hole(0, before, 0));  // it is not there
+    rig.send(0, rig.gradient(0, 0, Bytes(1024), LUWU_INT32));
+    const fabric::Time after = fabric::monotonic_ns();
+    CHECK_FALSE(slots->take_hole(0, before - fabric::kMillisecond, 0));  // sent since then
+    CHECK_FALSE(slots->take_hole(0, before + kAge - fabric::kMillisecond, kAge));
+    CHECK(slots->take_hole(0, after + 2 * kAge, kAge));
+    CHECK_FALSE(slots->take_hole(0, after + 2 * kAge, kAge));
+    CHECK_FALSE(slots->take_hole(0, after + 4 * kAge, after + 4 * kAge));  // nothing was heard of yet (Link)
 }
 
 TEST_CASE("XDP: a damaged packet goes to the controller as it is, and leaves the sum alone") {
