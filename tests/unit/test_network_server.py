@@ -297,6 +297,19 @@ def test_a_closed_server_is_named_to_its_workers(serve):
     session.close()
 
 
+def test_a_server_that_is_closed_is_named_where_its_reason_comes_after_the_end_of_a_call(serve, monkeypatch):
+    asked = threading.Event()
+    hear_why, end = control.ControlClient._hear_why, control.ControlClient._end
+    monkeypatch.setattr(control.ControlClient, "_hear_why", lambda client: (asked.set(), hear_why(client)))
+    monkeypatch.setattr(control.ControlClient, "_end", lambda client, error: (asked.wait(10), end(client, error)))
+    server = serve()
+    with join(server) as session:
+        worker = train(session)
+        server.close()
+        with pytest.raises(ServerError, match="the server was stopped"):
+            worker.step()
+
+
 def test_nobody_listens(serve):
     server = serve()
     url = server.url

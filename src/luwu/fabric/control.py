@@ -22,6 +22,9 @@ from luwu.fabric.timeouts import Timeouts
 REFUSALS = 3
 """A port that takes connections, and so often (and for `refused_seconds`) does not speak as it should, is not ours."""
 
+ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+"""How calls end with their server."""
+
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
     """A channel to the server at ``luwu://HOST:PORT``; connects when it is first used. Raises ConfigError."""
@@ -226,6 +229,8 @@ class ControlClient:
         sent = error_from(error.trailing_metadata(), error.details() or "")
         if sent is not None:
             return sent
+        if error.code() in ENDED:
+            self._hear_why()
         if self._error is not None:
             return self._again(self._error)
         if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -234,6 +239,11 @@ class ControlClient:
             f"the server at {self.url} ended while {what} ({_reason(error)}); "
             "start it where it is down, and run again to resume at the last committed step"
         )
+
+    def _hear_why(self) -> None:
+        """A server that goes says why on the watch, which may be heard after the end of a call."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(self._timeouts.close_seconds)
 
     @staticmethod
     def _again(error: LuwuError) -> LuwuError:
