@@ -40,7 +40,7 @@ static __always_inline __u64 weigh(int narrow, __u64 biased, const uint64_t* wei
 
 static __always_inline __u64 handle_word(enum words_action action, int narrow, __u64 word, __u64* sum,
                                          const uint64_t* weights) {
-    const __u64 biased = word ^ (narrow ? LUWU_NARROW_BIAS : LUWU_WIDE_BIAS);
+    const __u64 biased = word ^ luwu_bias(narrow);
     if (action == WORDS_STORE) *sum = biased;
     if (action == WORDS_ADD) *sum += biased;
     if (action == WORDS_SUBTRACT) {

@@ -110,6 +110,7 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
     const std::uint64_t before = under_way();
     if (!parent_.take(packet, now, counts_.drops)) return;
     const Heartbeat& theirs = parent_.theirs();
+    const Time age = parent_.resend_age(now);
     std::uint64_t lost = 0;
     for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
@@ -120,7 +121,7 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
         // A hole may be said to begin anywhere: what has no slot any more is not looked at one by one.
         for (std::uint64_t at = std::max(hole.first, slots(stream).base()); at < end; ++at) {
             if (at - hole.first >= hole.length) break;
-            if (!slots(stream).take_hole(at, now, parent_.resend_age(now))) continue;
+            if (!slots(stream).take_hole(at, now, age)) continue;
             send_sum(stream, at, now, outbox);
             ++counts_.sums_sent_again;
             ++lost;

@@ -64,12 +64,12 @@ struct luwu_slot {
     uint32_t lock;     // 1: a processor works on it
 };
 
-#define LUWU_WIDE_BIAS 0x0000000080000000ULL
-#define LUWU_NARROW_BIAS 0x0000800080008000ULL
+// What makes a word biased (bpf/words.h): the sign bits of all values but the highest.
+static inline uint64_t luwu_bias(int narrow) { return narrow ? 0x0000800080008000ULL : 0x0000000080000000ULL; }
 
 // A sum of `added` biased words (bpf/words.h) as it is on the wire: each value as though it had been added alone.
 static inline uint64_t luwu_unbiased(int narrow, uint64_t sum, uint32_t added) {
-    sum -= added * (narrow ? LUWU_NARROW_BIAS : LUWU_WIDE_BIAS);
+    sum -= added * luwu_bias(narrow);
     if (!narrow) return sum + ((sum & 0x80000000ULL) << 1);
     sum += (sum & 0x8000ULL) << 1;
     sum += (sum & 0x80000000ULL) << 1;

@@ -97,6 +97,8 @@ void begin(XdpRig& rig) {
     for (std::uint64_t sequence = 0; sequence < kPartial; ++sequence) REQUIRE(send(rig, 0, sequence) == Action::drop);
     for (std::uint64_t sequence = kPartial; sequence < kComplete; ++sequence) {
         for (std::uint32_t child = 0; child < kChildren; ++child) send(rig, child, sequence);
+        REQUIRE(rig.program.slot(sequence).arrived == rig.program.job().all_children);
+        REQUIRE(rig.program.state().sent_end == sequence + 1);
     }
     rig.program.state().broadcasts = 1;
 }
