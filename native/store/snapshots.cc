@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -49,7 +50,7 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 bool step_of(const std::string& name, std::uint64_t& step) {
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-    return error == std::errc() && end == name.data() + name.size();
+    return error == std::errc() && end == name.data() + name.size() && name == std::to_string(step);
 }
 
 // A lock on a folder, until it is closed; no file where `how` does not wait and it is taken.
@@ -70,10 +71,16 @@ File take_turn(const std::vector<std::string>& folders, int how) { return lock_f
 // Held by who gives a snapshot's folders their names, or takes them.
 File lock_names(const std::vector<std::string>& folders) { return lock_folder(folders[0], LOCK_EX); }
 
-// Of a folder that has not its name yet, or no longer.
+// The name of a folder before it gets its own name, and after it has lost it.
 std::string passing_name(std::uint64_t step) {
     static std::atomic<std::uint64_t> number{0};
     return std::to_string(step) + "." + std::to_string(getpid()) + "-" + std::to_string(number++) + ".partial";
+}
+
+// A folder with another name belongs to the user.
+bool is_passing_name(const std::string& name) {
+    static const std::regex pattern("[0-9]+\\.[0-9]+-[0-9]+\\.partial");
+    return std::regex_match(name, pattern);
 }
 
 void link_if_there(const std::string& from, const std::string& to) {
@@ -143,7 +150,8 @@ void remove_remains(const std::vector<std::string>& folders) {
     std::uint64_t step = 0;
     for (const std::string& folder : folders) {
         for (const std::string& name : names_in(folder + kFolderName)) {
-            if (!step_of(name, step) || !whole.contains(step)) remove_folder(step_folder(folder, name));
+            const bool half_made = step_of(name, step) && !whole.contains(step);
+            if (half_made || is_passing_name(name)) remove_folder(step_folder(folder, name));
         }
     }
 }

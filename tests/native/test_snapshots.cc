@@ -322,6 +322,32 @@ TEST_CASE("what a crash leaves is removed, and nothing else") {
     CHECK(entries(folders[1]) == 0);
 }
 
+TEST_CASE("folders that somebody else made beside the snapshots stay") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder("a"), scratch.folder("b")};
+    {
+        Rig rig = open_rig(folders, OpenMode::create);
+        rig.initialise();
+        run_steps(rig, 1, 1);
+        CHECK(store::take_snapshot(rig.store(), true) == 1);
+    }
+    const Folders others{"1000-good", "1.partial", "1.99-0.partial.kept", "before 1.99-0.partial", "01"};
+    for (const std::string& folder : folders) {
+        for (const std::string& name : others) fs::create_directories(folder + "/snapshots/" + name);
+        fs::create_directories(folder + "/snapshots/1.99-0.partial");
+    }
+    store::remove_remains(folders);
+    for (const std::string& folder : folders) {
+        for (const std::string& name : others) {
+            CAPTURE(name);
+            CHECK(fs::exists(folder + "/snapshots/" + name));
+        }
+        CHECK_FALSE(fs::exists(folder + "/snapshots/1.99-0.partial"));
+    }
+    CHECK(store::snapshot_steps(folders) == Steps{1});
+    check_snapshot(folders, 1);
+}
+
 TEST_CASE("a disk without room gives the snapshot up and nothing else") {
     const Scratch scratch;
     const Folders folders{scratch.folder()};
