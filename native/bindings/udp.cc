@@ -41,8 +41,8 @@ fabric::NetworkTiming make_timing(double heartbeat, double idle_heartbeat, doubl
 
 fabric::Wiring make_wiring(std::uint64_t job, std::uint64_t key, std::uint32_t epoch, std::uint32_t workers,
                            std::uint32_t payload_bytes, const std::string& form,
-                           const std::array<std::uint32_t, LUWU_STREAMS>& windows,
-                           const fabric::NetworkTiming& timing) {
+                           const std::array<std::uint32_t, LUWU_STREAMS>& windows, const fabric::NetworkTiming& timing,
+                           std::uint32_t incarnation) {
     fabric::Wiring wiring;
     wiring.job = job;
     wiring.key = key;
@@ -52,6 +52,7 @@ fabric::Wiring make_wiring(std::uint64_t job, std::uint64_t key, std::uint32_t e
     wiring.form = parse_form(form);
     wiring.window = windows;
     wiring.timing = timing;
+    wiring.incarnation = incarnation;
     fabric::check(wiring);
     return wiring;
 }
@@ -73,9 +74,10 @@ void bind_wiring(nb::module_& module) {
              "longest_resend_seconds"_a, "queueing_seconds"_a);
     nb::class_<fabric::Wiring>(module, "Wiring",
                                "What all participants of a job agree on. `windows`: packets under way at most, of "
-                               "parameters, requests, exponents and gradients.")
+                               "parameters, requests, exponents and gradients. `incarnation`: of this participant, "
+                               "which grows each time it is told its place.")
         .def(nb::new_(&make_wiring), "job"_a, "key"_a, "epoch"_a, "workers"_a, "payload_bytes"_a, "form"_a, "windows"_a,
-             "timing"_a)
+             "timing"_a, "incarnation"_a = 0)
         .def(
             "with_blocks",
             [](fabric::Wiring wiring, const std::vector<std::uint64_t>& elements) {

@@ -41,12 +41,13 @@ bool same_state(const Heartbeat& left, const Heartbeat& right) {
 }  // namespace
 
 Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
-           std::uint32_t most_under_way, std::uint32_t packet_bytes)
+           std::uint32_t incarnation, std::uint32_t most_under_way, std::uint32_t packet_bytes)
     : seal_(seal),
       timing_(timing),
       other_(other),
       sender_(sender),
-      congestion_(most_under_way, packet_bytes, timing.queueing) {}
+      congestion_(most_under_way, packet_bytes, timing.queueing),
+      number_sent_(std::uint64_t{incarnation} << kNumberBits) {}
 
 bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     Heartbeat heartbeat;
@@ -54,7 +55,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         ++drops[static_cast<std::size_t>(PacketDrop::form)];
         return false;
     }
-    // A number is of its sender's clock, so that one that was started again is not taken for a replay.
+    // A sender that was started again has a higher incarnation, so it is not taken for a replay.
     if (packet.head.sequence <= number_heard_) {
         ++drops[static_cast<std::size_t>(PacketDrop::replayed)];
         return false;
@@ -66,11 +67,11 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     heard_at_ = now;
     ++heartbeats_heard_;
     trip_ = {};
-    const bool new_echo =
-        heartbeat.echo != std::exchange(echo_, heartbeat.echo);  // else it tells of the way back alone
-    if (new_echo && heartbeat.echo != 0 && heartbeat.echo <= now && heartbeat.held <= now - heartbeat.echo) {
-        trip_.round = std::max<Time>(1, now - heartbeat.echo - heartbeat.held);
-        trip_.there = heartbeat.time - heartbeat.held - heartbeat.echo + Time{heartbeat.below} * kMicrosecond;
+    const Time echo = heartbeat.echo < began_ ? 0 : heartbeat.echo;
+    const bool new_echo = echo != std::exchange(echo_, echo);  // else it tells of the way back alone
+    if (new_echo && echo != 0 && echo <= now && heartbeat.held <= now - echo) {
+        trip_.round = std::max<Time>(1, now - echo - heartbeat.held);
+        trip_.there = heartbeat.time - heartbeat.held - echo + Time{heartbeat.below} * kMicrosecond;
         meter_.observe(now, trip_.there);
     }
     return true;
@@ -85,12 +86,12 @@ void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox
     ours.time = now;
     ours.echo = theirs_.time;
     ours.held = heard() ? now - heard_at_ : 0;
-    number_sent_ = std::max(number_sent_ + 1, now);
+    began_ = std::min(began_, now);
     Head head{};
     head.kind = LUWU_HEARTBEAT;
     head.epoch = epoch;
     head.sender = sender_;
-    head.sequence = number_sent_;
+    head.sequence = ++number_sent_;
     const std::size_t bytes = kFixedBytes + ours.holes_used * sizeof(Hole);
     std::byte* body = outbox.room(bytes);
     std::memcpy(body, &ours, bytes);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "fabric/congestion.h"
 #include "fabric/packet.h"
@@ -15,7 +16,8 @@ namespace luwu::fabric {
 class Link {
   public:
     // `sender` is what this end writes into its packets: its number among the other's children, or LUWU_FROM_PARENT.
-    Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
+    // `incarnation` is larger than that of any link before it whose place this one takes (see Wiring).
+    Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender, std::uint32_t incarnation,
          std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
     [[nodiscard]] const Address& other() const { return other_; }
@@ -67,11 +69,12 @@ class Link {
     TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
     QueueMeter meter_;
+    Time began_ = std::numeric_limits<Time>::max();  // the first heartbeat; an echo from before it is not of ours
     Time sent_at_ = 0;
     Time due_ = 0;             // the next heartbeat
     Time pause_ = 0;           // that it follows the last one by
     std::uint32_t quiet_ = 0;  // heartbeats in a row without news
-    std::uint64_t number_sent_ = 0;
+    std::uint64_t number_sent_;
     std::uint64_t heartbeats_sent_ = 0;
     std::uint64_t heartbeats_heard_ = 0;
 };

@@ -12,7 +12,8 @@ namespace luwu::fabric {
 ServerNode::ServerNode(const Wiring& wiring, const Address& child, const Address& group, ServerEvents events)
     : wiring_(check(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
-      link_(seal_, wiring.timing, child, LUWU_FROM_PARENT, wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes),
+      link_(seal_, wiring.timing, child, LUWU_FROM_PARENT, wiring.incarnation, wiring.window[LUWU_STREAM_PARAMETERS],
+            wiring.payload_bytes),
       group_(group),
       events_(std::move(events)),
       epoch_(wiring.epoch),

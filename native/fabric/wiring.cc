@@ -20,6 +20,10 @@ const Wiring& check(const Wiring& wiring) {
     if (wiring.form != LUWU_INT16 && wiring.form != LUWU_INT32 && wiring.form != LUWU_FLOAT32) {
         refuse("gradients of form " + std::to_string(wiring.form) + "; expected int16, int32 or float32");
     }
+    if (wiring.incarnation >= kMostIncarnations) {
+        refuse("incarnation " + std::to_string(wiring.incarnation) + " of a participant; expected less than " +
+               std::to_string(kMostIncarnations));
+    }
     for (const std::uint32_t window : wiring.window) {
         if (window == 0) refuse("a stream's window of no packets; expected at least one");
     }

@@ -33,6 +33,7 @@ struct Wiring {
     std::uint64_t job = 0;
     std::uint64_t key = 0;                             // of the packets' seal
     std::uint32_t epoch = 0;                           // the first; the server says when another begins
+    std::uint32_t incarnation = 0;                     // of this participant: grows each time it is told its place
     std::uint32_t workers = 1;                         // of the whole job: leaves the sum room
     std::uint32_t payload_bytes = 0;                   // a multiple of LUWU_PAYLOAD_STEP
     luwu_form form = LUWU_INT32;                       // of gradients
@@ -57,6 +58,11 @@ struct Wiring {
         return (bytes + payload_bytes - 1) / payload_bytes;
     }
 };
+
+// Heartbeats are numbered from the participant's incarnation on, which has the bits above these. A clock would do it
+// only as long as no host is started again.
+inline constexpr std::uint32_t kNumberBits = 40;
+inline constexpr std::uint32_t kMostIncarnations = 1U << (64 - kNumberBits);
 
 // Throws Error(invalid) naming what cannot work.
 const Wiring& check(const Wiring& wiring);  // returns it

@@ -26,7 +26,8 @@ auto find(Messages& messages, std::uint64_t sequence, const auto& message_of) {
 WorkerNode::WorkerNode(const Wiring& wiring, const Address& parent, std::uint16_t child, WorkerEvents events)
     : wiring_(check(wiring)),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
-      link_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes),
+      link_(seal_, wiring.timing, parent, child, wiring.incarnation, wiring.window[LUWU_STREAM_GRADIENTS],
+            wiring.payload_bytes),
       events_(std::move(events)),
       epoch_(wiring.epoch),
       requests_(wiring.window[LUWU_STREAM_REQUESTS]),

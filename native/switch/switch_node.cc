@@ -44,9 +44,10 @@ SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_
     : wiring_(checked(wiring, children.size())),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       epoch_(wiring.epoch),
-      parent_(seal_, wiring.timing, parent, child, wiring.window[LUWU_STREAM_GRADIENTS], wiring.payload_bytes) {
+      parent_(seal_, wiring.timing, parent, child, wiring.incarnation, wiring.window[LUWU_STREAM_GRADIENTS],
+              wiring.payload_bytes) {
     for (const Address& address : children) {
-        children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT},
+        children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT}, wiring.incarnation,
                                wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes);
     }
     const auto count = static_cast<std::uint32_t>(children.size());

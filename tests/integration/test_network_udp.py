@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +17,7 @@ from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.integration.network import KEY
 from tests.integration.test_network import contents, equal, luwu_command
 from tests.integration.udp import (
+    QUICK,
     SwitchProcess,
     in_threads,
     local_server,
@@ -99,7 +103,8 @@ def test_one_set_of_workers_after_another(tmp_path: Path) -> None:
     assert equal(whole, tmp_path / "parts")
 
 
-def test_a_switch_that_is_killed_and_started_again_changes_no_bit(tmp_path: Path) -> None:
+def start_again(tmp_path: Path, first_clock: tuple[str, ...] = ()) -> bool:
+    """Whether a run has the undisturbed one's bits though its switch is killed and started again in the middle."""
     whole = train_over_udp(tmp_path / "whole", 2, 30, *ONE)
     reached, restarted = threading.Barrier(3, timeout=15), threading.Event()
 
@@ -112,7 +117,10 @@ def test_a_switch_that_is_killed_and_started_again_changes_no_bit(tmp_path: Path
         steps(30 - worker.session.step)(worker)
 
     with udp_server(tmp_path / "store", 2, switches=1) as server:
-        with SwitchProcess(tmp_path, server.url, name="top") as first, ThreadPoolExecutor(1) as pool:
+        with (
+            SwitchProcess(tmp_path, server.url, name="top", before=first_clock) as first,
+            ThreadPoolExecutor(1) as pool,
+        ):
             trained = pool.submit(train, remote(server.url, 2), 2, work)
             reached.wait()
             first.process.kill()
@@ -120,6 +128,49 @@ def test_a_switch_that_is_killed_and_started_again_changes_no_bit(tmp_path: Path
                 assert second.address == first.address
                 restarted.set()
                 trained.result(15)
+    return equal(whole, tmp_path / "store")
+
+
+def test_a_switch_that_is_killed_and_started_again_changes_no_bit(tmp_path: Path) -> None:
+    assert start_again(tmp_path)
+
+
+CLOCK_OF_LATER = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000")
+"""Starts a command whose clock is eleven days ahead of this host's."""
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run([*CLOCK_OF_LATER, "true"], capture_output=True).returncode != 0,
+    reason="needs a time namespace: root, and Linux 5.6 or newer",
+)
+def test_a_switch_whose_host_was_started_anew_is_heard_at_once(tmp_path: Path) -> None:
+    assert start_again(tmp_path, CLOCK_OF_LATER)
+
+
+def test_a_switch_that_hangs_is_noticed_and_goes_on_when_it_wakes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = train_over_udp(tmp_path / "whole", 2, 30, *ONE)
+    impatient = Timeouts(**QUICK.model_dump() | {"keepalive_interval_seconds": 1, "keepalive_timeout_seconds": 1})
+    reached, stopped = threading.Barrier(3, timeout=15), threading.Event()
+
+    def work(worker: NumpyWorker) -> None:
+        steps(3)(worker)
+        reached.wait()
+        while not stopped.is_set() and worker.session.step < 25:
+            steps(1)(worker)
+        steps(30 - worker.session.step)(worker)
+
+    with udp_server(tmp_path / "store", 2, impatient, switches=1) as server:
+        with SwitchProcess(tmp_path, server.url, name="top") as switch, ThreadPoolExecutor(1) as pool:
+            trained = pool.submit(train, remote(server.url, 2), 2, work)
+            reached.wait()
+            switch.process.send_signal(signal.SIGSTOP)
+            stopped.set()
+            wait_until(lambda: "lost switch top" in caplog.text, "the server to notice")
+            assert not trained.done()
+            switch.process.send_signal(signal.SIGCONT)
+            trained.result(30)
     assert equal(whole, tmp_path / "store")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -58,11 +58,13 @@ def udp_tree(store: Path, workers: int, switches: tuple[tuple[str, str], ...] = 
 
 
 class SwitchProcess:
-    """`luwu switch` in a process of its own; ``address`` once it listens."""
+    """`luwu switch` in a process of its own; ``address`` once it listens. ``before``: a command that starts it."""
 
-    def __init__(self, folder: Path, server: str, *flags: str, name: str = "s", key: str = KEY) -> None:
+    def __init__(
+        self, folder: Path, server: str, *flags: str, name: str = "s", key: str = KEY, before: Sequence[str] = ()
+    ) -> None:
         self.log = folder / f"switch-{name}.log"
-        command = [sys.executable, "-m", "luwu.cli", "switch", "--server", server, "--name", name]
+        command = [*before, sys.executable, "-m", "luwu.cli", "switch", "--server", server, "--name", name]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*command, *(flags or ("--listen", "127.0.0.1:0"))],

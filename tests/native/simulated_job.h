@@ -241,6 +241,7 @@ class Job {
         const auto [parent, place] = parents_[number];
         switches.erase(number);
         programs_.erase(number);
+        wiring_.incarnation = ++incarnations_[number];  // as the control plane counts them
         auto slots = slots_in_kernel(number, {address_of(number), address_of(parent), place, children});
         switches[number] =
             std::make_unique<fabric::SwitchNode>(wiring_, address_of(parent), place, children, std::move(slots));
@@ -295,6 +296,7 @@ class Job {
         return fabric::make_kernel_slots(*programs_[number]);
     }
     std::map<std::uint16_t, std::unique_ptr<fabric::XdpProgram>> programs_;
+    std::map<std::uint16_t, std::uint32_t> incarnations_;
 
   public:
     Wiring wiring_;

@@ -43,6 +43,8 @@ class SimulatedNetwork {
     // What is sent to the group's number goes to each of them, over a link of its own.
     void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
+    // The node's clock reads so much now; until this is called it is the network's. No two hosts' clocks need agree.
+    void start_clock(std::uint16_t number, Time reads) { clocks_[number] = now_ - reads; }
     // Sees each datagram before it is damaged: from, to.
     std::function<void(std::uint16_t, std::uint16_t, std::span<const std::byte>)> tap;
 
@@ -116,7 +118,9 @@ class SimulatedNetwork {
         for (auto& [number, node] : nodes_) {
             if (node == nullptr) continue;
             Out out(*this, number);
-            next = std::min(next, std::max(node->advance(now_, out), now_ + 1000));
+            const Time began = clocks_[number];
+            const Time wanted = node->advance(now_ - began, out) + began;
+            next = std::min(next, std::max(wanted, now_ + 1000));
         }
         received_.clear();
         if (!in_flight_.empty()) next = std::min(next, in_flight_.top().at);
@@ -128,7 +132,7 @@ class SimulatedNetwork {
             Node* node = nodes_[datagram.to];
             if (node == nullptr || cut_[datagram.to]) continue;
             Out out(*this, datagram.to);
-            node->receive(address_of(datagram.from), datagram.bytes, now_, out);
+            node->receive(address_of(datagram.from), datagram.bytes, now_ - clocks_[datagram.to], out);
         }
     }
 
@@ -136,6 +140,7 @@ class SimulatedNetwork {
     Damage damage_;
     std::map<std::uint16_t, Node*> nodes_;
     std::map<std::uint16_t, bool> cut_;
+    std::map<std::uint16_t, Time> clocks_;  // the network's time at which a node's clock was 0; may wrap around
     std::map<std::uint16_t, std::vector<std::uint16_t>> groups_;
     std::map<std::pair<std::uint16_t, std::uint16_t>, Time> link_free_;
     std::priority_queue<Datagram> in_flight_;

@@ -48,8 +48,8 @@ class LastSent final : public fabric::Outbox {
 // Two ends, each with a clock of its own.
 struct Ends {
     Seal seal{1, 2, 256};
-    Link child{seal, kTiming, address_of(1), 3, 1000, 256};
-    Link parent{seal, kTiming, address_of(2), LUWU_FROM_PARENT, 1000, 256};
+    Link child{seal, kTiming, address_of(1), 3, 0, 1000, 256};
+    Link parent{seal, kTiming, address_of(2), LUWU_FROM_PARENT, 0, 1000, 256};
     PacketDrops drops{};
     LastSent out;
 
@@ -104,15 +104,38 @@ TEST_CASE("a heartbeat says the whole state, and an older one or one that is not
     CHECK_FALSE(ends.parent.take({head, {}}, 80, ends.drops));
     CHECK(ends.count(PacketDrop::form) == 5);
     CHECK(ends.parent.heartbeats_heard() == 2);
-    // One that was started again counts on by its clock; a new epoch is heard whatever its number.
-    Link again(ends.seal, kTiming, address_of(1), 3, 1000, 256);
-    CHECK(ends.take(ends.parent, ends.send(again, 3000), 90));
-    Link behind(ends.seal, kTiming, address_of(1), 3, 1000, 256);
-    const auto early = ends.send(behind, 10);
-    CHECK_FALSE(ends.take(ends.parent, early, 95));
+    // In a new epoch a number is heard whatever it is.
     ends.parent.reset();
     CHECK_FALSE(ends.parent.heard());
-    CHECK(ends.take(ends.parent, early, 95));
+    CHECK(ends.take(ends.parent, first, 95));
+}
+
+TEST_CASE("whoever takes a place anew is heard at once whatever its clock reads, and whoever had it no more") {
+    Ends ends;
+    for (const Time now : {7'000, 8'000}) REQUIRE(ends.take(ends.parent, ends.send(ends.child, now), now));
+    Link again(ends.seal, kTiming, address_of(1), 3, 1, 1000, 256);
+    CHECK(ends.take(ends.parent, ends.send(again, 10), 9'000));
+    CHECK_FALSE(ends.take(ends.parent, ends.send(ends.child, 9'000), 9'100));
+    CHECK(ends.count(PacketDrop::replayed) == 1);
+    CHECK(ends.take(ends.parent, ends.send(again, 20), 9'200));
+    Link third(ends.seal, kTiming, address_of(1), 3, 2, 1000, 256);
+    CHECK(ends.take(ends.parent, ends.send(third, 5), 9'300));
+}
+
+TEST_CASE("an echo from before a link began, by another clock, measures nothing") {
+    constexpr Time kDays = 5 * 24 * 3'600'000 * kMillisecond;
+    Ends ends;
+    const Time sent = 1'000 * kMillisecond;
+    REQUIRE(ends.take(ends.parent, ends.send(ends.child, sent), 77));
+    Link again(ends.seal, kTiming, address_of(1), 3, 1, 1000, 256);  // on a host that has been up for longer
+    (void)ends.send(again, kDays);
+    REQUIRE(ends.take(again, ends.send(ends.parent, 77 + kMillisecond), kDays + kMillisecond));
+    again.observe(kDays + kMillisecond, 0, 0, 0);
+    REQUIRE(ends.take(ends.parent, ends.send(again, kDays + 10 * kMillisecond), 77 + 20 * kMillisecond));
+    const auto answer = ends.send(ends.parent, 77 + 20 * kMillisecond);
+    REQUIRE(ends.take(again, answer, kDays + 20 * kMillisecond));
+    again.observe(kDays + 20 * kMillisecond, 0, 0, 0);
+    CHECK(again.resend_age(kDays + 20 * kMillisecond) == 15 * kMillisecond);  // one and a half of 10
 }
 
 TEST_CASE("an echo measures the round trip without what the other end held it, once") {
@@ -204,6 +227,8 @@ TEST_CASE("wiring that cannot work is refused by what is wrong with it") {
     CHECK(refusal([](Wiring& wiring) { wiring.workers = 8193; }).find("a job of 8193 workers") == 0);
     CHECK(refusal([](Wiring& wiring) { wiring.workers = 8192; }) == "nothing");
     CHECK(refusal([](Wiring& wiring) { wiring.form = LUWU_BYTES; }).find("gradients of form 0") == 0);
+    CHECK(refusal([](Wiring& wiring) { wiring.incarnation = 1U << 24; }).find("incarnation 16777216") == 0);
+    CHECK(refusal([](Wiring& wiring) { wiring.incarnation = (1U << 24) - 1; }) == "nothing");
     for (std::size_t stream = 0; stream < LUWU_STREAMS; ++stream) {
         CHECK(refusal([&](Wiring& wiring) { wiring.window[stream] = 0; }).find("a stream's window") == 0);
     }

@@ -49,6 +49,32 @@ TEST_CASE("a switch that is started again in the middle loses nothing") {
     CHECK(same_bits(undisturbed, all));
 }
 
+TEST_CASE("a switch whose host's clock starts anew, or is another one, is heard at once and loses nothing") {
+    constexpr Time kDays = 5 * 24 * 3600 * kSecond;
+    const Wiring wiring = small_wiring(4);
+    const Sums undisturbed = sums_of(wiring, 2, {}, 1);
+    for (const Time reads : {kMillisecond, 2 * kDays, 9 * kDays}) {  // at the second start; at the first it is kDays
+        CAPTURE(reads);
+        Job job(wiring, 2, 9);
+        for (const auto& [number, children] : job.switch_children_) job.network.start_clock(number, kDays);
+        Sums all;
+        std::uint64_t rounds = 0;
+        const Time began = job.network.now();
+        for (std::uint64_t step = 1; step <= 3; ++step) {
+            REQUIRE(job.run_step(step, [&] {
+                if (++rounds % 300 != 0) return;
+                const auto number = static_cast<std::uint16_t>(kSwitches + rounds / 300 % 3);
+                job.network.start_clock(number, reads);
+                job.start_switch(number);
+            }));
+            all.insert(all.end(), job.server->sums.begin(), job.server->sums.end());
+        }
+        CHECK(rounds > 900);
+        CHECK(same_bits(undisturbed, all));
+        CHECK(job.network.now() - began < 5 * kSecond);
+    }
+}
+
 TEST_CASE("a link that is cut for ten seconds loses nothing") {
     const Wiring wiring = small_wiring(3);
     const Sums undisturbed = sums_of(wiring, 8, {}, 1);

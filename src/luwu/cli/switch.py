@@ -78,7 +78,8 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
         sys.stdout.flush()
         while not service.wait(0):
             number = signal.sigtimedwait(SIGNALS, timeouts.look_seconds)
-            if number is not None:
+            # After SIGSTOP and SIGCONT, Python may return without a signal and with a random number.
+            if number is not None and number.si_signo in SIGNALS:
                 log.info("stops signal=%s", signal.Signals(number.si_signo).name)
                 break
     log.info("stopped")

@@ -117,7 +117,7 @@ class Closing(_message.Message):
     def __init__(self, message: _Optional[str] = ...) -> None: ...
 
 class Topology(_message.Message):
-    __slots__ = ("job", "workers", "address", "port", "position", "below", "network")
+    __slots__ = ("job", "workers", "address", "port", "position", "below", "network", "incarnation")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class Topology(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     job: int
     workers: int
     address: str
@@ -132,7 +133,8 @@ class Topology(_message.Message):
     position: int
     below: _containers.RepeatedCompositeFieldContainer[Neighbour]
     network: Network
-    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., network: _Optional[_Union[Network, _Mapping]] = ...) -> None: ...
+    incarnation: int
+    def __init__(self, job: _Optional[int] = ..., workers: _Optional[int] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., position: _Optional[int] = ..., below: _Optional[_Iterable[_Union[Neighbour, _Mapping]]] = ..., network: _Optional[_Union[Network, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Network(_message.Message):
     __slots__ = ("key", "epoch", "payload_bytes", "form", "windows", "heartbeat_seconds", "idle_heartbeat_seconds", "resend_seconds", "longest_resend_seconds", "queueing_seconds", "parent_address", "parent_port", "group_address", "group_port")

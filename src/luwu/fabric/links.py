@@ -118,7 +118,7 @@ def open_udp(settings: LinkSettings) -> WorkerLink:
         network = server.topology.network
         parent = look_up(network.parent_address or server.address, network.parent_port).server
         group = (network.group_address, network.group_port) if network.group_address else None
-        wiring = make_wiring(network, server.job, settings.workers)
+        wiring = make_wiring(network, server.job, settings.workers, server.topology.incarnation)
         link.start(number, wiring, (parent, network.parent_port), server.topology.position, group)
     return link
 

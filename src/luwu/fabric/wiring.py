@@ -10,8 +10,8 @@ from luwu.errors import ServerError
 from luwu.fabric import control_pb2 as pb
 
 
-def make_wiring(network: pb.Network, job: int, workers: int) -> _native.Wiring:
-    """The native form; blocks come from the model."""
+def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 0) -> _native.Wiring:
+    """The native form; blocks come from the model. ``incarnation``: of this participant, see control.proto."""
     return _native.Wiring(
         job=job,
         key=network.key,
@@ -27,6 +27,7 @@ def make_wiring(network: pb.Network, job: int, workers: int) -> _native.Wiring:
             network.longest_resend_seconds,
             network.queueing_seconds,
         ),
+        incarnation=incarnation,
     )
 
 

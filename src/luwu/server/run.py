@@ -57,6 +57,8 @@ class Run(Membership[NetworkCore]):
         self._look_seconds = timeouts.look_seconds
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
+        self._telling = threading.Lock()  # who is told later has the higher incarnation
+        self._told: dict[str, int] = {}  # how often, by name
 
     @property
     def over(self) -> bool:
@@ -121,8 +123,14 @@ class Run(Membership[NetworkCore]):
 
     def tell_place(self, participant: Participant) -> None:
         """Tell somebody its place in the tree, where there is one already; a switch that came back asks again."""
-        if self._places is not None and participant.name in self._places:
-            participant.tell(pb.Event(topology=self._places[participant.name]))
+        with self._telling:
+            if self._places is None or participant.name not in self._places:
+                return
+            place = pb.Topology()
+            place.CopyFrom(self._places[participant.name])
+            place.incarnation = self._told.get(participant.name, 0)
+            self._told[participant.name] = place.incarnation + 1
+            participant.tell(pb.Event(topology=place))
 
     def begin(
         self,

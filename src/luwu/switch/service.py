@@ -172,7 +172,7 @@ class SwitchService:
         network = place.network
         parent = look_up(network.parent_address or self._server.host, network.parent_port).server
         children = [(neighbour.address, neighbour.port) for neighbour in place.below]
-        wiring = make_wiring(network, place.job, place.workers)
+        wiring = make_wiring(network, place.job, place.workers, place.incarnation)
         self._log_work()
         try:
             self._native.start(wiring, (parent, network.parent_port), place.position, children)
