@@ -71,7 +71,9 @@ void SnapshotKeeper::committed() {
     if (!due(record.step)) return;
     try {
         store_.reserve_spare(record.version);  // as a rule it is there
-        post([this, pending = std::make_shared<store::PendingSnapshot>(store_)] { finish(*pending); });
+        post([this, pending = std::make_shared<store::PendingSnapshot>(store_, settings_.patience)] {
+            finish(*pending);
+        });
     } catch (const Error& error) {
         note_failure(given_up(record.step), error);
     }

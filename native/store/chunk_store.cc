@@ -264,11 +264,13 @@ bool ChunkStore::prepare_to_write() {
     if (locks_.empty()) throw Error(ErrorKind::order, folders_[0] + " was opened to be read: it cannot be trained");
     if (std::exchange(writing_, true)) return false;
     const std::uint32_t version = 1 - committed_.version;
+    const std::lock_guard turn(spare_turn_);
     for (StripeFiles& stripe : stripes_) replaced_ = stripe.unshare(version) || replaced_;
     return true;
 }
 
 void ChunkStore::reserve_spare(std::uint32_t version) const {
+    const std::lock_guard turn(spare_turn_);
     for (const StripeFiles& stripe : stripes_) stripe.reserve_spare(version);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,8 +98,9 @@ class ChunkStore {
     std::vector<File> locks_;
     std::vector<StripeFiles> stripes_;
     CommitFile commits_;
-    bool writing_ = false;   // since the last commit
-    bool replaced_ = false;  // files, and their names are not durable yet
+    mutable std::mutex spare_turn_;  // one thread at a time, or the room of two would be needed for a moment
+    bool writing_ = false;           // since the last commit
+    bool replaced_ = false;          // files, and their names are not durable yet
     CommitRecord committed_;
     std::optional<CommitRecord> before_;
     std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values

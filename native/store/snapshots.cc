@@ -9,9 +9,11 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <regex>
 #include <set>
+#include <thread>
 #include <utility>
 
 namespace luwu::store {
@@ -53,23 +55,38 @@ bool step_of(const std::string& name, std::uint64_t& step) {
     return error == std::errc() && end == name.data() + name.size() && name == std::to_string(step);
 }
 
-// A lock on a folder, until it is closed; no file where `how` does not wait and it is taken.
-File lock_folder(const std::string& path, int how) {
+// A lock on a folder until it is closed; no file where others hold it for longer than this.
+File lock_folder(const std::string& path, int how, std::chrono::milliseconds patience) {
+    constexpr std::chrono::milliseconds pause{5};  // flock itself waits for ever or not at all
     const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) throw system_error("open", path, errno);
     File held(descriptor, path);
-    if (flock(descriptor, how) != 0) {
-        if (errno == EWOULDBLOCK) return {};
-        throw system_error("lock", path, errno);
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (flock(descriptor, how | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) throw system_error("lock", path, errno);
+        if (std::chrono::steady_clock::now() >= deadline) return {};
+        std::this_thread::sleep_for(pause);
     }
     return held;
 }
 
+File lock_folder_or_throw(const std::string& path, int how, std::chrono::milliseconds patience) {
+    File held = lock_folder(path, how, patience);
+    if (held.descriptor() >= 0) return held;
+    throw Error(ErrorKind::locked, "another process has held a lock on the folder " + path + " for " +
+                                       std::to_string(patience.count()) +
+                                       " ms; find it with `lslocks`, end it and try again");
+}
+
 // Held by all who take or remove a snapshot, and alone by who removes remains.
-File take_turn(const std::vector<std::string>& folders, int how) { return lock_folder(folders[0] + kFolderName, how); }
+File take_turn(const std::vector<std::string>& folders, std::chrono::milliseconds patience) {
+    return lock_folder_or_throw(folders[0] + kFolderName, LOCK_SH, patience);
+}
 
 // Held by who gives a snapshot's folders their names, or takes them.
-File lock_names(const std::vector<std::string>& folders) { return lock_folder(folders[0], LOCK_EX); }
+File lock_names(const std::vector<std::string>& folders, std::chrono::milliseconds patience) {
+    return lock_folder_or_throw(folders[0], LOCK_EX, patience);
+}
 
 // The name of a folder before it gets its own name, and after it has lost it.
 std::string passing_name(std::uint64_t step) {
@@ -132,10 +149,10 @@ void require_snapshot(const std::vector<std::string>& folders, std::uint64_t ste
 
 void remove_snapshot(const std::vector<std::string>& folders, std::uint64_t step) {
     require_snapshot(folders, step);
-    const File turn = take_turn(folders, LOCK_SH);
+    const File turn = take_turn(folders, kPatience);
     const std::string name = passing_name(step);
     {
-        const File names = lock_names(folders);
+        const File names = lock_names(folders, kPatience);
         take_names(folders, step, name);
     }
     remove_folders(folders, name);
@@ -143,7 +160,7 @@ void remove_snapshot(const std::vector<std::string>& folders, std::uint64_t step
 
 void remove_remains(const std::vector<std::string>& folders) {
     if (!file_exists(folders[0] + kFolderName)) return;
-    const File turn = take_turn(folders, LOCK_EX | LOCK_NB);
+    const File turn = lock_folder(folders[0] + kFolderName, LOCK_EX, std::chrono::milliseconds(0));
     if (turn.descriptor() < 0) return;
     const std::vector<std::uint64_t> steps = snapshot_steps(folders);
     const std::set<std::uint64_t> whole(steps.begin(), steps.end());
@@ -156,14 +173,15 @@ void remove_remains(const std::vector<std::string>& folders) {
     }
 }
 
-PendingSnapshot::PendingSnapshot(const ChunkStore& store)
+PendingSnapshot::PendingSnapshot(const ChunkStore& store, std::chrono::milliseconds patience)
     : layout_(store.layout()),
       uuid_(store.uuid()),
       folders_(store.folders()),
       record_(store.committed()),
+      patience_(patience),
       name_(passing_name(record_.step)) {
     for (const std::string& folder : folders_) make_folder(folder + kFolderName);
-    turn_ = take_turn(folders_, LOCK_SH);
+    turn_ = take_turn(folders_, patience_);
     try {
         link_files(store);
     } catch (...) {
@@ -203,7 +221,7 @@ void PendingSnapshot::finish() {
     }
     const std::string before = passing_name(record_.step);
     {
-        const File names = lock_names(folders_);
+        const File names = lock_names(folders_, patience_);
         take_names(folders_, record_.step, before);
         for (std::size_t stripe = folders_.size(); stripe-- > 0;) {  // the first last: then it is there
             rename_file(step_folder(folders_[stripe], name_),

@@ -3,6 +3,7 @@
 // there when its folder in the first stripe has its name; docs/store-format.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "store/chunk_store.h"
 
 namespace luwu::store {
+
+// How long another process is waited for that gives or takes names of a store's snapshots. It renames a few folders and
+// makes that durable; but any process may hold a lock on a folder that it can read, for as long as it likes.
+inline constexpr std::chrono::milliseconds kPatience{10'000};
 
 // Where the stripes of a snapshot lie. They can be opened as a store that is only read.
 [[nodiscard]] std::vector<std::string> snapshot_folders(const std::vector<std::string>& folders, std::uint64_t step);
@@ -26,8 +31,9 @@ void remove_remains(const std::vector<std::string>& folders);
 // begun to be written, the second may take its time.
 class PendingSnapshot {
   public:
-    // Links the files of what the store has committed. Throws Error.
-    explicit PendingSnapshot(const ChunkStore& store);
+    // Links the files of what the store has committed. Throws Error; locked when another process holds one of the
+    // locks for longer than this.
+    explicit PendingSnapshot(const ChunkStore& store, std::chrono::milliseconds patience = kPatience);
     ~PendingSnapshot();  // removes what was not finished
     PendingSnapshot(const PendingSnapshot&) = delete;
     PendingSnapshot& operator=(const PendingSnapshot&) = delete;
@@ -43,6 +49,7 @@ class PendingSnapshot {
     Uuid uuid_;
     std::vector<std::string> folders_;  // of the store
     CommitRecord record_;
+    std::chrono::milliseconds patience_;
     std::string name_;  // of its folders until it is finished
     File turn_;         // while it is held nobody takes this for remains
     bool finished_ = false;

@@ -1,10 +1,15 @@
 #include "store/stripe_files.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <random>
 #include <utility>
 
 #include "store/aligned_buffer.h"
@@ -38,16 +43,39 @@ File make(const std::string& path, const FileHeader& header, bool with_room, boo
     return file;
 }
 
-// Makes the file so that it is whole when it has its name, in the place of what had it.
-void make_whole(const std::string& path, const FileHeader& header, bool with_room) {
-    const std::string partial = path + kPartial;
-    unlink(partial.c_str());
+// A name beside `path` that no other process takes meanwhile. Process ids would not do: containers give theirs twice.
+std::string partial_path(const std::string& path) {
+    std::random_device device;
+    std::array<char, 24> number{};
+    std::snprintf(number.data(), number.size(), ".%08x%08x", device(), device());
+    return path + number.data() + kPartial;
+}
+
+// Makes the file so that it is whole when it has its name, in the place of what had it. False if another process
+// removed it before, as remove_partials() does.
+bool make_whole(const std::string& path, const FileHeader& header, bool with_room) {
+    const std::string partial = partial_path(path);
     try {
         make(partial, header, with_room).sync();
-        rename_file(partial, path);
+        if (rename(partial.c_str(), path.c_str()) == 0) return true;
+        if (errno == ENOENT) return false;
+        throw system_error("rename", partial, errno);
     } catch (...) {
         unlink(partial.c_str());
         throw;
+    }
+}
+
+// Removes what crashes left of files that were being made.
+void remove_partials(const std::string& folder) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error)) {
+        const std::string name = "/" + entry->path().filename().string();
+        const auto begins = [&name](const char* one) { return name.starts_with(one + std::string(".")); };
+        const bool ours = std::any_of(kSpareNames.begin(), kSpareNames.end(), begins) ||
+                          std::any_of(kVersionNames.begin(), kVersionNames.end(), begins);
+        if (ours && name.ends_with(kPartial)) unlink((folder + name).c_str());
     }
 }
 
@@ -164,15 +192,15 @@ void StripeFiles::sync() const {
     frozen_.sync();
 }
 
+// Without a lock on a file, which any process on the machine could hold for as long as it likes. Processes that make
+// one at the same time each make their own, and the last takes the place of the others: they are all alike.
 void StripeFiles::reserve_spare(std::uint32_t version) const {
-    const int descriptor = ::open((folder_ + kFrozenName).c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) throw system_error("open", folder_ + kFrozenName, errno);
-    const File held(descriptor, folder_ + kFrozenName);
-    if (flock(descriptor, LOCK_EX) != 0) throw system_error("lock", held.path(), errno);  // one maker at a time
-    if (file_exists(spare_path(version))) return;
+    const std::string path = spare_path(version);
     try {
-        make_whole(spare_path(version), version_header_, true);
+        while (!file_exists(path) && !make_whole(path, version_header_, true)) {
+        }
     } catch (const Error& error) {
+        if (file_exists(path)) return;  // another process made it, and may have had the last room for it
         if (error.kind() != ErrorKind::no_space) throw;
         throw Error(ErrorKind::no_space, std::string(error.what()) + "; training writes there, as a snapshot has " +
                                              version_path(version) +
@@ -190,6 +218,7 @@ bool StripeFiles::unshare(std::uint32_t version) {
 }
 
 void StripeFiles::make_room() {
+    remove_partials(folder_);
     for (std::uint32_t version = 0; version < kVersions; ++version) {
         if (shared(version)) {
             reserve_spare(version);
@@ -216,7 +245,8 @@ void StripeFiles::take_over(const std::string& folder, std::uint32_t from, std::
 
 std::uint64_t StripeFiles::drop(std::uint32_t version) {
     const std::uint64_t before = shared(version) ? 0 : versions_[version].allocated_bytes();
-    make_whole(version_path(version), version_header_, false);
+    while (!make_whole(version_path(version), version_header_, false)) {
+    }
     versions_[version] = open_checked(version_path(version), version_header_, false);
     for (const char* name : kSpareNames) unlink((folder_ + name).c_str());
     const std::uint64_t after = versions_[version].allocated_bytes();

@@ -1,12 +1,18 @@
 // Snapshots: taken while training goes on, of files that are shared and never written to again; and restored.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 
+#include "network.h"
 #include "store/snapshots.h"
 #include "support.h"
 
@@ -30,6 +36,7 @@ const Dtypes kFloat(kernels::Dtype::float32);
 const Dtypes kLow(kernels::Dtype::bfloat16);
 constexpr std::uint64_t kPlenty = 1U << 26;
 constexpr auto kEngine = store::make_io_engine;
+constexpr std::chrono::seconds kLongest{20};  // that is waited for what never comes where it is broken
 
 Rig open_rig(const Folders& folders, OpenMode mode, pipeline::SnapshotSettings snapshots = {},
              const Dtypes& dtypes = kFloat, const kernels::Optimizer& optimizer = kernels::adamw,
@@ -65,6 +72,13 @@ void restore(const Folders& folders, std::uint64_t step) {
     ChunkStore store(folders, layout_of(folders), kUuid, OpenMode::open);
     store::restore_snapshot(store, step);
     CHECK(store.committed().step == step);
+}
+
+// Files that were being made.
+std::ptrdiff_t partials(const std::string& folder) {
+    const fs::directory_iterator entries(folder);
+    return std::count_if(fs::begin(entries), fs::end(entries),
+                         [](const fs::directory_entry& entry) { return entry.path().extension() == ".partial"; });
 }
 
 }  // namespace
@@ -366,7 +380,7 @@ TEST_CASE("a disk without room gives the snapshot up and nothing else") {
         CHECK(kind == ErrorKind::no_space);
     }
     CHECK(store::snapshot_steps(folders).empty());
-    CHECK_FALSE(fs::exists(folders[0] + "/spare-1.luwu.partial"));
+    CHECK(partials(folders[0]) == 0);
     run_steps(rig, 2, 3);
     CHECK(store::take_snapshot(rig.store(), true) == 3);
     check_snapshot(folders, 3);
@@ -378,15 +392,89 @@ TEST_CASE("a snapshot that cannot be taken when it is due is given up, said, and
     {
         Rig rig = open_rig(folders, OpenMode::create, {2, 0});
         rig.initialise();
-        fs::create_directories(folders[0] + "/spare-0.luwu.partial/in the way");
+        std::ofstream(folders[0] + "/snapshots") << "in the way";
         run_steps(rig, 1, 3);
         CHECK(rig.snapshot_stats().failure.find("the snapshot of step 2 was given up") != std::string::npos);
-        fs::remove_all(folders[0] + "/spare-0.luwu.partial");
+        fs::remove(folders[0] + "/snapshots");
         run_steps(rig, 4, 5);
     }
     CHECK(store::snapshot_steps(folders) == Steps{4});
     check_snapshot(folders, 4);
     CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 1, 5)));
+}
+
+TEST_CASE("a process that holds locks on a store's files stops neither its training nor its snapshots") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder()};
+    std::vector<store::File> held;
+    Rig rig = open_rig(folders, OpenMode::create, {1, 0});
+    rig.initialise();
+    for (const fs::directory_entry& entry : fs::directory_iterator(folders[0])) {
+        if (entry.path().filename() == "lock" || !entry.is_regular_file()) continue;
+        held.emplace_back(open(entry.path().c_str(), O_RDONLY | O_CLOEXEC), entry.path().string());
+        REQUIRE(flock(held.back().descriptor(), LOCK_EX | LOCK_NB) == 0);
+    }
+    REQUIRE(held.size() == 4);  // two versions, the frozen chunks and the commits
+    std::future<void> steps = std::async(std::launch::async, [&] { run_steps(rig, 1, 4); });
+    const bool ended = steps.wait_for(kLongest) == std::future_status::ready;
+    held.clear();  // or what waits for a lock would wait for ever
+    steps.get();
+    REQUIRE(ended);
+    CHECK(rig.snapshot_stats().failure.empty());
+}
+
+TEST_CASE("a process that holds locks on a store's folders costs a snapshot and not the training") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder()};
+    fs::create_directories(folders[0] + "/snapshots");
+    std::string locked;
+    SUBCASE("that remains are removed under") { locked = folders[0] + "/snapshots"; }
+    SUBCASE("that names are given under") { locked = folders[0]; }
+    Rig rig = open_rig(folders, OpenMode::create, {2, 0, std::chrono::milliseconds(1)});
+    rig.initialise();
+    store::File held(open(locked.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC), locked);
+    REQUIRE(flock(held.descriptor(), LOCK_EX | LOCK_NB) == 0);
+    std::future<void> steps = std::async(std::launch::async, [&] { run_steps(rig, 1, 3); });
+    const bool ended = steps.wait_for(kLongest) == std::future_status::ready;
+    if (ended) test::wait_until([&rig] { return !rig.snapshot_stats().failure.empty(); });
+    held = store::File();  // or what waits for a lock would wait for ever
+    steps.get();
+    REQUIRE(ended);
+    CHECK(rig.snapshot_stats().failure.find(locked + " for 1 ms") != std::string::npos);
+    run_steps(rig, 4, 4);
+    test::wait_until([&folders] { return store::snapshot_steps(folders) == Steps{4}; });
+}
+
+TEST_CASE("a file for training to write to can be reserved by several at the same time") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder()};
+    Rig rig = open_rig(folders, OpenMode::create);
+    rig.initialise();
+    run_steps(rig, 1, 1);
+    const ChunkStore other(folders, layout_of(folders), kUuid, OpenMode::read_only);  // as another process has it
+    for (int round = 0; round < 20; ++round) {
+        std::future<void> one = std::async(std::launch::async, [&] { rig.store().reserve_spare(0); });
+        other.reserve_spare(0);
+        one.get();
+        CHECK(partials(folders[0]) == 0);
+        REQUIRE(fs::remove(folders[0] + "/spare-0.luwu"));
+    }
+}
+
+TEST_CASE("a start removes what a crash left of a file that was being reserved") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder()};
+    {
+        Rig rig = open_rig(folders, OpenMode::create);
+        rig.initialise();
+    }
+    const std::string left = folders[0] + "/spare-0.luwu.0123456789abcdef.partial";
+    const std::string foreign = folders[0] + "/spare-notes.partial";
+    for (const std::string& path : {left, foreign}) std::ofstream(path) << "half";
+    ChunkStore store(folders, layout_of(folders), kUuid, OpenMode::open);
+    store.make_room();
+    CHECK_FALSE(fs::exists(left));
+    CHECK(fs::exists(foreign));
 }
 
 TEST_CASE("snapshots are refused by name where there are none, and opened to be read alone") {
