@@ -26,7 +26,7 @@ else:
 FIXED = "fixed"
 """Marks a setting that a resumed run must keep."""
 
-SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
+SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KIB": 2**10,
     "MIB": 2**20,
     "GIB": 2**30,
@@ -35,12 +35,12 @@ SIZE_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12
 
 
 def parse_size(value: object) -> int:
-    """Bytes in a size such as 8GiB, 512 MB or 1073741824; ConfigError for anything else."""
+    """Bytes in a size such as 8GiB or 512 MB, or an integer of them; ConfigError for text without a unit."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     if match is None or match[2].upper() not in SIZE_UNITS:
-        raise ConfigError(f"expected a size such as 8GiB, 512MiB or 2000000000, found {value!r}")
+        raise ConfigError(f"expected a size with its unit, such as 8GiB, 512MiB or 2000000000B, found {value!r}")
     return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
 
 
@@ -54,7 +54,7 @@ def format_size(count: int) -> str:
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count % SIZE_UNITS[unit.upper()] == 0:
             return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
-    return str(count)
+    return f"{count}B"
 
 
 def absolute_unless_host(value: str | Path) -> str:
@@ -259,12 +259,27 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a settings file; ConfigError if it cannot be read or is not TOML."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        text = path.read_bytes().decode()
     except OSError as error:
         raise ConfigError(f"settings file {path}: cannot be read: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"settings file {path}: expected TOML, found a mistake: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"settings file {path}: expected TOML in UTF-8, found {error}; correct the file") from None
+    try:
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"settings file {path}: expected TOML, found a mistake: {error}{_shown(text, str(error))}"
+        ) from None
+
+
+def _shown(text: str, mistake: str) -> str:
+    """The line that a mistake in TOML names, with a mark below its column; empty where it names none."""
+    place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
+    lines = text.splitlines()
+    if place is None or not 0 < int(place[1]) <= len(lines):
+        return ""
+    line = lines[int(place[1]) - 1].replace("\t", " ")
+    return f"\n  {line}\n  {' ' * (int(place[2]) - 1)}^"
 
 
 def to_toml(settings: Settings) -> str:
@@ -274,7 +289,8 @@ def to_toml(settings: Settings) -> str:
         lines.append(f"[{group_name}]")
         for name, value in group:
             lines.append(f"# {describe(group_name, name)}")
-            lines.append(f"# {name} = (not set)" if value is None else f"{name} = {_toml_value(value)}")
+            shown = format_size(value) if _is_size(group_name, name) else value
+            lines.append(f"# {name} = (not set)" if value is None else f"{name} = {_toml_value(shown)}")
         lines.append("")
     return "\n".join(lines)
 
@@ -289,7 +305,12 @@ def default_text(group: str, name: str) -> str:
     value = getattr(getattr(Settings(), group), name)
     if value is None or value in ((), {}):
         return ""
-    return format_size(value) if name == "memory" else str(value).lower()
+    return format_size(value) if _is_size(group, name) else str(value).lower()
+
+
+def _is_size(group: str, name: str) -> bool:
+    """Tell whether a setting counts bytes, which people write with a unit."""
+    return any(getattr(mark, "func", None) is parse_size for mark in _fields(Settings, group)[name].metadata)
 
 
 def check_resume(saved: Settings, wanted: Settings) -> None:

@@ -27,7 +27,6 @@ from luwu.errors import ConfigError
         ("512 MiB", 512 * 2**20),
         ("1.5kib", 1536),
         ("2GB", 2 * 10**9),
-        ("100", 100),
         (100, 100),
         ("7B", 7),
     ],
@@ -36,9 +35,9 @@ def test_sizes_have_units(text, count):
     assert parse_size(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "8 pounds", "-1", "1e9", None, True])
+@pytest.mark.parametrize("text", ["", "8", "2000000000", "GiB", "8 pounds", "-1", "1e9", None, True])
 def test_sizes_without_meaning_are_refused(text):
-    with pytest.raises(ConfigError, match="expected a size such as 8GiB"):
+    with pytest.raises(ConfigError, match="expected a size with its unit, such as 8GiB"):
         parse_size(text)
 
 
@@ -97,7 +96,27 @@ def test_saved_settings_come_back(tmp_path):
     )
     path = tmp_path / "config.toml"
     path.write_text(to_toml(settings), encoding="utf-8")
+    assert 'memory = "3GiB"' in path.read_text(encoding="utf-8")
     assert build_settings(read_toml(path)) == settings
+
+
+def test_a_mistake_in_toml_is_shown(tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text("[run]\nsteps = 3\n\tmemory = fast\n")
+    with pytest.raises(ConfigError) as refusal:
+        read_toml(path)
+    message, line, mark = str(refusal.value).splitlines()
+    assert message.startswith(f"settings file {path}: expected TOML, found a mistake: ")
+    assert line == "   memory = fast"
+    assert line[mark.index("^") :] == "fast"
+
+
+@pytest.mark.parametrize("content", [b"steps = [1,\n", b"\xff = 1\n"])
+def test_a_mistake_without_a_place_is_named(tmp_path, content):
+    path = tmp_path / "settings.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="expected TOML"):
+        read_toml(path)
 
 
 def test_every_setting_is_described_in_the_saved_file():

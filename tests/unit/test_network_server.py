@@ -327,7 +327,7 @@ def test_one_store_has_one_server(serve):
 
 def test_one_port_has_one_server(serve):
     port = serve().port
-    with pytest.raises(ServerError, match=f"cannot listen at 127.0.0.1:{port}"):
+    with pytest.raises(ServerError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use; choose"):
         serve(name="another", listen=f"127.0.0.1:{port}")
 
 

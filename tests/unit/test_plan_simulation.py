@@ -40,14 +40,20 @@ def test_a_step_sends_every_block_down_twice_and_up_once_but_for_the_turn_and_th
         track: sum(
             span.start >= played.last_begin for span in played.record.spans if span.track == f"server 1: {track}"
         )
-        for track in ("2 push", "3 pull")
+        for track in ("2 hand out", "3 collect")
     }
-    assert count == {"2 push": 24 + 23 + 1, "3 pull": 25}
+    assert count == {"2 hand out": 24 + 23 + 1, "3 collect": 25}
 
 
 def test_what_one_line_carries_comes_one_after_the_other():
     played = play(memory="4GB")
-    for track in ("server 1: 1 read", "server 1: 2 push", "server 1: 3 pull", "server 1: 5 update", "slowest worker"):
+    for track in (
+        "server 1: 1 read",
+        "server 1: 2 hand out",
+        "server 1: 3 collect",
+        "server 1: 5 update",
+        "slowest worker",
+    ):
         spans = sorted((span.start, span.end) for span in played.record.spans if span.track == track)
         assert spans, track
         assert all(before[1] <= after[0] + 1e-9 for before, after in itertools.pairwise(spans)), track
@@ -144,10 +150,11 @@ def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "server 1: 6 write" in shown.output
+    assert "8 workers, 1 switch " in shown.output
     assert "slowest worker" in picture.read_text()
     events = json.loads(trace.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert {"server 1: 2 push", "slowest worker"} <= names
+    assert {"server 1: 2 hand out", "slowest worker"} <= names
     assert all(event["dur"] > 0 and event["tid"] >= 1 for event in events if event["ph"] == "X")
     told = json.loads(CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--json"]).output)
     assert told["steps"][-1] == told["step_seconds"]

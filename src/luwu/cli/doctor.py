@@ -18,7 +18,9 @@ def doctor(
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
+    from luwu.cli.terminal import add_rows
     from luwu.observe.machine import examine
 
     findings = examine(store)
@@ -29,6 +31,6 @@ def doctor(
     for column in ("", "what", "found", "what that costs"):
         table.add_column(column)
     for finding in findings:
-        mark = "[green]ok[/]" if finding.good else "[yellow]--[/]"
-        table.add_row(mark, finding.name, finding.found, "" if finding.good else finding.cost)
+        mark = Text("ok", style="green") if finding.good else Text("--", style="yellow")
+        add_rows(table, [(mark, finding.name, finding.found, "" if finding.good else finding.cost)])
     Console().print(table, highlight=False)

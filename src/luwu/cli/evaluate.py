@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.generate import Device, Memory, Snapshot, Source, check_device
+from luwu.cli.terminal import say
+from luwu.observe.words import counted
 
 if TYPE_CHECKING:
     from luwu.data.tokenizer import Tokens
@@ -58,8 +60,8 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
-    typer.echo(f"{readable.name}: step {found.step}, {found.windows:,} sequences of {found.seq} tokens")
-    typer.echo(
+    say(f"{readable.name}: step {found.step}, {counted(found.windows, 'sequence')} of {found.seq} tokens")
+    say(
         f"loss {found.loss:.4f} nats per token, {found.bits_per_byte:.4f} bits per byte, "
         f"perplexity {found.perplexity:.2f}; {found.tokens_per_second:,.0f} tokens/s"
     )

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from luwu.cli.terminal import say
+from luwu.observe.words import counted
+
 
 def export(
     target: Annotated[Path, typer.Argument(help="folder to write to: new, empty, or with part of this export")],
@@ -41,6 +44,7 @@ def export(
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.config import parse_size
     from luwu.errors import ConfigError
+    from luwu.plan.units import bytes_text
     from luwu.store.exporting import export_safetensors
     from luwu.store.snapshots import snapshot_folders
 
@@ -62,9 +66,9 @@ def export(
             progress=progress,
         )
     kept = f", {report.kept} of which were there" if report.kept else ""
-    typer.echo(
-        f"{target}: step {report.step}, {report.parameters:,} parameters, {report.nbytes / 1e9:.3f} GB in "
-        f"{report.shards} files{kept}"
+    say(
+        f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)} in "
+        f"{counted(report.shards, 'file')}{kept}"
     )
 
 
@@ -74,10 +78,11 @@ def write_dcp(
     """Export for torch.distributed.checkpoint, and say what was written."""
     from luwu.cli.progress import progress_bar
     from luwu.errors import ConfigError
+    from luwu.plan.units import bytes_text
     from luwu.store.dcp_output import export_dcp
 
     if dtype not in (None, "float32") or model is not None:
         raise ConfigError("--dcp: expected neither --model nor another --dtype than float32, which it always writes")
     with progress_bar("export") as progress:
         report = export_dcp(folders, target, settings=settings, progress=progress)
-    typer.echo(f"{target}: step {report.step}, {report.parameters:,} parameters, {report.nbytes / 1e9:.3f} GB")
+    say(f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)}")

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from luwu.cli.terminal import say
+
 if TYPE_CHECKING:
+    from luwu.data.decoding import TextStream
     from luwu.launch.reading import Readable
 
 Source = Annotated[
@@ -43,7 +46,6 @@ def generate(
 
     Exit status: 0 written, 1 the store is in use or damaged, 2 settings that cannot work.
     """
-    from luwu.cli.train import printable
     from luwu.data.decoding import TextStream
     from luwu.launch.reading import find_readable
     from luwu.launch.writing import check_request, ends_of, write
@@ -54,32 +56,51 @@ def generate(
     sampling = Sampling(temperature, top_k, seed)
     readable = find_readable(source, snapshot)
     tokens = default_prompt(readable) if text is None else readable.prompt_tokens(text)
-    beginning = printable(readable.tokenizer.decode(tokens) if text is None else text)
+    beginning = readable.tokenizer.decode(tokens) if text is None else text
     with readable.open(memory=memory, device=device) as model:
         ends = ends_of(model)
-        streams = [TextStream(readable.tokenizer, tokens, ends) for _ in range(samples)]
-        texts = [""] * samples
-
-        def show(written: str) -> None:
-            typer.echo(printable(written), nl=False)
-
-        def take(drawn: list[int]) -> None:
-            for index, (stream, token) in enumerate(zip(streams, drawn, strict=True)):
-                written = stream.push(token)
-                if samples > 1:
-                    texts[index] += written
-                elif written:
-                    show(written)
-
+        output = Output(beginning, [TextStream(readable.tokenizer, tokens, ends) for _ in range(samples)])
         check_request(model, tokens, length, sampling, samples)
-        if samples == 1:
-            show(beginning)
-        write(model, readable.vocabulary, tokens, length, sampling, samples, take)
-    if samples == 1:
-        typer.echo(printable(streams[0].finish()))
-        return
-    for index, (stream, written) in enumerate(zip(streams, texts, strict=True), start=1):
-        typer.echo(f"--- {index} of {samples}\n{beginning}{printable(written + stream.finish())}")
+        with output:
+            write(model, readable.vocabulary, tokens, length, sampling, samples, output.take)
+
+
+class Output:
+    """Shows one text as it is written, several when all are done. Nothing appears before the first token is there.
+
+    A store whose values cannot be read therefore gives an error alone. Where reading fails later, the line is ended.
+    """
+
+    def __init__(self, beginning: str, streams: list[TextStream]) -> None:
+        self._beginning = beginning
+        self._streams = streams
+        self._texts = [""] * len(streams)
+        self._begun = False
+
+    def __enter__(self) -> Output:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        last = [stream.finish() for stream in self._streams] if kind is None else [""] * len(self._streams)
+        if len(self._streams) == 1:
+            if self._begun or kind is None:
+                self._show(last[0], end=True)
+        elif kind is None:
+            for index, (text, rest) in enumerate(zip(self._texts, last, strict=True), start=1):
+                say(f"--- {index} of {len(last)}\n{self._beginning}{text}{rest}")
+
+    def take(self, drawn: list[int]) -> None:
+        """The next token of each text."""
+        for index, (stream, token) in enumerate(zip(self._streams, drawn, strict=True)):
+            written = stream.push(token)
+            if len(self._streams) == 1:
+                self._show(written)
+            else:
+                self._texts[index] += written
+
+    def _show(self, written: str, *, end: bool = False) -> None:
+        say(written if self._begun else self._beginning + written, end=end)
+        self._begun = True
 
 
 def check_device(device: str | None) -> None:

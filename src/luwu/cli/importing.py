@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from luwu.cli.terminal import say
+
 
 def import_model(
     checkpoint: Annotated[
@@ -55,6 +57,6 @@ def import_model(
             progress=progress,
         )
     if report.finished_before:
-        typer.echo(f"{store[0]}: was imported from there before; nothing to do")
+        say(f"{store[0]}: was imported from there before; nothing to do")
     else:
-        typer.echo(f"{store[0]}: {report.parameters:,} parameters, step {report.step}")
+        say(f"{store[0]}: {report.parameters:,} parameters, step {report.step}")

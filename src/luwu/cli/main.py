@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -30,7 +31,11 @@ from luwu.errors import (
     LuwuError,
     ManifestMismatchError,
     MemoryBudgetError,
+    StoreCorruptError,
 )
+from luwu.observe.words import printable
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors come as exceptions; read when gRPC is first imported
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -44,6 +49,16 @@ BAD_INPUT = (
 )
 
 
+def remedy(error: LuwuError) -> str:
+    """The words that commands add to an error: the way out of it through other commands."""
+    if isinstance(error, StoreCorruptError):
+        return (
+            "\nWhere `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it; "
+            "`luwu store verify` says how much is damaged"
+        )
+    return ""
+
+
 class Commands(TyperGroup):
     """Commands whose typed errors become a message on standard error and an exit code."""
 
@@ -52,7 +67,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(context)
         except LuwuError as error:
-            sys.stderr.write(f"luwu: {error}\n")
+            sys.stderr.write(f"luwu: {printable(str(error))}{remedy(error)}\n")
             raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED) from None
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli import planning_flags as flags
+from luwu.cli.terminal import add_rows
 
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
@@ -194,8 +195,7 @@ def print_sections(found: dict[str, Rows]) -> None:
         )
         table.add_column(style="dim", no_wrap=True, min_width=24)
         table.add_column(overflow="fold")
-        for name, value in rows:
-            table.add_row(name, value)
+        add_rows(table, rows)
         console.print(table, highlight=False)
         console.print()
 
@@ -208,6 +208,5 @@ def print_peers(rows: list[tuple[str, ...]]) -> None:
     table: Any = Table(box=None, pad_edge=False, title="other systems on it", title_justify="left", title_style="bold")
     for column in ("system", "sequences a worker", "step", "tokens/s", "per dollar", "what binds"):
         table.add_column(column, overflow="fold")
-    for cells in rows:
-        table.add_row(*cells)
+    add_rows(table, rows)
     Console(soft_wrap=True).print(table, highlight=False)

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli import planning_flags as flags
+from luwu.cli.terminal import add_rows
+from luwu.observe.words import counted
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
+    from luwu.plan.simulation.tree import Links
 
 PANEL = "scenario"
 
@@ -87,6 +90,13 @@ def simulate(
         print_played(played)
 
 
+def network_text(links: Links) -> str:
+    """The workers, and the tree of switches above them."""
+    switches = counted(links.switches, "switch", "switches")
+    tree = f"{switches} in {counted(links.levels, 'level')}" if links.levels > 1 else switches
+    return f"{counted(links.workers, 'worker')}, {tree}"
+
+
 def print_played(played: Played) -> None:
     """How long steps took, and who was busy in the last."""
     from rich.console import Console
@@ -96,11 +106,12 @@ def print_played(played: Played) -> None:
 
     table: Any = Table(box=None, pad_edge=False, show_header=False)
     starts = (0.0, *played.ends)
-    for number, (start, end) in enumerate(zip(starts, played.ends, strict=False), start=1):
-        table.add_row(f"step {number}", seconds_text(end - start) + (", records the pass" if number == 1 else ""))
-    table.add_row("throughput", f"{played.tokens_per_second:,.0f} tokens/s in the last step")
-    links = played.links
-    table.add_row("network", f"{links.workers} workers, {links.switches} switches in {links.levels} levels")
-    for track in played.tracks:
-        table.add_row(track, f"busy {played.busy_share(track):.0%} of the last step")
+    rows = [
+        (f"step {number}", seconds_text(end - start) + (", records the pass" if number == 1 else ""))
+        for number, (start, end) in enumerate(zip(starts, played.ends, strict=False), start=1)
+    ]
+    rows.append(("throughput", f"{played.tokens_per_second:,.0f} tokens/s in the last step"))
+    rows.append(("network", network_text(played.links)))
+    rows += [(track, f"busy {played.busy_share(track):.0%} of the last step") for track in played.tracks]
+    add_rows(table, rows)
     Console(soft_wrap=True).print(table, highlight=False)

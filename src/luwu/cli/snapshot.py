@@ -37,6 +37,7 @@ def list_all(
     from dataclasses import asdict
 
     from luwu.cli.progress import store_folders
+    from luwu.plan.units import bytes_text
     from luwu.store.snapshots import snapshots
 
     found = snapshots(store_folders(folders))
@@ -45,7 +46,7 @@ def list_all(
         return
     for each in found:
         taken_at = each.taken_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        typer.echo(f"step {each.step:>8}  {taken_at}  {each.own_bytes / 1e9:.3f} GB of its own")
+        typer.echo(f"step {each.step:>8}  {taken_at}  {bytes_text(each.own_bytes)} of its own")
 
 
 @app.command()

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from luwu.cli.terminal import add_rows, say
+from luwu.observe.words import counted
+
 if TYPE_CHECKING:
     from luwu.store.upkeep import StoreInfo
 
@@ -48,17 +51,18 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     Exit status: 0 everything is right, 1 something is damaged; the first damage is named and all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
+    from luwu.plan.units import bytes_text
     from luwu.store.snapshots import snapshot_folders
     from luwu.store.upkeep import verify as read_all
 
     with progress_bar("verify") as progress:
         report = read_all(snapshot_folders(store_folders(folders), snapshot), progress)
     rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
-    read = f"step {report.step}: {report.nbytes / 1e9:.3f} GB in {report.chunks} chunks, {rate:.0f} MB/s"
+    read = f"step {report.step}: {bytes_text(report.nbytes)} in {counted(report.chunks, 'chunk')}, {rate:.0f} MB/s"
     if report.damaged == 0:
-        typer.echo(f"{read}: every checksum is right")
+        say(f"{read}: every checksum is right")
         return
-    typer.echo(f"{read}: {report.damaged} damaged chunks; the first:\n{report.first_damage}")
+    say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}")
     raise typer.Exit(EXIT_DAMAGED)
 
 
@@ -70,9 +74,10 @@ def compact(folders: Folders) -> None:
     afterwards, to which several servers could have had to go back; compact all of their stores, or none.
     """
     from luwu.cli.progress import store_folders
+    from luwu.plan.units import bytes_text
     from luwu.store.upkeep import compact as give_back
 
-    typer.echo(f"{give_back(store_folders(folders)) / 1e9:.3f} GB given back")
+    say(f"{bytes_text(give_back(store_folders(folders)))} given back")
 
 
 def print_info(found: StoreInfo) -> None:
@@ -80,28 +85,25 @@ def print_info(found: StoreInfo) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from luwu.plan.units import bytes_text
+
     table: Any = Table(box=None, pad_edge=False, show_header=False)
     step = "no values yet" if found.step is None else f"{found.step} committed"
     tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"
     state = "an import that was not finished" if found.unfinished_import else step + tried
     rows = {
         "model": ", ".join(found.model) or "not known: it was not imported",
-        "from": f"{len(found.origin)} files such as {found.origin[0]}" if found.origin else "",
+        "from": f"{counted(len(found.origin), 'file')} such as {found.origin[0]}" if found.origin else "",
         "step": state + (" (open in another process)" if found.in_use else ""),
         "parameters": f"{found.trainable + found.frozen:,}, {found.frozen:,} of them frozen; {found.dtype}",
         "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
         "loss scale": "" if found.loss_scale is None else f"{found.loss_scale:g}",
-        "divided into": f"{found.blocks} blocks, {found.chunks} chunks",
+        "divided into": f"{counted(found.blocks, 'block')}, {counted(found.chunks, 'chunk')}",
         "snapshots": ", ".join(f"step {step}" for step in found.snapshots),
         "uuid": found.uuid,
     }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, value)
+    add_rows(table, ((name, value) for name, value in rows.items() if value))
     for use in found.folders:
-        table.add_row(
-            "folder",
-            f"{use.path}: {use.file_bytes / 1e9:.3f} GB, taking {use.allocated_bytes / 1e9:.3f} GB; "
-            f"{use.free_bytes / 1e9:.3f} GB free on its disk",
-        )
+        lengths = f"{bytes_text(use.file_bytes)}, taking {bytes_text(use.allocated_bytes)}"
+        add_rows(table, [("folder", f"{use.path}: {lengths}; {bytes_text(use.free_bytes)} free on its disk")])
     Console(soft_wrap=True).print(table, highlight=False)

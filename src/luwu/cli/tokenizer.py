@@ -34,6 +34,7 @@ def tokenizer(
     from luwu.data.bpe import train_tokenizer
     from luwu.errors import ConfigError
     from luwu.observe.display import size
+    from luwu.observe.words import printable
 
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")
@@ -57,7 +58,9 @@ def tokenizer(
             )
         finally:
             signal.signal(signal.SIGINT, before)
-    console.print(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}", markup=False)
+    console.print(
+        printable(f"{out}: {trained.vocabulary:,} tokens, trained on {size(trained.train_bytes)}"), markup=False
+    )
     if trained.vocabulary < vocab_size:
         console.print(f"the text has too few different words for {vocab_size:,} tokens")
     if trained.measured_tokens:

@@ -206,8 +206,12 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
     """Print how the run ended."""
     from rich.text import Text
 
+    from luwu.observe.words import printable
+
     def say(*parts: str | tuple[str, str]) -> None:
-        console.print(Text.assemble(*parts), highlight=False, soft_wrap=True)
+        styled = [(part, "") if isinstance(part, str) else part for part in parts]
+        text = Text.assemble(*((printable(words), style) for words, style in styled))
+        console.print(text, highlight=False, soft_wrap=True)
 
     if outcome.stopped:
         if outcome.corpus is None:
@@ -227,11 +231,6 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
         f"{loss / corpus.bytes_per_token / math.log(2):.3f} bits per byte",
     )
     say("sample:")
-    say((printable(outcome.prompt), "dim"), printable(outcome.sample))
+    say((outcome.prompt, "dim"), outcome.sample)
     say("")
     say(f"loss.png, throughput.png and metrics.jsonl are in {folder.path}")
-
-
-def printable(text: str) -> str:
-    """The text without what would steer a terminal: a model writes any byte."""
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)

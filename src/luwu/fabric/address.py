@@ -59,6 +59,20 @@ def parse_urls(urls: str) -> list[HostPort]:
     return servers
 
 
+def why_not_bound(place: HostPort) -> str:
+    """The system's reason for refusing to listen at a place, in its words; gRPC does not hand it on."""
+    try:
+        found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does
+            probe.bind(address)
+            probe.listen()
+    except OSError as error:
+        return str(error.strerror or error)
+    return "the address is not this machine's, or it is in use"
+
+
 def local_address(host: str) -> str:
     """The number of a host to bind to; raises ConfigError."""
     try:

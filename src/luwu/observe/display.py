@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from luwu.observe.meter import Meter
+from luwu.observe.words import printable
 
 PLAIN_SECONDS = 5.0
 """A plain line is written at most this often."""
@@ -60,7 +61,7 @@ class PlainDisplay:
 
     def say(self, text: str) -> None:
         """Write a line."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def stage(self, text: str, detail: str = "") -> None:
         """Write the stage once, however often it is told; details are for those who can redraw."""
@@ -97,11 +98,11 @@ class LiveDisplay:
 
     def say(self, text: str) -> None:
         """Print a line above the panel."""
-        self._live.console.print(text, highlight=False, markup=False)
+        self._live.console.print(printable(text), highlight=False, markup=False)
 
     def stage(self, text: str, detail: str = "") -> None:
         """Name the stage in the panel."""
-        self._stage = f"{text} {detail}"
+        self._stage = printable(f"{text} {detail}")
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """Put new figures into the panel."""

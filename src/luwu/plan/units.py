@@ -9,7 +9,7 @@ from luwu.config import SIZE_UNITS
 from luwu.errors import ConfigError
 
 _PREFIXES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BYTES = {unit: float(scale) for unit, scale in SIZE_UNITS.items() if unit}
+_BYTES = {unit: float(scale) for unit, scale in SIZE_UNITS.items()}
 _RATES = {f"{unit}/S": scale for unit, scale in _BYTES.items()}
 _BIT_RATES = {f"{prefix}{unit}": scale / 8 for prefix, scale in _PREFIXES.items() for unit in ("BPS", "BIT/S")}
 _COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}

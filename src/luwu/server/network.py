@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from luwu.errors import ConfigError, ServerError
 from luwu.fabric import control_pb2_grpc
-from luwu.fabric.address import HostPort, parse_host_port
+from luwu.fabric.address import HostPort, parse_host_port, why_not_bound
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.rpc import SERVICE, channel_options
 from luwu.fabric.striping import Share
@@ -157,12 +157,13 @@ class NetworkServer:
                 certificate, key, authority = self._tls.read()
                 own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
                 port = int(self._grpc.add_secure_port(str(self._listen), own))
-        except RuntimeError as error:
-            raise ServerError(
-                f"cannot listen at {self._listen}: {error}; choose another --listen address, or end who listens there"
-            ) from None
+        except RuntimeError:
+            port = 0
         if port == 0:
-            raise ServerError(f"cannot listen at {self._listen}: the address is not this machine's, or it is in use")
+            raise ServerError(
+                f"cannot listen at {self._listen}: {why_not_bound(self._listen)}; choose another --listen address, or "
+                "end who listens there"
+            )
         return port
 
     def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:

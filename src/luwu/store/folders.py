@@ -67,6 +67,8 @@ def refused(action: str, path: Path, error: OSError) -> LuwuError:
     """The typed error for what the system refused to do with a path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        return StoreFormatError(f"cannot {action} {path}: expected a folder, found a file on the way; check the path")
     if error.errno in (errno.EIO, errno.ESTALE):
         return StoreError(f"cannot {action} {path}: {error.strerror}; look at the disk")
     return _no_permission(action, path, error.strerror)

@@ -13,7 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from luwu import _native
 from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import HostPort, local_address, parse_host_port, parse_url
+from luwu.fabric.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
 from luwu.fabric.control import ControlClient
 from luwu.fabric.credentials import Credentials, switch_request
 from luwu.fabric.rpc import SERVICE, channel_options
@@ -104,10 +104,11 @@ class SwitchService:
             try:
                 self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
                 return switch
-            except RuntimeError as error:
+            except RuntimeError:
                 if left == 0:
                     raise ServerError(
-                        f"cannot listen at {listen}: {error}; choose another --listen address, or end who listens there"
+                        f"cannot listen at {listen}: {why_not_bound(listen)}; choose another --listen address, or end "
+                        "who listens there"
                     ) from None
         raise AssertionError("the last try returns or raises")
 

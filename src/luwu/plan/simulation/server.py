@@ -85,7 +85,7 @@ class ServerSteps:
         self._read_ahead()
 
     def hand_out(self, block: int) -> Events:
-        """Steps 1 and 2: read a block unless it is there, and send it once to all; ends when all of it is sent."""
+        """Steps 1 and 2 of a pull: read a block unless it is there, send it once to all; ends when it is sent."""
         self._schedule.pulled(block)
         if not self._schedule.resident(block):
             arrived = self._arrived.setdefault(block, self._environment.event())
@@ -97,7 +97,7 @@ class ServerSteps:
         self._schedule.hold(block)
         self._read_ahead()
         start, end = self._down.book(self._sizes.down[block])
-        self._note("2 push", block, start, end)
+        self._note("2 hand out", block, start, end)
         yield self._environment.timeout(end - self._environment.now)
 
     def release(self, block: int) -> None:
@@ -107,10 +107,10 @@ class ServerSteps:
         self._read_ahead()
 
     def collect(self, block: int) -> Events:
-        """Step 3: the summed gradient comes in; the update follows by itself."""
+        """Step 3: the sum of the workers' pushes comes in; the update follows by itself."""
         self._unwritten += 1
         start, end = self._up.book(self._sizes.up[block])
-        self._note("3 pull", block, start, end)
+        self._note("3 collect", block, start, end)
         yield self._environment.timeout(end - self._environment.now)
         self._blocks.put(block)
 

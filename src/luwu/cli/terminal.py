@@ -1,0 +1,23 @@
+"""Output of commands on a terminal. Names of files and text of models, data and other machines go through here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+
+from luwu.observe.words import printable
+
+
+def say(text: str, *, end: bool = True) -> None:
+    """Write text to standard output; ``end``: with the end of the line."""
+    typer.echo(printable(text), nl=end)
+
+
+def add_rows(table: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Add rows to a table of rich. Markup in text, such as ``[red]``, is shown as it is; rich's own Text stays."""
+    from rich.text import Text
+
+    for cells in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in cells))
