@@ -13,6 +13,7 @@ from luwu.data.passages import DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import BYTE_VALUES, FileTokenizer
 from luwu.errors import ConfigError, DataError
+from luwu.store.own_files import drop_shared
 
 END_TOKEN = "<|endoftext|>"
 
@@ -87,6 +88,7 @@ def train_tokenizer(
     tokenizer.train_from_iterator(text, trainer)
     path = Path(file)
     partial = path.with_name(path.name + ".partial")
+    drop_shared(partial)
     partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     partial.replace(path)
     reader = FileTokenizer(path)

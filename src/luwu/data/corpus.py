@@ -27,6 +27,7 @@ from luwu.data.tokenizer import (
     token_type,
 )
 from luwu.errors import DataError
+from luwu.store.own_files import drop_shared
 
 DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 
@@ -156,6 +157,7 @@ class Corpus:
         words = asdict(self)
         del words["folder"]
         partial = self.folder / f"{SIDECAR_NAME}.partial"
+        drop_shared(partial)
         partial.write_text(json.dumps(words, indent=1) + "\n")
         partial.replace(self.folder / SIDECAR_NAME)
 

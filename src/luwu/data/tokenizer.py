@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from luwu.errors import DataError
+from luwu.store.own_files import drop_shared
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -112,6 +113,7 @@ class FileTokenizer:
 
     def save(self, file: Path) -> None:
         """Write the tokenizer.json as it was read."""
+        drop_shared(file)
         file.write_bytes(self._content)
 
     def _find_end(self, vocabulary: dict[str, int]) -> str:

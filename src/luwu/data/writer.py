@@ -16,6 +16,7 @@ from luwu.data.documents import Counts
 from luwu.data.passages import Passage, Position
 from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
+from luwu.store.own_files import drop_shared, unshare
 
 NOTED_BYTES = 64 << 20
 """A restart repeats the work on at most so much text, and reads at most one file again."""
@@ -129,6 +130,7 @@ class Writer:
         self.notes.position = position
         self.notes.counts = self._counts.tolist()
         partial = self._folder / f"{NOTES}.partial"
+        drop_shared(partial)
         partial.write_text(json.dumps(asdict(self.notes)))
         partial.replace(self._folder / NOTES)
 
@@ -157,6 +159,7 @@ class Writer:
 
     def _open(self, name: str, part: _Part) -> IO[bytes]:
         path = self._folder / name
+        unshare(path)
         file = path.open("r+b" if path.exists() else "w+b")
         file.truncate(part.tokens * self._token_bytes)
         file.seek(0, os.SEEK_END)

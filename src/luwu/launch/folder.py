@@ -12,6 +12,7 @@ from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.errors import ConfigError
+from luwu.store.own_files import drop_shared
 
 MODEL_CONFIG_NAME = "config.json"
 
@@ -37,6 +38,7 @@ class RunFolder:
     def save_settings(self, settings: Settings) -> None:
         """Write config.toml, whole or not at all."""
         partial = self.config_path.with_suffix(".partial")
+        drop_shared(partial)
         partial.write_text(to_toml(settings), encoding="utf-8")
         partial.replace(self.config_path)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from luwu.config import Settings
 from luwu.errors import LuwuError
+from luwu.store.own_files import drop_shared
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
@@ -54,6 +55,7 @@ class Job(BaseModel):
 
     def write(self, path: Path) -> None:
         """Save the job for the workers."""
+        drop_shared(path)
         path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
     @staticmethod

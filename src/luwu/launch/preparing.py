@@ -20,6 +20,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, Job, write_error
 from luwu.launch.processes import LOG_LINES, Ended, read_tail, typed_error
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, pipe_reporter
+from luwu.store.own_files import drop_shared
 
 LOOK_SECONDS = 0.1
 """How often the launcher looks whether it is to stop."""
@@ -40,6 +41,7 @@ def prepare_corpus(
     pipe = ReportPipe(0, lambda _, report: reports.put(report))
     log_path = folder.path / "preparing.log"
     try:
+        drop_shared(log_path)
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "luwu.launch.preparing", str(folder.job_path)],

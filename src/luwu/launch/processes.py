@@ -17,6 +17,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe
 from luwu.observe.machine import worker_allocator
+from luwu.store.own_files import drop_shared
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
@@ -78,8 +79,10 @@ class WorkerProcesses:
         given = [pipe.write_descriptor] if pipe is not None else []
         if pipe is not None:
             environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
+        log_path = self._folder.log_path(rank)
         try:
-            with self._folder.log_path(rank).open("wb") as log:
+            drop_shared(log_path)
+            with log_path.open("wb") as log:
                 return subprocess.Popen(
                     [sys.executable, "-m", "luwu.launch.worker", str(self._folder.job_path)],
                     env=environment,

@@ -21,6 +21,7 @@ from luwu.launch.model import RunModel, make_model
 from luwu.launch.optimizers import make_optimizer
 from luwu.launch.reports import ReportFunction, reporter
 from luwu.launch.worker import StopRequest
+from luwu.store.own_files import drop_shared
 
 
 def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
@@ -118,6 +119,7 @@ class Trainer:
         self._optimizer.scale(share).backward()
         if session.rank == 0 and stop.asked:
             partial = stop_path.with_suffix(".partial")
+            drop_shared(partial)
             partial.write_text(str(attempt))
             partial.replace(stop_path)
         loss_scale = self._optimizer.loss_scale

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.observe.meter import StepRecord
+from luwu.store.own_files import drop_shared, unshare
 
 
 class MetricsLog:
@@ -16,6 +17,7 @@ class MetricsLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        unshare(path)
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def append(self, record: StepRecord) -> None:
@@ -33,6 +35,7 @@ class MetricsLog:
         """Keep the rows of the first `attempts` attempts, which is where the store stands; drop a half-written row."""
         kept = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
         partial = self.path.with_suffix(".partial")
+        drop_shared(partial)
         partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         self._file.close()
         partial.replace(self.path)

@@ -10,6 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from luwu.store.own_files import drop_shared
+
 SMOOTHED_SHARE = 0.02
 """The bold line averages this share of the run around each step."""
 
@@ -51,6 +53,7 @@ def draw_loss(
             label=f"{len(rolled_back)} rolled back",
         )
     axes.legend(frameon=False)
+    drop_shared(path)
     figure.savefig(path)
 
 
@@ -67,6 +70,7 @@ def draw_throughput(rows: Sequence[dict[str, Any]], path: Path) -> None:
     hidden.set_ylim(0, 102)
     hidden.set_ylabel("communication hidden behind compute, %", color=ACCENT)
     hidden.spines["top"].set_visible(False)
+    drop_shared(path)
     figure.savefig(path)
 
 

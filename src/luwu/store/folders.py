@@ -27,6 +27,7 @@ from luwu.errors import (
 )
 from luwu.fabric.blocks import block_specs
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
+from luwu.store.own_files import drop_shared
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 3
@@ -141,6 +142,7 @@ def write_json(path: Path, document: object) -> None:
     """
     partial = path.with_suffix(".partial")
     try:
+        drop_shared(partial)
         with partial.open("w") as file:
             json.dump(document, file, indent=1)
             file.flush()

@@ -16,6 +16,7 @@ from torch import Tensor
 from luwu.errors import ConfigError
 from luwu.store.folders import make_folder, refused
 from luwu.store.outputs import Output
+from luwu.store.own_files import drop_shared
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 
@@ -53,6 +54,7 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor]) -
     if buffers:
         entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
         try:
+            drop_shared(target / BUFFERS_NAME)
             with (target / BUFFERS_NAME).open("wb", buffering=0) as file:
                 output = Output(file)
                 output.write(header_of(entries))
@@ -78,6 +80,7 @@ def copy_files(files: list[Path], target: Path) -> None:
     """Copy files into a folder; raises StoreSpaceError, StorePermissionError or StoreError."""
     for path in files:
         try:
+            drop_shared(target / path.name)
             shutil.copyfile(path, target / path.name)
         except OSError as error:
             raise refused("write", target / path.name, error) from error

@@ -19,6 +19,7 @@ import numpy as np
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
 from luwu.store.folders import refused, sync_folder, write_json
+from luwu.store.own_files import drop_shared
 
 JOURNAL_NAME = "luwu-export.json"
 READ_BYTES = 8 * 2**20
@@ -90,6 +91,7 @@ class OutputFolder:
         """
         partial = self.path / f"{name}.partial"
         try:
+            drop_shared(partial)
             with partial.open("wb", buffering=0) as file:
                 output = Output(file)
                 yield output
