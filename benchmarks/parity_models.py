@@ -24,10 +24,11 @@ MAX_GRAD_NORM = 1.0
 """Global norm that both sides clip gradients to."""
 
 FAMILIES = (
-    "gpt2", "opt", "llama", "llama_tied", "qwen2", "qwen3", "mixtral", "bert_mlm", "bert_classifier", "vit", "t5", "cnn"
+    "gpt2", "opt", "llama", "llama_tied", "qwen2", "qwen3", "mixtral", "recurrent_gemma", "bert_mlm", "bert_classifier",
+    "vit", "t5", "cnn",
 )  # fmt: skip
 FROZEN = ("gpt2 frozen", "llama frozen", "bert_classifier frozen", "cnn frozen")
-TWO_WORKERS = ("gpt2", "llama", "llama frozen", "bert_classifier", "vit", "t5")
+TWO_WORKERS = ("gpt2", "llama", "llama frozen", "recurrent_gemma", "bert_classifier", "vit", "t5")
 
 
 def losses(side: Side) -> dict[str, list[float]]:

@@ -19,6 +19,7 @@ from transformers import (
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    RecurrentGemmaConfig,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -73,6 +74,10 @@ CAUSAL: dict[str, Callable[[int], PretrainedConfig]] = {
     "qwen3": lambda width: Qwen3Config(**_llama(width), head_dim=width // HEADS),
     "mixtral": lambda width: MixtralConfig(
         **_llama(width), num_local_experts=4, num_experts_per_tok=2, output_router_logits=True, router_aux_loss_coef=0.1
+    ),
+    "recurrent_gemma": lambda width: RecurrentGemmaConfig(
+        **SMALL, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=3, num_attention_heads=HEADS,
+        num_key_value_heads=1, attention_window_size=8,
     ),
 }  # fmt: skip
 

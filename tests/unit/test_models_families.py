@@ -23,7 +23,7 @@ REPEATED = {
     "cnn": ["layer1.0", "layer1.1", "layer2.0", "layer2.1"],
 } | {
     family: [f"model.layers.{layer}" for layer in range(3)]
-    for family in ("llama", "llama_tied", "qwen2", "qwen3", "mixtral")
+    for family in ("llama", "llama_tied", "qwen2", "qwen3", "mixtral", "recurrent_gemma")
 }
 
 
@@ -114,7 +114,7 @@ def test_a_recompute_sees_the_buffers_of_its_forward():
 
 
 def test_generate_gives_what_plain_torch_gives():
-    for family in ("gpt2", "llama", "t5"):
+    for family in ("gpt2", "llama", "t5", "recurrent_gemma"):
         model = real(family).eval()
         twin = copy.deepcopy(model)
         ids = batch(family, 0)["input_ids"][:2, :5]

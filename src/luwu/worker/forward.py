@@ -13,6 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from luwu.errors import StepOrderError
+from luwu.worker.attributes import AttributeHistory
 from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory
 from luwu.worker.caches import is_cache, without_caches
@@ -20,6 +21,8 @@ from luwu.worker.compiled import compiled_call
 from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
+from luwu.worker.recompute import NamedRecompute
+from luwu.worker.row_state import RowState
 from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
@@ -87,6 +90,8 @@ class PartForward(WrappedForward):
 class UnitForward(WrappedForward):
     """A unit's forward: values are there while it runs, and again while its backward runs, for all of its slices."""
 
+    _last: _UnitCall | None = None
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the unit."""
         runtime, unit = self._runtime, self._unit
@@ -100,6 +105,9 @@ class UnitForward(WrappedForward):
             with runtime.reading(unit):
                 return slices.join([self._read(part, structure) for part in slices.of(leaves)])
         call = _UnitCall(runtime, unit, self._original, structure)
+        if self._last is not None:
+            self._last.forget()  # it may have had no backward
+        self._last = call
         mark_unit_end(leaves, call.end)
         output = call.forward(leaves, slices)
         watch_outputs(output, call.start_backward)
@@ -120,15 +128,20 @@ class _UnitCall:
         self._structure = structure
         self._attempt = runtime.start_call(unit)
         self._forward_done = False
+        self._histories: list[AttributeHistory] = []
 
     def forward(self, leaves: list[Any], slices: Slices) -> Any:
         """Run the unit, slice by slice."""
         outputs = []
+        state = RowState(self._unit.name)
         with self._runtime.present(self._unit):
             for part in slices.of(leaves):
                 if slices.several:
                     self._runtime.expect_part(self._unit)
-                outputs.append(self._run_to_keep(part))
+                self._histories.append(AttributeHistory(self._unit.module))
+                outputs.append(self._run_to_keep(part, self._histories[-1], several=slices.several))
+                if slices.several:
+                    state.check(self._histories[-1])
             output = slices.join(outputs)
         self._forward_done = True
         return output
@@ -143,7 +156,13 @@ class _UnitCall:
         self._runtime.enter_backward(self._attempt)
         own = self._runtime.residence.copied_out(self._unit, gradients)
         self._runtime.finish_unit(self._unit)
+        self.forget()
         return tuple(own)
+
+    def forget(self) -> None:
+        """Let go of the state that the forward found: there is no recompute any more."""
+        for history in self._histories:
+            history.forget()
 
     def owner_of(self, tensor: Tensor) -> Block | None:
         """Return which of the unit's blocks the tensor's memory belongs to, if any."""
@@ -154,25 +173,26 @@ class _UnitCall:
         self._runtime.enter_unit(self._unit, self._attempt)
         return self._runtime.residence.flat(block)
 
-    def _run_to_keep(self, leaves: list[Any]) -> Any:
+    def _run_to_keep(self, leaves: list[Any], attributes: AttributeHistory, *, several: bool) -> Any:
         """Run the unit, so that its backward can run later."""
         if not self._runtime.checkpoint:
-            with SavedTensors(self.owner_of, self.flat_of):
+            with attributes.forward() if several else nullcontext(), SavedTensors(self.owner_of, self.flat_of):
                 return self._compute(leaves)
         buffers = BufferHistory(self._unit.module)
 
         def run(*leaves: Any) -> Any:
             if not self._forward_done:
-                return self._compute(leaves)
+                with NamedRecompute(self._unit.name):
+                    return self._compute(leaves)
             # In backward: values then stay until the unit's end, as the checkpoint may end this call early, by an
             # exception of its own.
             self._runtime.enter_unit(self._unit, self._attempt)
-            with buffers.recompute():
+            with buffers.recompute(), attributes.recompute():
                 return self._compute(leaves)
 
         offload = self._runtime.offload
         hooks = nullcontext() if offload is None else offload.hooks()  # for what the checkpoint saves: its inputs
-        with buffers.forward(), hooks:
+        with buffers.forward(), attributes.forward(), hooks:
             return checkpoint(run, *leaves, use_reentrant=False)
 
     def _compute(self, leaves: Sequence[Any]) -> Any:

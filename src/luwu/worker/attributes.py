@@ -1,0 +1,203 @@
+"""State that modules keep in attributes: the recompute of a forward starts where the forward started.
+
+Buffers are in `luwu.worker.buffers`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from luwu.worker.uncopyable import Uncopyable
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes that every module has: parameters, buffers, children, hooks and the mode."""
+
+_WITHOUT_STATE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum, Uncopyable)
+"""Values whose own attributes are not looked at; modules inside the unit are looked at in any case."""
+
+_MOST_ENTRIES = 1000
+"""Larger containers are tables, such as a vocabulary; to look through them in every forward would take time."""
+
+_OBJECTS_DEEP = 2
+"""Plain objects are looked into, and objects in these: a cache of layers, but not all that a logger knows."""
+
+Container = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
+_CONTAINERS = (dict, OrderedDict, defaultdict, list, deque, set)
+
+
+@dataclass
+class _Found:
+    """A container as a forward found it: the attributes of a module or of an object are one, too."""
+
+    container: Container
+    before: Container
+    of_module: bool
+
+    def changed(self, written: Mapping[int, Tensor]) -> bool:
+        """Whether it holds other objects now, or tensors that were written in place."""
+        now = _copy(self.container, of_module=self.of_module)
+        same = len(now) == len(self.before)
+        if isinstance(now, dict) and isinstance(self.before, dict):
+            same = now.keys() == self.before.keys()
+        if not same or not all(map(operator.is_, _values(now), _values(self.before))):
+            return True
+        return bool(written) and any(_with_others(value, written) is not value for value in _values(self.before))
+
+
+@dataclass
+class _Tensor:
+    """A tensor as a forward found it."""
+
+    tensor: Tensor
+    version: int
+    requires_grad: bool
+    values: Tensor
+
+    def twin(self) -> Tensor:
+        """Return what the recompute has in its place: as it was, and no leaf, so that it may be written in place."""
+        return self.values.requires_grad_().clone() if self.requires_grad else self.values
+
+
+@dataclass
+class _State:
+    """What a forward found: every container and every tensor once."""
+
+    containers: list[_Found] = field(default_factory=list)
+    tensors: list[_Tensor] = field(default_factory=list)
+
+
+class AttributeHistory:
+    """The attributes that a forward changes in a module and in the modules inside it.
+
+    An attribute counts as changed when it is set, removed, or a tensor that was written in place. Lists, dicts, sets,
+    deques and plain objects that attributes hold are treated in the same way.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._changed: list[_Found] = []
+
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Around the forward: note what it changes."""
+        state = _state_of(self._module)
+        yield
+        written = {id(each.tensor): each.twin() for each in state.tensors if each.tensor._version != each.version}
+        self._changed = [found for found in state.containers if found.changed(written)]
+        for found in self._changed:
+            _fill(found.before, _with_others_inside(found.before, written), of_module=False)
+
+    @contextmanager
+    def recompute(self) -> Iterator[None]:
+        """Around the recompute: attributes are what they were before the forward, then again what they are now."""
+        now = [_copy(found.container, of_module=found.of_module) for found in self._changed]
+        for found in self._changed:
+            _fill(found.container, found.before, of_module=found.of_module)
+        try:
+            yield
+        finally:
+            for found, values in zip(self._changed, now, strict=True):
+                _fill(found.container, values, of_module=found.of_module)
+
+    def tensors_set(self) -> dict[str, Tensor]:
+        """Return the tensors that the forward put into attributes of modules, by the attributes' names."""
+        names = {id(vars(inner)): name for name, inner in self._module.named_modules()}
+        return {
+            f"{names[id(found.container)]}.{name}".lstrip("."): value
+            for found in self._changed
+            if found.of_module and isinstance(found.container, dict) and isinstance(found.before, dict)
+            for name, value in found.container.items()
+            if name not in _OF_TORCH and isinstance(value, Tensor) and value is not found.before.get(name)
+        }
+
+    def forget(self) -> None:
+        """Let go of what the forward found; there is no recompute any more.
+
+        The state of one step may hold the graph of that step, and with it this history: without an end each step would
+        keep all steps before it.
+        """
+        self._changed = []
+
+
+def _state_of(module: nn.Module) -> _State:
+    state = _State()
+    seen: set[int] = set()
+    waiting: list[tuple[Any, int]] = []
+
+    def note(container: Container, depth: int, *, of_module: bool = False) -> None:
+        before = _copy(container, of_module=of_module)
+        state.containers.append(_Found(container, before, of_module))
+        waiting.extend((value, depth) for value in _values(before))
+
+    for inner in module.modules():
+        note(vars(inner), 0, of_module=True)
+    while waiting:
+        value, depth = waiting.pop()
+        if value is None or isinstance(value, (bool, int, float, str)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            # Writes to parameters are refused, and those to tensors of inference mode fail where gradients are wanted.
+            if not isinstance(value, nn.Parameter) and not value.is_inference():
+                copy = value.detach().clone()
+                state.tensors.append(_Tensor(value, value._version, value.requires_grad, copy))
+        elif isinstance(value, tuple):
+            waiting.extend((each, depth) for each in value)
+        elif type(value) in _CONTAINERS:
+            if len(value) <= _MOST_ENTRIES:
+                note(value, depth)
+        elif depth < _OBJECTS_DEEP and not isinstance(value, _WITHOUT_STATE) and hasattr(value, "__dict__"):
+            note(vars(value), depth + 1)
+    return state
+
+
+def _copy(container: Container, *, of_module: bool) -> Container:
+    if of_module:
+        assert isinstance(container, dict)
+        return {name: value for name, value in container.items() if name not in _OF_TORCH}
+    return container.copy()
+
+
+def _values(container: Container) -> Iterator[Any]:
+    return iter(container.values() if isinstance(container, dict) else container)
+
+
+def _fill(container: Container, values: Container, *, of_module: bool) -> None:
+    """Make the container, itself, hold these values."""
+    if isinstance(container, dict):
+        assert isinstance(values, dict)
+        for key in [key for key in container if key not in values and not (of_module and key in _OF_TORCH)]:
+            del container[key]
+        container.update(values)
+    elif isinstance(container, list):
+        container[:] = values
+    else:
+        container.clear()
+        container.extend(values) if isinstance(container, deque) else container.update(values)
+
+
+def _with_others(value: Any, others: Mapping[int, Tensor]) -> Any:
+    """The value, or where it is one of some tensors, by identity, or a tuple with one, the same with the other."""
+    if isinstance(value, Tensor):
+        return others.get(id(value), value)
+    if not isinstance(value, tuple):
+        return value
+    found = [_with_others(each, others) for each in value]
+    if all(other is each for other, each in zip(found, value, strict=True)):
+        return value
+    return type(value)._make(found) if hasattr(value, "_make") else tuple(found)
+
+
+def _with_others_inside(container: Container, others: Mapping[int, Tensor]) -> Container:
+    if isinstance(container, dict):
+        return {key: _with_others(value, others) for key, value in container.items()}
+    return [_with_others(value, others) for value in container]

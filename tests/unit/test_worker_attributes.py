@@ -1,0 +1,244 @@
+"""Modules that keep state in attributes between calls: trained as with plain torch, although forwards run twice."""
+
+import copy
+import gc
+import weakref
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from tests.unit.fake_session import FakeSession
+from tests.unit.worker_models import assert_same_training, train
+from torch import Tensor, nn
+
+from luwu import AdamW, parallelize
+from luwu.errors import ConfigError
+
+WIDTH = 6
+
+
+class Layer(nn.Module):
+    """A residual layer that adds what it remembers of the calls before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.linear(x))
+        return x + y * self.recall(y)
+
+    def recall(self, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Rebinds(Layer):
+    """Torch would save other tensors in the recompute: in the first call there is no state."""
+
+    state: Tensor | None = None
+
+    def recall(self, y):
+        before, self.state = self.state, y.detach()
+        return y if before is None else y * before
+
+
+class RebindsWithGraph(Layer):
+    """As a recurrent layer that a model resets at the start of each forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = None
+
+    def recall(self, y):
+        before = torch.zeros_like(y) if self.state is None else self.state.detach()
+        self.state = 0.5 * before + y
+        return self.state
+
+
+class WritesInPlace(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.zeros(4, WIDTH)
+        self.views = (self.state, 1.0)
+
+    def recall(self, y):
+        found = self.state.clone() * self.views[1] + self.views[0]
+        with torch.no_grad():
+            self.state.mul_(0.5).add_(y)
+        return found + 1.0
+
+
+class Appends(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = {"seen": [], "last": deque(maxlen=1)}
+
+    def recall(self, y):
+        self.lists["seen"].append(y.detach().mean())
+        self.lists["last"].append(len(self.lists["seen"]))
+        return torch.stack(self.lists["seen"]).sum() + 0.1 * self.lists["last"][0]
+
+
+@dataclass
+class Memory:
+    calls: int = 0
+    values: dict[str, Tensor] = field(default_factory=dict)
+
+
+class KeepsAnObject(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = Memory()
+
+    def recall(self, y):
+        self.memory.calls += 1
+        before = self.memory.values.get("y", torch.ones(()))
+        self.memory.values["y"] = y.detach()
+        return before * self.memory.calls
+
+
+class Removes(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.full((WIDTH,), 2.0)
+
+    def recall(self, y):
+        first = vars(self).pop("first", None)
+        return y if first is None else first
+
+
+class WritesInsideRecurrence(Layer):
+    """The state that is written in place takes part in the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.zeros(4, WIDTH)
+
+    def recall(self, y):
+        self.state = self.state.detach()
+        self.state.add_(y)
+        return self.state.clone()
+
+
+def stack_of(layer: type[Layer], depth: int = 3) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[layer() for _ in range(depth)], nn.Linear(WIDTH, 1))
+
+
+def loss_of(model: nn.Module, step: int) -> Tensor:
+    rows = torch.arange(4.0)[:, None].expand(4, WIDTH)
+    return model(0.3 + 0.1 * step + 0.05 * rows).square().mean()
+
+
+STATEFUL = [Rebinds, RebindsWithGraph, WritesInPlace, Appends, KeepsAnObject, Removes, WritesInsideRecurrence]
+
+
+@pytest.mark.parametrize("layer", STATEFUL)
+def test_state_in_attributes_is_that_of_the_forward(layer):
+    """Losses and parameters of five steps, and then the state itself."""
+    model = stack_of(layer)
+    peer = assert_same_training(model, loss_of, blocks=[layer], steps=5)
+    with torch.no_grad():
+        torch.testing.assert_close(loss_of(model, 7), loss_of(peer, 7), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", [Rebinds, WritesInPlace])
+def test_state_in_attributes_without_recomputing(layer):
+    assert_same_training(stack_of(layer), loss_of, blocks=[layer], checkpoint=False)
+
+
+def test_an_attribute_that_is_an_alias_of_parameters_stays():
+    """An LSTM keeps its parameters in a list, too: it is neither copied nor taken for state."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+            self.hidden: tuple[Tensor, Tensor] | None = None
+
+        def forward(self, x):
+            output, hidden = self.lstm(x, self.hidden)
+            self.hidden = tuple(each.detach() for each in hidden)
+            return output
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Recurrent(), Recurrent(), nn.Linear(WIDTH, 1))
+    assert_same_training(
+        model, lambda each, step: each(torch.full((2, 4, WIDTH), 0.1 + step)).square().mean(), blocks=[Recurrent]
+    )
+
+
+class Remembers(Layer):
+    """Keeps a value with its graph, which nothing reads and no backward goes through."""
+
+    state: Tensor | None = None
+
+    def recall(self, y):
+        self.state = (y * y).exp()
+        return y
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_the_state_of_a_step_does_not_keep_the_steps_before(backward):
+    model = stack_of(Remembers)
+    parallelize(model, FakeSession(), [Remembers])
+    optimizer = AdamW(model)
+    states = []
+    for step in range(4):
+        if backward:
+            train(model, optimizer, [step], loss_of)
+        else:
+            loss_of(model, step)
+        states.append(weakref.ref(model[1].state))
+    gc.collect()
+    # The last call's history has the state before it until its backward is over.
+    assert [state() is None for state in states] == [True, True, backward, False]
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_state_of_rows_is_not_handed_on_to_other_rows(checkpoint):
+    """With micro-batches the rows of a batch are computed in turn; what does not depend on rows may be kept."""
+
+    class Cached(Layer):
+        scale: Tensor | None = None
+
+        def recall(self, y):
+            self.scale = torch.full((WIDTH,), 0.5)
+            return y * self.scale
+
+    options = {"micro_batch_size": 2, "checkpoint": checkpoint}
+    assert_same_training(stack_of(Cached), loss_of, blocks=[Cached], **options)
+    model = stack_of(Rebinds)
+    parallelize(model, FakeSession(), [Rebinds], **options)
+    AdamW(model)
+    with pytest.raises(ConfigError, match=r"unit 0: attribute state: .*leave micro_batch_size out"):
+        loss_of(model, 0)
+
+
+CALLS = {"count": 0}
+
+
+class CountsElsewhere(Layer):
+    """Its state is in a global variable, where nobody can see it."""
+
+    def recall(self, y):
+        CALLS["count"] += 1
+        return y.mean() if CALLS["count"] == 1 else y.mean(0)
+
+
+def test_state_that_cannot_be_seen_is_an_error_that_names_the_unit():
+    CALLS["count"] = 0
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), CountsElsewhere(), nn.Linear(WIDTH, 1))
+    twin = copy.deepcopy(model)
+    session = FakeSession()
+    parallelize(model, session, [CountsElsewhere])
+    AdamW(model)
+    with pytest.raises(ConfigError, match=r"unit 1: .*found other tensors.*attributes.*checkpoint=False"):
+        loss_of(model, 0).backward()
+    CALLS["count"] = 0
+    parallelize(twin, FakeSession(), [CountsElsewhere], checkpoint=False)
+    AdamW(twin)
+    loss_of(twin, 0).backward()
+    assert session.step == 0
