@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +38,7 @@ import luwu
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.health import check_health
+from luwu.fabric.remote import connect
 from luwu.fabric.session import Session
 from luwu.fabric.timeouts import Timeouts
 
@@ -407,3 +411,77 @@ def test_a_worker_may_fail_half_way_and_one_may_look_at_the_model_at_any_time(tm
             found.append(in_threads(3, work))
     assert found[0] == found[1]
     assert equal(tmp_path / "False", tmp_path / "True")
+
+
+def spoil_socket(port: int) -> None:
+    """Have the next use of this process's UDP socket with this port fail, as that of a broken one does."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as found:
+                if found.type == socket.SOCK_DGRAM and found.getsockname()[1] == port:
+                    with open(os.devnull) as nothing:
+                        os.dup2(nothing.fileno(), int(name))
+
+
+def test_a_switch_whose_loop_dies_says_why_to_its_server_and_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = train_over_udp(tmp_path / "whole", 2, 30, *ONE)
+    reached, ended = threading.Barrier(3, timeout=30), threading.Event()
+
+    def work(worker: NumpyWorker) -> None:
+        steps(3)(worker)
+        reached.wait()
+        while not ended.is_set() and worker.session.step < 25:
+            steps(1)(worker)
+        steps(30 - worker.session.step)(worker)
+
+    with udp_server(tmp_path / "store", 2, switches=1) as server, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(ServerError, match="the switch cannot go on: .*start it again"):
+            with udp_switch(server.url, "top") as switch:
+                trained = pool.submit(train, remote(server.url, 2), 2, work)
+                reached.wait()
+                spoil_socket(switch.port)
+                ended.set()
+                assert switch.wait(60)
+        wait_until(lambda: "lost switch top" in caplog.text, "the server to be told")
+        assert "why='failed: " in caplog.text
+        assert not trained.done()
+        port = switch.port
+        switch._native = None  # as the end of its process does, this gives the port back
+        with udp_switch(server.url, "top", listen=f"127.0.0.1:{port}"):
+            trained.result(60)
+    assert equal(whole, tmp_path / "store")
+
+
+@pytest.mark.parametrize("which", ["the server's own switch", "server", "worker"])
+def test_a_loop_that_dies_ends_the_run_for_everybody(tmp_path: Path, which: str) -> None:
+    reached = threading.Barrier(3, timeout=30)
+
+    def work(rank: int) -> str:
+        with (
+            pytest.raises(LuwuError) as raised,
+            connect(server.url, rank=rank, workers=2, key=KEY, timeouts=QUICK) as session,
+        ):
+            worker = NumpyWorker(session, small_manifest())
+            steps(2)(worker)
+            if rank == 0:
+                ports["worker"] = session._servers[0]._udp.port
+            reached.wait()
+            while True:
+                steps(1)(worker)
+        return str(raised.value)
+
+    ports: dict[str, int] = {}
+    with udp_server(tmp_path / "store", 2) as server, ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(in_threads, 2, work)
+        reached.wait()
+        ports["the server's own switch"] = server._runs._plan._own.port
+        ports["server"] = server._runs.run._core.udp_port
+        spoil_socket(ports[which])
+        first, second = ended.result(60)
+        assert "cannot receive" in first
+        assert ("worker 0" if which == "worker" else "cannot receive") in second
+        train(remote(server.url, 2), 2, steps(1))

@@ -140,13 +140,17 @@ class ControlClient:
         """Let a join that has not reached a server end at once."""
         self._given_up.set()
 
-    def close(self, *, leave: bool) -> None:
-        """End the session; without leaving first it counts as a loss."""
+    def close(self, *, leave: bool, failure: str = "") -> None:
+        """End the session; without leaving first it counts as a loss.
+
+        Args:
+            leave: tell the server. failure: why this participant cannot go on; then it counts as a loss nevertheless.
+        """
         with self._lock:
             self._closed = True  # what the watch says from now on is no news
         if leave and self._error is None and self._metadata:
             with suppress(LuwuError):  # the server may be gone already
-                self.call("Leave", pb.LeaveRequest(), self._timeouts.leave_seconds)
+                self.call("Leave", pb.LeaveRequest(failure=failure), self._timeouts.leave_seconds)
         self._channel.close()
         if self._thread.is_alive():
             self._thread.join(self._timeouts.leave_seconds)
@@ -215,6 +219,8 @@ class ControlClient:
                     self._on_event(event)
         except grpc.RpcError as broken:
             error = self._translated(broken, "watching")
+        except Exception as broken:  # of whoever takes the events: without this thread the session's end goes unseen
+            error = ServerError(f"what the server at {self.url} sent could not be used: {broken}")
         self._end(error)
         self._watching.set()
 

@@ -325,5 +325,7 @@ class ReportRequest(_message.Message):
     def __init__(self, report: _Optional[str] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("failure",)
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    failure: str
+    def __init__(self, failure: _Optional[str] = ...) -> None: ...

@@ -197,7 +197,7 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """The participant goes on purpose; without it, its end is a loss that fails the run.
+        """The participant goes on purpose, or says why it cannot go on; without it, its end is a loss that fails the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

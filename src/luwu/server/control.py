@@ -18,7 +18,7 @@ from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, 
 from luwu.fabric.striping import Share, Standing
 from luwu.server.cores import StepEnding
 from luwu.server.gate import Gate
-from luwu.server.participants import Participant
+from luwu.server.participants import Participant, printable
 from luwu.server.run import Worker
 from luwu.server.runs import Runs
 from luwu.server.topology import Place, SwitchMember
@@ -233,8 +233,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """A participant goes on purpose."""
-        self._runs.leave(self._participant(context))
+        """A participant goes on purpose, or says why it cannot go on."""
+        self._runs.leave(self._participant(context), printable(request.failure))
         return pb.Empty()
 
     def _participant(self, context: Any) -> Participant:

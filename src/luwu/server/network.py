@@ -78,13 +78,15 @@ class NetworkServer:
         for folder in folders:
             make_folder(folder)
         self._lock = lock_folder(folders[0], "store")
+        plan = plan or self._plan(settings, timeouts)
         self._runs = Runs(
             settings.workers,
             settings.switches,
             self._core_opener(settings, folders, start_core or TRANSPORTS[settings.transport]),
             settings.advertise,
-            plan or self._plan(settings, timeouts),
+            plan,
             timeouts,
+            plan.failure if isinstance(plan, UdpPlan) else lambda: None,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._health = health.HealthServicer(

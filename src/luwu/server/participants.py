@@ -13,13 +13,23 @@ from luwu.errors import AuthenticationError, LuwuError
 from luwu.fabric import control_pb2 as pb
 
 TOKEN_BYTES = 32
+LONGEST_TEXT_CHARACTERS = 200
 MOST_ENDED = 4096
 """Sessions whose end is remembered, so that their workers can be told why."""
 
 
+def printable(text: str) -> str:
+    """What a participant says of itself, as one line of the log: bounded, and without control characters."""
+    shown = text[:LONGEST_TEXT_CHARACTERS].encode("unicode_escape").decode("ascii")
+    return shown if len(text) <= LONGEST_TEXT_CHARACTERS else f"{shown}..."
+
+
 @dataclass(eq=False)
 class Participant:
-    """A worker or a switch that has joined. ``events`` goes out on its watch; None ends that."""
+    """A worker or a switch that has joined. ``events`` goes out on its watch; None ends that.
+
+    ``left``: it went on purpose. ``failure``: it said that it cannot go on, and why.
+    """
 
     name: str
     peer: str
@@ -29,11 +39,19 @@ class Participant:
     ended: bool = False
     ended_at: float = 0.0
     left: bool = False
+    failure: str = ""
     events: queue.SimpleQueue[pb.Event | None] = field(default_factory=queue.SimpleQueue, repr=False)
 
     def tell(self, event: pb.Event) -> None:
         """Send an event on the watch."""
         self.events.put(event)
+
+    @property
+    def end(self) -> str:
+        """How its session ended."""
+        if self.left:
+            return "left"
+        return f"failed: {self.failure}" if self.failure else "ended without leaving"
 
     def end_watch(self) -> None:
         """Let the watch end after what was sent."""

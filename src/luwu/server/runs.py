@@ -6,6 +6,8 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
@@ -41,6 +43,7 @@ class Runs:
         advertise: host of the data plane; empty: where the server was reached.
         plan: the tree of a run.
         timeouts: of the network.
+        plan_failure: why what the plan has started beside the core cannot go on; None: it does.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class Runs:
         advertise: str,
         plan: PlanTopology,
         timeouts: Timeouts,
+        plan_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._plan_failure = plan_failure
         self._make_run = lambda: Run(workers, open_core, timeouts)
         self._expected_switches = switches
         self._advertise = advertise
@@ -138,9 +143,9 @@ class Runs:
         recorded = stats["loss_scale"]
         return Attached(fresh, counts, None if recorded is None else (recorded, stats["good_steps"]), token)
 
-    def leave(self, participant: Participant) -> None:
-        """A participant goes on purpose."""
-        participant.left = True
+    def leave(self, participant: Participant, failure: str = "") -> None:
+        """A participant goes on purpose, or because of a failure of its own."""
+        participant.left, participant.failure = not failure, failure
         self._end(participant)
         self._gone.put(None)  # its run may have ended with it: look now
 
@@ -208,20 +213,22 @@ class Runs:
             log.info("left %s job=%x step=%d", worker.name, run.job, run.step)
             return
         log.log(
-            logging.INFO if run.over else logging.ERROR, "lost %s job=%x peer=%s", worker.name, run.job, worker.peer
-        )
-        run.lose(worker.rank)
+            logging.INFO if run.over else logging.ERROR,
+            "lost %s job=%x peer=%s why=%r", worker.name, run.job, worker.peer, worker.end,
+        )  # fmt: skip
+        run.lose(worker.rank, worker.end)
         self.participants.remove(worker, run.error() or WorkerLostError(f"{worker.name} counts as lost; join again"))
 
     def _end_switch(self, switch: SwitchMember) -> None:
-        error = WorkerLostError(f"{switch.name} {'left' if switch.left else 'ended without leaving'}; join again")
+        error = WorkerLostError(f"{switch.name} {switch.end}; join again")
         switch.ended_at = time.monotonic()
         with self._changed:
             self._switches.pop(switch.name, None)
             if self._run.opened:
                 self._lost_switches[switch.name] = switch
         self.participants.remove(switch, error)
-        log.log(logging.INFO if switch.left else logging.ERROR, "lost %s job=%x", switch.name, self._run.job)
+        level = logging.INFO if switch.left else logging.ERROR
+        log.log(level, "lost %s job=%x why=%r", switch.name, self._run.job, switch.end)
 
     def _miss_switches(self, run: Run, now: float) -> None:
         """A run can go on without a switch that is started again in time, or that has no place in its tree."""
@@ -242,12 +249,10 @@ class Runs:
     def _tend(self) -> None:
         while not self._closing:
             try:
-                participant = self._gone.get(timeout=self._timeouts.look_seconds)
-                if participant is not None:
-                    self._end(participant)
-            except queue.Empty:
-                pass
-            try:
+                with suppress(queue.Empty):
+                    participant = self._gone.get(timeout=self._timeouts.look_seconds)
+                    if participant is not None:
+                        self._end(participant)
                 self._look()
             except Exception:  # whatever it is, the server must go on looking
                 log.exception("looking after the run failed")
@@ -257,6 +262,8 @@ class Runs:
         error = run.error()
         if error is not None and run.failed_at is None:
             run.fail(error)
+        if run.begun and not run.over and (why := self._plan_failure()) is not None:
+            run.fail(ServerError(f"the server's own switch ended: {why}; run again"))
         self._miss_switches(run, now)
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:

@@ -153,6 +153,10 @@ class UdpPlan:
         ready.core.start(make_wiring(network, ready.job, ready.workers), top, group)
         return topologies
 
+    def failure(self) -> str | None:
+        """Why the server's own switch has ended, if it has."""
+        return self._own.failure() if self._own is not None else None
+
     def _network(self, ready: TopologyReady[UdpCore]) -> pb.Network:
         payload = min(
             [place.payload_bytes for place in ready.places] + [switch.payload_bytes for switch in ready.switches]

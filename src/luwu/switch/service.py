@@ -30,6 +30,10 @@ WORK = ("packets_in", "packets_out", "sums_sent", "sums_sent_again", "duplicates
 log = logging.getLogger(__name__)
 
 
+class SwitchFailure(Exception):
+    """When the switch itself, not its server, is the reason that it cannot go on."""
+
+
 class SwitchService:
     """Serves until it is closed. Threads of its own do everything.
 
@@ -56,6 +60,7 @@ class SwitchService:
         self._ended = threading.Event()  # the session with the server
         self._control: ControlClient | None = None
         self._refusal: LuwuError | None = None
+        self._failure: str | None = None
         self._thread = threading.Thread(target=self._live, name="luwu-switch-life", daemon=True)
         self._thread.start()
 
@@ -79,12 +84,12 @@ class SwitchService:
         return dict(self._native.xdp())
 
     def wait(self, seconds: float) -> bool:
-        """Whether the server has refused it for good within this time; `close` then raises why."""
+        """Whether the server has refused it for good, or it has failed, within this time; `close` then raises why."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Leave the server and stop. Raises what the server refused it with, if it did."""
+        """Leave the server and stop. Raises what the server refused it with, or what it failed with, if so."""
         self._closing.set()
         self._ended.set()
         if (control := self._control) is not None:
@@ -126,8 +131,16 @@ class SwitchService:
                 log.error("refused %s: %s", type(error).__name__, error)
                 self._refusal = error
                 return
+            except SwitchFailure as error:
+                log.error("failed error=%s", error)
+                self._refusal = ServerError(str(error))
+                return
             except LuwuError as error:
                 log.warning("lost server=%s why=%s", self._settings.server, error)
+            except Exception as error:  # a thread that ends in silence would leave the process serving nothing
+                log.exception("failed")
+                self._refusal = ServerError(f"the switch failed: {error}; start it again")
+                return
             self._closing.wait(self._timeouts.retry_seconds)
 
     def _serve_once(self) -> None:
@@ -158,11 +171,15 @@ class SwitchService:
             control.join(switch_request(request), join)
             log.info("joined server=%s as=%s at=%s port=%d", control.url, self._settings.name, own, self.port)
             self._set_health(True)
-            self._ended.wait()
+            while not self._ended.wait(self._timeouts.look_seconds):
+                self._failure = self._failure or self._native.failure()
+                if self._failure:
+                    raise SwitchFailure(f"the switch cannot go on: {self._failure}; start it again")
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
-            control.close(leave=self._closing.is_set())
+            self._set_health(False)
+            control.close(leave=self._closing.is_set() or bool(self._failure), failure=self._failure or "")
             self._log_work()
             self._native.stop()
 
@@ -178,7 +195,7 @@ class SwitchService:
         try:
             self._native.start(wiring, (parent, network.parent_port), place.position, children)
         except LuwuError as error:
-            log.error("cannot serve job=%x: %s", place.job, error)
+            self._failure = f"cannot serve job {place.job:x}: {error}"  # seen by the thread that holds the session
             return
         if why_not := self.xdp().get("why_not"):
             log.warning("serves in user space job=%x why=%s", place.job, why_not)
