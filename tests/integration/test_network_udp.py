@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
-from tests.integration.network import KEY
+from tests.integration.network import KEY, make_authority, make_certificate
 from tests.integration.test_network import contents, equal, luwu_command
 from tests.integration.udp import (
     QUICK,
@@ -41,6 +41,8 @@ from luwu.fabric.health import check_health
 from luwu.fabric.remote import connect
 from luwu.fabric.session import Session
 from luwu.fabric.timeouts import Timeouts
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
 
 ONE = (("top", ""),)
 THREE = (("top", ""), ("left", "top"), ("right", "top"))
@@ -88,6 +90,24 @@ def test_a_gradient_is_off_by_the_documented_error_at_most(tmp_path: Path, form:
         rounding = 2.0**-22 * largest  # of fp32, in the sum and in the update
         bound = 0.1 * (2.0 ** -(bits - 1 - 2) * largest + rounding)
         assert np.all(np.abs(first_moment - 0.1 * mean) <= bound)
+
+
+def test_certificates_and_udp_go_together_only_where_both_sides_agree_to_plain_data(tmp_path: Path) -> None:
+    authority = make_authority(tmp_path, "ours")
+    served, ours = (make_certificate(tmp_path, name, authority) for name in ("server", "worker"))
+    settings = ServerSettings(stores=(tmp_path / "store",), workers=1, transport="udp", listen="127.0.0.1:0")
+    with pytest.raises(
+        ConfigError, match="travel unencrypted: use --transport tcp, or agree to that with --plain-data"
+    ):
+        NetworkServer(settings, Credentials(tls=served), QUICK)
+    agreed = settings.model_copy(update={"plain_data": True})
+    with NetworkServer(agreed, Credentials(tls=served), QUICK) as server:
+        with pytest.raises(
+            ConfigError, match=r"travel unencrypted; .* with plain_data=True, --plain-data or LUWU_PLAIN"
+        ):
+            luwu.connect(server.url, rank=0, workers=1, tls=ours, timeouts=QUICK)
+        with luwu.connect(server.url, rank=0, workers=1, tls=ours, timeouts=QUICK, plain_data=True) as session:
+            steps(1)(NumpyWorker(session, small_manifest()))
 
 
 def test_every_tree_gives_the_same_bits(tmp_path: Path) -> None:
@@ -415,14 +435,14 @@ def test_a_worker_may_fail_half_way_and_one_may_look_at_the_model_at_any_time(tm
 
 def spoil_socket(port: int) -> None:
     """Have the next use of this process's UDP socket with this port fail, as that of a broken one does."""
-    for name in os.listdir("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if not str(path.readlink()).startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as found:
+            with socket.socket(fileno=os.dup(int(path.name))) as found:
                 if found.type == socket.SOCK_DGRAM and found.getsockname()[1] == port:
                     with open(os.devnull) as nothing:
-                        os.dup2(nothing.fileno(), int(name))
+                        os.dup2(nothing.fileno(), int(path.name))
 
 
 def test_a_switch_whose_loop_dies_says_why_to_its_server_and_ends(
@@ -439,7 +459,7 @@ def test_a_switch_whose_loop_dies_says_why_to_its_server_and_ends(
         steps(30 - worker.session.step)(worker)
 
     with udp_server(tmp_path / "store", 2, switches=1) as server, ThreadPoolExecutor(1) as pool:
-        with pytest.raises(ServerError, match="the switch cannot go on: .*start it again"):
+        with pytest.raises(ServerError, match=r"the switch cannot go on: .*start it again"):
             with udp_switch(server.url, "top") as switch:
                 trained = pool.submit(train, remote(server.url, 2), 2, work)
                 reached.wait()

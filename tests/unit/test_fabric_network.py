@@ -68,6 +68,14 @@ def test_keys_that_cannot_be_used(tmp_path):
     assert KEY not in repr(find_credentials(KEY))
 
 
+def test_plain_data_is_agreed_to_by_an_argument_or_the_environment(monkeypatch):
+    assert not find_credentials().plain_data
+    assert find_credentials(plain_data=True).plain_data
+    monkeypatch.setenv("LUWU_PLAIN_DATA", "1")
+    assert find_credentials().plain_data
+    assert not find_credentials(plain_data=False).plain_data
+
+
 def test_tls_takes_three_files(tmp_path, monkeypatch):
     assert tls_files(None, None, None) is None
     with pytest.raises(ConfigError, match="found a alone"):

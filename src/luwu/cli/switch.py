@@ -37,8 +37,8 @@ def switch(
     Prints HOST:PORT that it listens at; the log goes to standard error. When the server ends it waits for the next one
     at the same address. Start one that died again with the same name and --listen, and the run goes on.
 
-    Exit status: 0 stopped by a signal, 1 it could not listen or go on, or the kernel refused --xdp, 2 settings or a key that
-    cannot work, or a place in the tree that is taken.
+    Exit status: 0 stopped by a signal, 1 it could not listen or go on, or the kernel refused --xdp, 2 settings or a
+    key that cannot work, or a place in the tree that is taken.
 
     With --xdp it needs root. The kernel takes the program off the interfaces when this process ends, however it ends.
     """

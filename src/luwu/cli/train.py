@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from luwu.launch.job import RemoteServer
     from luwu.launch.local import Outcome
 
+PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certificates; LUWU_PLAIN_DATA=1 does the same"
 EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
@@ -67,6 +68,7 @@ def train(
     tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
+    plain_data: Annotated[bool, typer.Option("--plain-data", help=PLAIN_DATA)] = False,
 ) -> None:
     """Train a language model on text, with the server and the workers on this machine.
 
@@ -76,7 +78,7 @@ def train(
     With `--server` all workers of that server start here; memory, stores and snapshots are the server's own. For
     workers on several machines start a script that calls `luwu.connect` under torchrun.
     """
-    remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca))
+    remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca), plain_data)
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
         "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
@@ -125,7 +127,7 @@ def parse_block_dtypes(given: list[str]) -> dict[str, str]:
 
 
 def find_server(
-    url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None]
+    url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None], plain_data: bool = False
 ) -> RemoteServer | None:
     """The server that was named, once its URL and files have been looked at; raises ConfigError."""
     if url is None:
@@ -141,6 +143,7 @@ def find_server(
         url=SCHEME + ",".join(map(str, parse_urls(url))),
         key_file=absolute(key_file) if key_file else None,
         tls=(absolute(files.certificate), absolute(files.key), absolute(files.authority)) if files else None,
+        plain_data=plain_data or None,
     )
 
 

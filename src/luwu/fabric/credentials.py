@@ -27,6 +27,7 @@ _PARTICIPANT_LABEL = b"luwu participant\0"
 
 ENVIRONMENT_KEY = "LUWU_JOB_KEY"
 ENVIRONMENT_KEY_FILE = "LUWU_JOB_KEY_FILE"
+ENVIRONMENT_PLAIN_DATA = "LUWU_PLAIN_DATA"
 ENVIRONMENT_TLS = ("LUWU_TLS_CERT", "LUWU_TLS_KEY", "LUWU_TLS_CA")
 
 
@@ -53,13 +54,17 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What this side proves itself with. ``repr`` does not show the key."""
+    """What this side proves itself with. ``repr`` does not show the key.
+
+    ``plain_data``: it agrees that parameters and gradients travel unencrypted although it has certificates.
+    """
 
     key: bytes | None = None
     tls: TlsFiles | None = None
+    plain_data: bool = False
 
     def __repr__(self) -> str:
-        return f"Credentials(key={'...' if self.key else None}, tls={self.tls})"
+        return f"Credentials(key={'...' if self.key else None}, tls={self.tls}, plain_data={self.plain_data})"
 
     def prove_participant(self, participant_nonce: bytes, server_nonce: bytes, request: str) -> bytes:
         """The proof that goes with a join; ``request`` is what it asks for. Empty without a key."""
@@ -94,11 +99,15 @@ def make_nonce() -> bytes:
 
 
 def find_credentials(
-    key: str | bytes | None = None, key_file: str | Path | None = None, tls: TlsFiles | None = None
+    key: str | bytes | None = None,
+    key_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
+    plain_data: bool | None = None,
 ) -> Credentials:
     """What was given, else what the environment names.
 
-    The environment has LUWU_JOB_KEY or LUWU_JOB_KEY_FILE; LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
+    The environment has LUWU_JOB_KEY or LUWU_JOB_KEY_FILE; LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA; and
+    LUWU_PLAIN_DATA=1.
 
     Raises:
         ConfigError: both a key and a file, a file that cannot be read, a key below 16 bytes, or TLS files in part.
@@ -116,7 +125,9 @@ def find_credentials(
             f"job key: expected at least {SHORTEST_KEY_BYTES} bytes, found {len(key)}; "
             "make one with: openssl rand -hex 32 > job.key"
         )
-    return Credentials(key, tls or tls_files(*(os.environ.get(name) for name in ENVIRONMENT_TLS)))
+    if plain_data is None:
+        plain_data = os.environ.get(ENVIRONMENT_PLAIN_DATA) == "1"
+    return Credentials(key, tls or tls_files(*(os.environ.get(name) for name in ENVIRONMENT_TLS)), plain_data)
 
 
 def tls_files(certificate: str | Path | None, key: str | Path | None, authority: str | Path | None) -> TlsFiles | None:

@@ -97,6 +97,12 @@ class RemoteSession(Session):
                     f"transport: expected {found[0]} as at {self._servers[0].url}, found {transport} at {server.url}; "
                     "start all servers of a job with the same --transport"
                 )
+        if found[0] == "udp" and self._credentials.tls is not None and not self._credentials.plain_data:
+            raise ConfigError(
+                f"transport: expected one that certificates protect, found udp at {self._servers[0].url}, over which "
+                "parameters and gradients travel unencrypted; start the server with --transport tcp, or agree to that "
+                "with plain_data=True, --plain-data or LUWU_PLAIN_DATA=1"
+            )
         return found[0]
 
     def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
@@ -172,6 +178,7 @@ def connect(
     tls: TlsFiles | None = None,
     timeouts: Timeouts = TIMEOUTS,
     switch: str | None = None,
+    plain_data: bool | None = None,
 ) -> RemoteSession:
     """Join a server on the network (`luwu server`) as one of its workers.
 
@@ -184,6 +191,8 @@ def connect(
         tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
         timeouts: how long to wait for what.
         switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
+        plain_data: agree that over the transport udp parameters and gradients travel unencrypted although ``tls`` is
+            given; default: whether LUWU_PLAIN_DATA is 1.
 
     Raises:
         ServerError: nobody answered at an address within ``connect_seconds``; the message names both.
@@ -195,4 +204,5 @@ def connect(
     if not 0 <= rank < workers:
         raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
     switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
-    return RemoteSession(url, rank, workers, find_credentials(key, key_file, tls), timeouts, switch=switch)
+    credentials = find_credentials(key, key_file, tls, plain_data)
+    return RemoteSession(url, rank, workers, credentials, timeouts, switch=switch)

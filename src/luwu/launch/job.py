@@ -35,6 +35,8 @@ class RemoteServer(BaseModel):
     key_file: str | None = None
     tls: tuple[str, str, str] | None = None
     """certificate, key and authority"""
+    plain_data: bool | None = None
+    """as `luwu.connect` takes it"""
 
 
 class Job(BaseModel):

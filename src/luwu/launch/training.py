@@ -63,7 +63,10 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
     from luwu.fabric.remote import connect  # brings gRPC, which a run on one machine does without
 
     tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
-    return connect(job.server.url, rank=rank, workers=workers, key_file=job.server.key_file, tls=tls)
+    server = job.server
+    return connect(
+        server.url, rank=rank, workers=workers, key_file=server.key_file, tls=tls, plain_data=server.plain_data
+    )
 
 
 def choose_device(settings: Settings, rank: int) -> torch.device:

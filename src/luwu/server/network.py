@@ -71,6 +71,11 @@ class NetworkServer:
                 "job key: expected a key or TLS certificates, found neither; make a key with "
                 "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
             )
+        if settings.transport == "udp" and credentials.tls is not None and not settings.plain_data:
+            raise ConfigError(
+                f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
+                "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
+            )
         self._timeouts = timeouts
         self._listen = parse_host_port(settings.listen)
         self._tls = credentials.tls

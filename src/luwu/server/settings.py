@@ -28,6 +28,8 @@ class ServerSettings(Group):
     """host that workers reach the data plane at; empty: the one that they reached the control plane at"""
     transport: Literal["tcp", "udp"] = "tcp"
     """data plane of training steps: tcp, each worker's own connection; udp, one stream for all through switches"""
+    plain_data: bool = False
+    """agree that parameters and gradients travel unencrypted over udp although there are certificates"""
     udp_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
     """port of the transport udp, on the same host; 0: the kernel chooses one"""
     form: Literal["int32", "int16", "float32"] = "int32"

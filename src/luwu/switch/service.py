@@ -30,7 +30,7 @@ WORK = ("packets_in", "packets_out", "sums_sent", "sums_sent_again", "duplicates
 log = logging.getLogger(__name__)
 
 
-class SwitchFailure(Exception):
+class SwitchFailedError(Exception):
     """When the switch itself, not its server, is the reason that it cannot go on."""
 
 
@@ -131,7 +131,7 @@ class SwitchService:
                 log.error("refused %s: %s", type(error).__name__, error)
                 self._refusal = error
                 return
-            except SwitchFailure as error:
+            except SwitchFailedError as error:
                 log.error("failed error=%s", error)
                 self._refusal = ServerError(str(error))
                 return
@@ -174,7 +174,7 @@ class SwitchService:
             while not self._ended.wait(self._timeouts.look_seconds):
                 self._failure = self._failure or self._native.failure()
                 if self._failure:
-                    raise SwitchFailure(f"the switch cannot go on: {self._failure}; start it again")
+                    raise SwitchFailedError(f"the switch cannot go on: {self._failure}; start it again")
             if not self._closing.is_set():
                 raise control.error() or ServerError("the session ended")
         finally:
