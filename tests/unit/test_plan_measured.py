@@ -16,7 +16,7 @@ from luwu.launch.trial import Trial, TrialSettings, run_trial
 from luwu.observe import link, rates
 from luwu.observe.link import LinkRates
 from luwu.observe.rates import DiskRates, measure_disk, measure_update
-from luwu.plan.measured import requests
+from luwu.plan.measured import machine, requests
 from luwu.plan.measured.machine import Machine, StepCosts, remove_leftovers, small_settings
 from luwu.plan.measured.planning import command, forecast_here, plan_here, suggest
 from luwu.plan.measured.requests import local_request
@@ -260,6 +260,39 @@ def test_the_command_prints_tables_and_json(monkeypatch, tmp_path):
     assert told["fits"] is True
     assert told["machine"]["disk"]["mixed_rate"] == 1.5e9
     assert told["budget"]["days"] == pytest.approx(1e6 / told["tokens_per_second"] / 86400)
+
+
+def test_where_nobody_can_redraw_each_measurement_is_a_line(monkeypatch, tmp_path):
+    began = []
+
+    def notice(what, found):
+        def measure(*arguments, **named):
+            began.append(what)
+            return found
+
+        return measure
+
+    trial = Trial(
+        step_seconds=[0.01], bytes_read=0, bytes_written=0, store_bytes=0, server_bytes=10**8, workers_bytes=10**8
+    )
+    monkeypatch.setattr(machine, "measure_disk", notice("disk", DiskRates(2e9, 1e9, 1.5e9, 0.0, True)))
+    monkeypatch.setattr(machine, "measure_update", notice("updates", 1e9))
+    monkeypatch.setattr(machine, "measure_kernels", notice("kernels", KERNELS))
+    monkeypatch.setattr(machine, "run_trial", notice("small model", trial))
+    flags = ["plan", "--measured", "--layers", "4", "--hidden", "256", "--heads", "4", "--workers", "2"]
+    flags += ["--memory", "1GiB", "--dtype", "float32", "--micro-batch", "1", "--store", str(tmp_path), "--json"]
+    shown = CliRunner().invoke(app, flags)
+    assert shown.exit_code == 0, shown.output
+    assert shown.stderr.splitlines() == [
+        f"measuring the disk of {tmp_path}",
+        "measuring the server's updates for 2 workers",
+        "measuring the model's kernels with 2 workers",
+        "training a small model of 2 layers with 2 workers",
+        "training a small model of 18 layers with 2 workers",
+        "training a small model of 18 layers with 2 workers, one sequence at a time",
+    ]
+    assert set(began) == {"disk", "updates", "kernels", "small model"}
+    json.loads(shown.stdout)
 
 
 def test_a_link_is_told_and_its_rate_suggested_for_a_cluster(monkeypatch, tmp_path):

@@ -128,8 +128,7 @@ def plan_this_machine(choices: Choices, store: Path, link_to: str | None, budget
     """Measure, plan, and print."""
     import json
 
-    from rich.console import Console
-
+    from luwu.cli.progress import stages
     from luwu.fabric.address import parse_host_port
     from luwu.observe.link import measure_link
     from luwu.plan.measured.planning import suggest
@@ -139,9 +138,12 @@ def plan_this_machine(choices: Choices, store: Path, link_to: str | None, budget
 
     request = local_request(choices, store)
     other = parse_host_port(link_to, lowest_port=1) if link_to is not None else None
-    with Console(stderr=True).status("measuring") as status:
-        link = measure_link(other, SECONDS) if other is not None else None
-        found = measure_and_plan(request, store, status.update)
+    link = None
+    with stages() as say:
+        if other is not None:
+            say(f"measuring the link to {other}")
+            link = measure_link(other, SECONDS)
+        found = measure_and_plan(request, store, say)
     suggested = suggest(found)
     if as_json:
         typer.echo(json.dumps(describe(found, suggested, store, budget, link), indent=1))

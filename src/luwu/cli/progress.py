@@ -1,4 +1,4 @@
-"""A progress bar of bytes on standard error."""
+"""How a command says on standard error what it does: a bar of bytes, or one stage after the other."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=None, visible=False)  # until there is something to do
         yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """Say what is going on while the block runs: in place on a terminal, elsewhere one line for each stage."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True)
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def store_folders(named: list[Path]) -> list[Path]:

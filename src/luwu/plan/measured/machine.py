@@ -6,6 +6,7 @@ import os
 import shutil
 import statistics
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +30,12 @@ SCRATCH = ".luwu-plan-"
 
 QUICK = 8
 """Times shorter that each kernel of the small model is timed."""
+
+OnStage = Callable[[str], None]
+
+
+def ignore(text: str) -> None:
+    """Nobody is told."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,9 @@ class Machine:
     costs: StepCosts
 
 
-def measure_machine(settings: Settings, model: ModelShape, chunks: Forecast, folder: Path, seconds: float) -> Machine:
+def measure_machine(
+    settings: Settings, model: ModelShape, chunks: Forecast, folder: Path, seconds: float, on_stage: OnStage = ignore
+) -> Machine:
     """Measure all of it, which takes about half a minute, and as much memory as some layers of the model.
 
     Args:
@@ -72,17 +81,24 @@ def measure_machine(settings: Settings, model: ModelShape, chunks: Forecast, fol
         chunks: of its store, whose sizes the disk is measured with.
         folder: for the store.
         seconds: for each of the longer measurements; kernels have an eighth of it each.
+        on_stage: told each measurement before it begins.
 
     Raises:
         StorePermissionError, StoreSpaceError, StoreError: the folder cannot be used.
         LuwuError: a process that measures failed.
     """
     run, optimizer = settings.run, settings.optimizer.name
+    crew = f"{run.workers} worker{'s' * (run.workers > 1)}"
+    on_stage(f"measuring the disk of {folder}")
     disk = measure_disk(
         folder, read_bytes=chunks.chunk_state_bytes, write_bytes=chunks.chunk_record_bytes, seconds=seconds
     )
     rows = -(-run.batch // run.workers)
     total, free = memory_bytes()
+    on_stage(f"measuring the server's updates for {crew}")
+    rates = [measure_update(optimizer, run.dtype, run.workers, verify=each, seconds=seconds) for each in (False, True)]
+    on_stage(f"measuring the model's kernels with {crew}")
+    kernels = measure_kernels(model, run.dtype, rows, run.micro_batch, run.workers, seconds / QUICK)
     return Machine(
         processor=processor_name(),
         processors=len(os.sched_getaffinity(0)),
@@ -91,14 +107,14 @@ def measure_machine(settings: Settings, model: ModelShape, chunks: Forecast, fol
         workers=run.workers,
         threads=max(1, len(os.sched_getaffinity(0)) // run.workers),
         disk=disk,
-        update_rate=measure_update(optimizer, run.dtype, run.workers, verify=False, seconds=seconds),
-        verified_update_rate=measure_update(optimizer, run.dtype, run.workers, verify=True, seconds=seconds),
-        kernels=measure_kernels(model, run.dtype, rows, run.micro_batch, run.workers, seconds / QUICK),
-        costs=measure_costs(settings, folder, seconds),
+        update_rate=rates[0],
+        verified_update_rate=rates[1],
+        kernels=kernels,
+        costs=measure_costs(settings, folder, seconds, on_stage),
     )
 
 
-def measure_costs(settings: Settings, folder: Path, seconds: float) -> StepCosts:
+def measure_costs(settings: Settings, folder: Path, seconds: float, on_stage: OnStage = ignore) -> StepCosts:
     """Train a small model of two depths, and with its batch cut in two: what depth and slices add, and what is left."""
     run, existing = settings.run, nearest_existing(folder)
     remove_leftovers(existing)
@@ -108,6 +124,10 @@ def measure_costs(settings: Settings, folder: Path, seconds: float) -> StepCosts
         text.write_text(source * (1 + TEXT_BYTES // len(source)), encoding="utf-8")
 
         def train(layers: int, micro_batch: int | None = None) -> Trial:
+            cut = ", one sequence at a time" if micro_batch else ""
+            on_stage(
+                f"training a small model of {layers} layers with {run.workers} worker{'s' * (run.workers > 1)}{cut}"
+            )
             wanted = small_settings(settings, layers, micro_batch, text)
             return run_trial(TrialSettings(settings=wanted, folder=str(Path(scratch, f"{layers}-{micro_batch}"))))
 

@@ -70,16 +70,18 @@ def measure_and_plan(
 ) -> LocalPlan:
     """Measure this machine with each number of workers, and give the plan with the most tokens a second.
 
+    ``on_stage`` is told each measurement before it begins.
+
     Raises:
         LuwuError: the folder cannot be used, or a measurement failed.
     """
     plans = []
     for workers in request.workers:
-        on_stage(f"measuring with {workers} worker{'s' * (workers > 1)}")
         settings = request.settings.model_copy(
             update={"run": request.settings.run.model_copy(update={"workers": workers})}
         )
-        machine = measure_machine(settings, request.model, forecast_here(settings, request.model), store, SECONDS)
+        chunks = forecast_here(settings, request.model)
+        machine = measure_machine(settings, request.model, chunks, store, SECONDS, on_stage)
         disk = os.statvfs(nearest_existing(store))
         plans.append(plan_here(settings, request.model, machine, float(disk.f_bavail * disk.f_frsize)))
     return max(plans, key=lambda plan: plan.tokens_per_second)
