@@ -11,6 +11,7 @@ import pytest
 from tests.integration.network import KEY, ServerProcess
 from tests.integration.training import (
     finish,
+    metrics,
     prepare_small_run,
     start_small_run,
     steps_of,
@@ -115,7 +116,7 @@ def kill_the_launcher(folder, process):
 
 
 def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed):
-    """Ended in every way, one after the other; a commit may come before a kill and its report after."""
+    """Ended in every way, one after the other; a commit may come before a kill, and its row at the next start."""
     rows, lines = undisturbed
     ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
     unsaid = 0
@@ -130,7 +131,37 @@ def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed
     code, output, error = finish(start_small_run(folder, "disturbed"))
     assert code == 0, error
     assert "resuming after step" in output
-    assert steps_of(folder, "disturbed")[-1] == rows[-1] and validation(output) == lines
+    assert (steps_of(folder, "disturbed"), validation(output)) == (rows, lines)
+
+
+def end_unreported(folder, monkeypatch, fault, *flags):
+    """A run that ends between the commit of a step and the row of it."""
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
+        patch.setenv("TEST_FAULT", fault)
+        code, _, error = finish(start_small_run(folder, *flags))
+    assert code == (-signal.SIGKILL if fault.startswith("launcher") else 1), error
+    return int(fault.split()[-1])
+
+
+def check_unreported(rows, lost):
+    """The rows of these steps have what was known before the vote, and nothing else."""
+    for row in rows:
+        unknown = {name for name in ("seconds", "tokens_per_second", "hidden") if row[name] is None}
+        assert len(unknown) == (3 if row["step"] in lost else 0), row
+        assert row["committed"] and row["tokens"] == 6 * 32
+        assert row["bytes_pulled"] > 0
+
+
+def test_a_step_that_was_committed_and_not_reported_has_its_row(folder, undisturbed, monkeypatch):
+    """Also the first of all and the last of all."""
+    faults = ["worker 0 1", "launcher 11", f"worker 1 {STEPS}"]
+    lost = [end_unreported(folder, monkeypatch, fault, "unreported") for fault in faults]
+    assert STEPS not in [row[0] for row in steps_of(folder, "unreported")]
+    code, output, error = finish(start_small_run(folder, "unreported"))
+    assert code == 0, error
+    assert (steps_of(folder, "unreported"), validation(output)) == undisturbed
+    check_unreported(metrics(folder, "unreported"), lost)
 
 
 def test_one_run_folder_has_one_user(folder):
@@ -170,3 +201,14 @@ def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatc
         code, output, error = finish(start_small_run(folder, "far", "--server", url))
         assert code == 0, error
         assert (steps_of(folder, "far"), validation(output)) == undisturbed
+
+
+def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(folder, undisturbed, monkeypatch):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with ServerProcess(folder / "far-lost", 2) as first, ServerProcess(folder / "other-lost", 2) as second:
+        flags = ("far-unreported", "--server", f"{first.url},{second.url.removeprefix('luwu://')}")
+        lost = [end_unreported(folder, monkeypatch, fault, *flags) for fault in ("worker 1 3", "launcher 8")]
+        code, output, error = finish(start_small_run(folder, *flags))
+        assert code == 0, error
+        assert (steps_of(folder, "far-unreported"), validation(output)) == undisturbed
+        check_unreported(metrics(folder, "far-unreported"), lost)

@@ -32,7 +32,7 @@ def test_rows_past_the_store_are_cut_off(tmp_path):
     with path.open("a") as file:
         file.write('{"step": 5, "att')  # killed while writing
     log = MetricsLog(path)
-    log.truncate(attempts=3)
+    log.resume(3, 3, {})
     log.append(record(3, loss=math.nan, grad_norm=math.inf))
     log.append(record(4, grad_norm=0.5))
     log.close()

@@ -65,6 +65,15 @@ class RunFolder:
         """Where a worker's output goes."""
         return self.path / f"worker-{rank}.log"
 
+    def attempts_path(self, rank: int) -> Path:
+        """Where a worker notes its last attempts."""
+        return self.path / f"worker-{rank}.attempts"
+
+    def attempts_paths(self) -> dict[int, Path]:
+        """What `attempts_path` gives, by rank, of all workers that the run ever had."""
+        found = {path.stem.removeprefix("worker-"): path for path in self.path.glob("worker-*.attempts")}
+        return {int(rank): path for rank, path in found.items() if rank.isdecimal()}
+
 
 def default_folder(data_path: str | None, model_path: str | None = None) -> Path:
     """Where a run goes that named no folder: runs/ and the names of its model, if it has one, and its data."""

@@ -19,6 +19,7 @@ from luwu.errors import ServerError
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, RemoteServer
+from luwu.launch.last_attempts import make_room, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.observe.display import Display, size
@@ -142,6 +143,8 @@ class LocalRun:
             server=self._remote,
         )
         self._job.write(self._folder.job_path)
+        for rank in range(self._settings.run.workers):
+            make_room(self._folder.attempts_path(rank))
 
     def _show_reading(self, done: float, total: float) -> None:
         self._display.stage("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
@@ -203,7 +206,8 @@ class LocalRun:
         if rank:
             return
         self._folder.save_settings(self._settings)
-        self._metrics.truncate(report["attempts"])
+        noted = read_last_attempts(self._folder.attempts_paths())
+        self._metrics.resume(report["attempts"], report["step"], noted)
         self._meter.rolled_back = report["rolled_back"]
         self._outcome.step = report["step"]
         steps, corpus = self._settings.run.steps, self._outcome.corpus

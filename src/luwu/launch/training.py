@@ -11,12 +11,14 @@ from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
 from luwu.data.tokenizer import Tokens
-from luwu.errors import ConfigError, DataError
+from luwu.errors import ConfigError, DataError, LuwuError
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.session import Session
 from luwu.launch.evaluation import evaluate, validate
+from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
+from luwu.launch.last_attempts import AttemptPart, LastAttempts
 from luwu.launch.model import RunModel, make_model
 from luwu.launch.optimizers import make_optimizer
 from luwu.launch.reports import ReportFunction, reporter
@@ -44,7 +46,8 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
         }
     )
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
-    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report)
+    last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
+    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)
     stopped = False
     while not stopped and session.step < settings.run.steps:
         stopped = trainer.run_step(stop, job.stop_path)
@@ -90,8 +93,10 @@ class Trainer:
         held_back: Tokens,
         device: torch.device,
         report: ReportFunction,
+        last_attempts: LastAttempts,
     ) -> None:
         self._report = report
+        self._last_attempts = last_attempts
         self._settings = settings
         self._module = model.module
         self._predict = model.predict
@@ -125,20 +130,24 @@ class Trainer:
             drop_shared(partial)
             partial.write_text(str(attempt))
             partial.replace(stop_path)
-        loss_scale = self._optimizer.loss_scale
-        self._optimizer.step()
-        committed = session.step > before
-        words = {
-            "kind": "step",
+        scale = self._optimizer.loss_scale if self._scales else None
+        known: AttemptPart = {
             "attempt": attempt,
-            "step": session.step,
-            "committed": committed,
             "loss": loss.item(),
             "sequences": len(inputs),
             "tokens": inputs.size,
             "lr": lr,
+            "loss_scale": scale,
+        }
+        self._note(known)
+        self._optimizer.step()
+        committed = session.step > before
+        words = {
+            **known,
+            "kind": "step",
+            "step": session.step,
+            "committed": committed,
             "grad_norm": self._optimizer.last_grad_norm,
-            "loss_scale": loss_scale if self._scales else None,
             "seconds": time.perf_counter() - started,
             "endpoint": session.endpoint.stats(),
         }
@@ -147,6 +156,26 @@ class Trainer:
             words["validation"] = self._validate_if_due()
         self._report(words)
         return last
+
+    def _note(self, known: AttemptPart) -> None:
+        """Write down what the row of this attempt needs: this worker may come to nothing after its vote."""
+        session = self._session
+        stats = session.endpoint.stats()
+        try:
+            self._last_attempts.note(
+                {
+                    **known,
+                    "workers": session.workers,
+                    "step": session.step,
+                    "bytes_pulled": stats["bytes_pulled"],
+                    "bytes_pushed": stats["bytes_pushed"],
+                }
+            )
+        except OSError as error:
+            raise LuwuError(
+                f"run folder: expected to note attempt {known['attempt']} in it, found: {error}; mend the disk and run "
+                "again, which goes on from the last commit"
+            ) from error
 
     def _validate_if_due(self) -> tuple[float, int] | None:
         """This worker's share of a validation in the middle of training; no random number is drawn.

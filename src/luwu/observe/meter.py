@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -80,7 +80,7 @@ class Meter:
         if len(reports) < self.workers:
             return None
         del self._open[attempt]
-        record = self._merge(reports)
+        record = self._merge(dict(sorted(reports.items())))
         self._recent.append(record)
         self.last = record
         self.rolled_back += not record.committed
@@ -104,14 +104,13 @@ class Meter:
 
     def _merge(self, reports: Mapping[int, StepReport]) -> StepRecord:
         first = next(iter(reports.values()))
-        sequences = sum(report["sequences"] for report in reports.values())
         tokens = sum(report["tokens"] for report in reports.values())
         seconds = max(report["seconds"] for report in reports.values())
         return StepRecord(
             step=first["step"],
             attempt=first["attempt"],
             committed=first["committed"],
-            loss=sum(report["loss"] * report["sequences"] for report in reports.values()) / sequences,
+            loss=weighted_loss(list(reports.values())),
             lr=first["lr"],
             grad_norm=first["grad_norm"],
             tokens=tokens,
@@ -133,6 +132,11 @@ class Meter:
             busy += report["endpoint"]["busy_seconds"] - before.get("busy_seconds", 0.0)
             self._endpoints[rank] = report["endpoint"]
         return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
+
+
+def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:
+    """The loss of an attempt from those of its workers, in the order of their ranks, so that it has the same bits."""
+    return float(sum(part["loss"] * part["sequences"] for part in parts) / sum(part["sequences"] for part in parts))
 
 
 def _validation_loss(reports: Mapping[int, StepReport]) -> float | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from luwu.observe.meter import StepRecord
+from luwu.observe.unreported import unreported_rows
 from luwu.store.own_files import drop_shared, unshare
 
 
 class MetricsLog:
-    """metrics.jsonl: appended step by step; on resume, rows past the committed step are cut off."""
+    """metrics.jsonl: appended step by step; on resume it is made to fit the store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,17 +28,19 @@ class MetricsLog:
         for name in ("validation_loss", "loss_scale"):
             if row[name] is None:
                 del row[name]
-        for name in ("loss", "grad_norm", "validation_loss"):
-            if row.get(name) is not None and not math.isfinite(row[name]):
-                row[name] = None  # JSON has no NaN
-        self._file.write(json.dumps(row) + "\n")
+        self._file.write(_line(row))
 
-    def truncate(self, attempts: int) -> None:
-        """Keep the rows of the first `attempts` attempts, which is where the store stands; drop a half-written row."""
-        kept = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
+    def resume(self, attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
+        """Have one row for each attempt of the run that the store counts; a half-written row is dropped.
+
+        Rows of later attempts are cut off, because the run makes those again. Missing ones are written from what is
+        known of them, see `unreported_rows`.
+        """
+        rows = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
+        rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted)], key=lambda row: row["attempt"])
         partial = self.path.with_suffix(".partial")
         drop_shared(partial)
-        partial.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        partial.write_text("".join(map(_line, rows)), encoding="utf-8")
         self._file.close()
         partial.replace(self.path)
         self._file = self.path.open("a", encoding="utf-8", buffering=1)
@@ -44,6 +48,14 @@ class MetricsLog:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """A row as JSON, which has no NaN and no infinity."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
+    return json.dumps(finite) + "\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def draw_loss(
         axes.plot([row["step"] for row in measured], losses, ".", color=ACCENT, label="validation", zorder=4)
     if validation is not None:
         axes.plot([steps[-1]], [validation], "o", color=ACCENT, label=f"validation {validation:.3f}", zorder=5)
-    rolled_back = [row for row in rows if not row["committed"]]
+    rolled_back = [row for row in rows if row["committed"] is False]
     if rolled_back:
         axes.plot(
             [row["step"] for row in rolled_back],
@@ -59,6 +59,7 @@ def draw_loss(
 
 def draw_throughput(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Plot tokens a second of all workers, and the hidden share of communication, into a PNG or SVG file."""
+    rows = [row for row in rows if row["seconds"] is not None]  # a step that nobody reported has none
     if not rows:
         return
     figure, axes = _canvas("Throughput", "tokens per second")

@@ -1,0 +1,57 @@
+"""Rows for attempts that the store counts and that nobody reported, from what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+from luwu.observe.meter import StepRecord, weighted_loss
+
+Row = dict[str, Any]
+
+
+def unreported_rows(
+    rows: Sequence[Row], attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> list[Row]:
+    """Rows that are missing between the first row and where the store stands. What nobody can know is None in them.
+
+    Args:
+        rows: that there are, in order, of attempts before ``attempts``.
+        attempts, step: the store's counts of attempts and of committed steps.
+        noted: what all workers of an attempt noted before they voted on it, by attempt.
+    """
+    present = {row["attempt"]: row for row in rows}
+    before = {attempt: int(records[0]["step"]) for attempt, records in noted.items() if attempt < attempts}
+    first = min(present or before, default=attempts)  # what another run did to the store is not this one's to tell
+    missing = [attempt for attempt in range(first, attempts) if attempt not in present]
+    before |= {row["attempt"] + 1: row["step"] for row in rows if row["step"] is not None}
+    steps = _between({**before, attempts: step})
+    return [_row(attempt, steps.get(attempt), steps.get(attempt + 1), noted.get(attempt, ())) for attempt in missing]
+
+
+def _between(known: Mapping[int, int]) -> dict[int, int]:
+    """Committed steps before each attempt, where those known leave no choice."""
+    steps = dict(known)
+    places = sorted(known)
+    for first, last in pairwise(places):
+        committed = known[last] - known[first]
+        if committed == 0 or committed == last - first:
+            share = 1 if committed else 0
+            steps |= {place: known[first] + share * (place - first) for place in range(first, last)}
+    return steps
+
+
+def _row(attempt: int, before: int | None, after: int | None, noted: Sequence[Mapping[str, Any]]) -> Row:
+    row: Row = dict.fromkeys(field.name for field in fields(StepRecord))
+    row |= {"attempt": attempt, "step": after}
+    if before is not None and after is not None:
+        row["committed"] = after > before
+    if noted:
+        row |= {name: noted[0][name] for name in ("lr", "loss_scale")}
+        row |= {name: sum(part[name] for part in noted) for name in ("tokens", "bytes_pulled", "bytes_pushed")}
+        row["loss"] = weighted_loss(noted)
+        if row["loss_scale"] is None:
+            del row["loss_scale"]  # the loss was not scaled
+    return row

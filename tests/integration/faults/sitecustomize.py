@@ -1,0 +1,37 @@
+"""Ends a process of LuWu at one instant of a run: with this folder in PYTHONPATH, every Python process imports it.
+
+TEST_FAULT is "worker RANK STEP": that worker is killed when the commit of that step was answered and before it reports
+it; or "launcher STEP": the launcher is, when all have reported the step and before it writes the row.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from luwu.fabric.session import Session
+from luwu.observe.meter import StepRecord
+from luwu.observe.metrics import MetricsLog
+
+count_step, append = Session.count_step, MetricsLog.append
+fault = os.environ["TEST_FAULT"].split()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_and_die(session: Session, committed: bool) -> None:
+    count_step(session, committed)
+    if fault == ["worker", str(session.rank), str(session.step)]:
+        die()
+
+
+def die_or_append(log: MetricsLog, record: StepRecord) -> None:
+    if fault == ["launcher", str(record.step)]:
+        die()
+    append(log, record)
+
+
+Session.count_step = count_and_die  # type: ignore[method-assign]
+MetricsLog.append = die_or_append  # type: ignore[method-assign]
