@@ -23,7 +23,7 @@ namespace {
 constexpr const char* kFolderName = "/snapshots";
 constexpr int kAttempts = 1000;  // at catching a commit between two of a training that goes on
 // Of the first stripe, where they are there: they change by being replaced, so a second name is as good as a copy.
-constexpr std::array<const char*, 2> kCompanions{"/manifest.json", "/origin.json"};
+constexpr std::array<const char*, 3> kCompanions{"/manifest.json", "/origin.json", "/run.json"};
 constexpr const char* kModelName = "/model";
 
 std::string step_folder(const std::string& folder, const std::string& name) {

@@ -328,6 +328,12 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
             )
 
 
+def fixed_values(settings: Settings) -> dict[str, Any]:
+    """The settings that a resumed run must keep, by name such as ``model.layers``, as JSON has them."""
+    dumped = settings.model_dump(mode="json")
+    return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
+
+
 def _fixed_settings() -> Iterator[tuple[str, str]]:
     for group in Settings.model_fields:
         yield from ((group, name) for name, field in _fields(Settings, group).items() if FIXED in field.metadata)

@@ -63,6 +63,9 @@ def train(
     seed: Annotated[int | None, setting("run", "seed")] = None,
     checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
     offload: Annotated[str | None, setting("run", "offload")] = None,
+    new_run: Annotated[
+        bool, typer.Option("--new-run", help="go on from the weights of another run's store, as a new run from step 0")
+    ] = False,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
     key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
@@ -110,7 +113,7 @@ def train(
     given = {
         group: {name: value for name, value in values.items() if value is not None} for group, values in flags.items()
     }
-    run_training(config, run, given, remote)
+    run_training(config, run, given, remote, takes_weights=new_run)
 
 
 def parse_block_dtypes(given: list[str]) -> dict[str, str]:
@@ -148,12 +151,18 @@ def find_server(
 
 
 def run_training(
-    config: Path | None, run: Path | None, flags: dict[str, dict[str, Any]], server: RemoteServer | None = None
+    config: Path | None,
+    run: Path | None,
+    flags: dict[str, dict[str, Any]],
+    server: RemoteServer | None = None,
+    *,
+    takes_weights: bool = False,
 ) -> None:
     """Settle the settings, prepare the data, run, and tell how it ended."""
     from rich.console import Console
 
     from luwu.config import build_settings, check_resume, read_toml
+    from luwu.launch.checks import check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
@@ -171,10 +180,12 @@ def run_training(
         if settings.data.tokenizer is None:
             settings = build_settings({"data": {"tokenizer": tokenizer_of_model(settings.model.path)}}, *chosen)
         check_data(settings)
+    if server is None:
+        check_store(settings, folder, takes_weights=takes_weights)
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
-        outcome = LocalRun(settings, folder, display, server).run()
+        outcome = LocalRun(settings, folder, display, server, takes_weights=takes_weights).run()
     if outcome.corpus is not None:
         draw_plots(folder, outcome.corpus, outcome.validation_loss)
     tell(console, settings, folder, outcome)

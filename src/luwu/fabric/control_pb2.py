@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19luwu/fabric/control.proto\x12\x0fluwu.control.v1\"\x07\n\x05\x45mpty\"7\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"K\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x14\n\x0c\x61sks_for_key\x18\x03 \x01(\x08\"P\n\x11JoinWorkerRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\"\x95\x01\n\x11JoinSwitchRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0e\n\x06\x66\x61n_in\x18\x06 \x01(\r\x12\x15\n\rpayload_bytes\x18\x07 \x01(\r\x12\x0e\n\x06parent\x18\x08 \x01(\t\">\n\tJoinReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x11\n\ttransport\x18\x03 \x01(\t\"\x0e\n\x0cWatchRequest\"\xc7\x01\n\x05\x45vent\x12-\n\x08watching\x18\x01 \x01(\x0b\x32\x19.luwu.control.v1.WatchingH\x00\x12+\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x18.luwu.control.v1.FailureH\x00\x12-\n\x08topology\x18\x03 \x01(\x0b\x32\x19.luwu.control.v1.TopologyH\x00\x12+\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x18.luwu.control.v1.ClosingH\x00\x42\x06\n\x04kind\"\n\n\x08Watching\")\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x07\x43losing\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xc4\x01\n\x08Topology\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x05\x62\x65low\x18\x06 \x03(\x0b\x32\x1a.luwu.control.v1.Neighbour\x12)\n\x07network\x18\x07 \x01(\x0b\x32\x18.luwu.control.v1.Network\x12\x13\n\x0bincarnation\x18\x08 \x01(\r\"\xc0\x02\n\x07Network\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\r\x12\x0c\n\x04\x66orm\x18\x04 \x01(\t\x12\x0f\n\x07windows\x18\x05 \x03(\r\x12\x19\n\x11heartbeat_seconds\x18\x06 \x01(\x01\x12\x1e\n\x16idle_heartbeat_seconds\x18\x07 \x01(\x01\x12\x16\n\x0eresend_seconds\x18\x08 \x01(\x01\x12\x1e\n\x16longest_resend_seconds\x18\t \x01(\x01\x12\x18\n\x10queueing_seconds\x18\n \x01(\x01\x12\x16\n\x0eparent_address\x18\x0b \x01(\t\x12\x13\n\x0bparent_port\x18\x0c \x01(\r\x12\x15\n\rgroup_address\x18\r \x01(\t\x12\x12\n\ngroup_port\x18\x0e \x01(\r\"8\n\tNeighbour\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x11\n\x0fStandingRequest\",\n\rStandingReply\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x04\"B\n\x05Share\x12\x0f\n\x07servers\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x11\n\x04step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_step\"\x8e\x01\n\rAttachRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\r\x12\x0e\n\x06switch\x18\x05 \x01(\t\x12%\n\x05share\x18\x06 \x01(\x0b\x32\x16.luwu.control.v1.Share\"\x95\x01\n\x0b\x41ttachReply\x12\r\n\x05\x66resh\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x04\x12\x13\n\x0brolled_back\x18\x04 \x01(\x04\x12\x12\n\ndata_token\x18\x05 \x01(\x0c\x12.\n\nloss_scale\x18\x06 \x01(\x0b\x32\x1a.luwu.control.v1.LossScale\"\x14\n\x12InitialisedRequest\"O\n\x12SetSegmentsRequest\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12*\n\x08segments\x18\x02 \x03(\x0b\x32\x18.luwu.control.v1.Segment\"%\n\x07Segment\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\"\x9e\x01\n\x0c\x42\x65ginRequest\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .luwu.control.v1.HyperParameters\x12\x1a\n\rmax_grad_norm\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12.\n\nloss_scale\x18\x03 \x01(\x0b\x32\x1a.luwu.control.v1.LossScaleB\x10\n\x0e_max_grad_norm\".\n\tLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\x12\n\ngood_steps\x18\x02 \x01(\x04\"-\n\nBeginReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08given_up\x18\x02 \x01(\x08\"!\n\x0fHyperParameters\x12\x0e\n\x06values\x18\x01 \x03(\x01\"2\n\rCommitRequest\x12\x11\n\troll_back\x18\x01 \x01(\x08\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\"B\n\rDecideRequest\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\x08\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"V\n\x0b\x43ommitReply\x12%\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x18.luwu.control.v1.StepEnd\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"\x11\n\x0fSnapshotRequest\"\x1d\n\rSnapshotReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\x1f\n\rReportRequest\x12\x0e\n\x06report\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x66\x61ilure\x18\x01 \x01(\t*G\n\x07StepEnd\x12\x0f\n\x0bROLLED_BACK\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0c\n\x08PREPARED\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x32\xff\x07\n\x07\x43ontrol\x12\x43\n\x05Hello\x12\x1d.luwu.control.v1.HelloRequest\x1a\x1b.luwu.control.v1.HelloReply\x12L\n\nJoinWorker\x12\".luwu.control.v1.JoinWorkerRequest\x1a\x1a.luwu.control.v1.JoinReply\x12L\n\nJoinSwitch\x12\".luwu.control.v1.JoinSwitchRequest\x1a\x1a.luwu.control.v1.JoinReply\x12@\n\x05Watch\x12\x1d.luwu.control.v1.WatchRequest\x1a\x16.luwu.control.v1.Event0\x01\x12L\n\x08Standing\x12 .luwu.control.v1.StandingRequest\x1a\x1e.luwu.control.v1.StandingReply\x12\x46\n\x06\x41ttach\x12\x1e.luwu.control.v1.AttachRequest\x1a\x1c.luwu.control.v1.AttachReply\x12J\n\x0bInitialised\x12#.luwu.control.v1.InitialisedRequest\x1a\x16.luwu.control.v1.Empty\x12J\n\x0bSetSegments\x12#.luwu.control.v1.SetSegmentsRequest\x1a\x16.luwu.control.v1.Empty\x12\x43\n\x05\x42\x65gin\x12\x1d.luwu.control.v1.BeginRequest\x1a\x1b.luwu.control.v1.BeginReply\x12\x46\n\x06\x43ommit\x12\x1e.luwu.control.v1.CommitRequest\x1a\x1c.luwu.control.v1.CommitReply\x12\x46\n\x06\x44\x65\x63ide\x12\x1e.luwu.control.v1.DecideRequest\x1a\x1c.luwu.control.v1.CommitReply\x12L\n\x08Snapshot\x12 .luwu.control.v1.SnapshotRequest\x1a\x1e.luwu.control.v1.SnapshotReply\x12@\n\x06Report\x12\x1e.luwu.control.v1.ReportRequest\x1a\x16.luwu.control.v1.Empty\x12>\n\x05Leave\x12\x1d.luwu.control.v1.LeaveRequest\x1a\x16.luwu.control.v1.Emptyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19luwu/fabric/control.proto\x12\x0fluwu.control.v1\"\x07\n\x05\x45mpty\"7\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"K\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x14\n\x0c\x61sks_for_key\x18\x03 \x01(\x08\"P\n\x11JoinWorkerRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\"\x95\x01\n\x11JoinSwitchRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0e\n\x06\x66\x61n_in\x18\x06 \x01(\r\x12\x15\n\rpayload_bytes\x18\x07 \x01(\r\x12\x0e\n\x06parent\x18\x08 \x01(\t\">\n\tJoinReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x11\n\ttransport\x18\x03 \x01(\t\"\x0e\n\x0cWatchRequest\"\xc7\x01\n\x05\x45vent\x12-\n\x08watching\x18\x01 \x01(\x0b\x32\x19.luwu.control.v1.WatchingH\x00\x12+\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x18.luwu.control.v1.FailureH\x00\x12-\n\x08topology\x18\x03 \x01(\x0b\x32\x19.luwu.control.v1.TopologyH\x00\x12+\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x18.luwu.control.v1.ClosingH\x00\x42\x06\n\x04kind\"\n\n\x08Watching\")\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x07\x43losing\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xc4\x01\n\x08Topology\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x05\x62\x65low\x18\x06 \x03(\x0b\x32\x1a.luwu.control.v1.Neighbour\x12)\n\x07network\x18\x07 \x01(\x0b\x32\x18.luwu.control.v1.Network\x12\x13\n\x0bincarnation\x18\x08 \x01(\r\"\xc0\x02\n\x07Network\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\r\x12\x0c\n\x04\x66orm\x18\x04 \x01(\t\x12\x0f\n\x07windows\x18\x05 \x03(\r\x12\x19\n\x11heartbeat_seconds\x18\x06 \x01(\x01\x12\x1e\n\x16idle_heartbeat_seconds\x18\x07 \x01(\x01\x12\x16\n\x0eresend_seconds\x18\x08 \x01(\x01\x12\x1e\n\x16longest_resend_seconds\x18\t \x01(\x01\x12\x18\n\x10queueing_seconds\x18\n \x01(\x01\x12\x16\n\x0eparent_address\x18\x0b \x01(\t\x12\x13\n\x0bparent_port\x18\x0c \x01(\r\x12\x15\n\rgroup_address\x18\r \x01(\t\x12\x12\n\ngroup_port\x18\x0e \x01(\r\"8\n\tNeighbour\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x11\n\x0fStandingRequest\",\n\rStandingReply\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x04\"B\n\x05Share\x12\x0f\n\x07servers\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x11\n\x04step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_step\"\x9b\x01\n\rAttachRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\r\x12\x0e\n\x06switch\x18\x05 \x01(\t\x12%\n\x05share\x18\x06 \x01(\x0b\x32\x16.luwu.control.v1.Share\x12\x0b\n\x03run\x18\x07 \x01(\t\"\xea\x01\n\x0b\x41ttachReply\x12\r\n\x05\x66resh\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x04\x12\x13\n\x0brolled_back\x18\x04 \x01(\x04\x12\x12\n\ndata_token\x18\x05 \x01(\x0c\x12.\n\nloss_scale\x18\x06 \x01(\x0b\x32\x1a.luwu.control.v1.LossScale\x12\x12\n\nfirst_step\x18\x07 \x01(\x04\x12\x16\n\x0e\x66irst_attempts\x18\x08 \x01(\x04\x12\x19\n\x11\x66irst_rolled_back\x18\t \x01(\x04\x12\x0c\n\x04word\x18\n \x01(\t\"\x14\n\x12InitialisedRequest\"O\n\x12SetSegmentsRequest\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12*\n\x08segments\x18\x02 \x03(\x0b\x32\x18.luwu.control.v1.Segment\"%\n\x07Segment\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\"\x9e\x01\n\x0c\x42\x65ginRequest\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .luwu.control.v1.HyperParameters\x12\x1a\n\rmax_grad_norm\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12.\n\nloss_scale\x18\x03 \x01(\x0b\x32\x1a.luwu.control.v1.LossScaleB\x10\n\x0e_max_grad_norm\".\n\tLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\x12\n\ngood_steps\x18\x02 \x01(\x04\"-\n\nBeginReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08given_up\x18\x02 \x01(\x08\"!\n\x0fHyperParameters\x12\x0e\n\x06values\x18\x01 \x03(\x01\"2\n\rCommitRequest\x12\x11\n\troll_back\x18\x01 \x01(\x08\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\"B\n\rDecideRequest\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\x08\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"V\n\x0b\x43ommitReply\x12%\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x18.luwu.control.v1.StepEnd\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"\x11\n\x0fSnapshotRequest\"\x1d\n\rSnapshotReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\x1f\n\rReportRequest\x12\x0e\n\x06report\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x66\x61ilure\x18\x01 \x01(\t*G\n\x07StepEnd\x12\x0f\n\x0bROLLED_BACK\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0c\n\x08PREPARED\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x32\xff\x07\n\x07\x43ontrol\x12\x43\n\x05Hello\x12\x1d.luwu.control.v1.HelloRequest\x1a\x1b.luwu.control.v1.HelloReply\x12L\n\nJoinWorker\x12\".luwu.control.v1.JoinWorkerRequest\x1a\x1a.luwu.control.v1.JoinReply\x12L\n\nJoinSwitch\x12\".luwu.control.v1.JoinSwitchRequest\x1a\x1a.luwu.control.v1.JoinReply\x12@\n\x05Watch\x12\x1d.luwu.control.v1.WatchRequest\x1a\x16.luwu.control.v1.Event0\x01\x12L\n\x08Standing\x12 .luwu.control.v1.StandingRequest\x1a\x1e.luwu.control.v1.StandingReply\x12\x46\n\x06\x41ttach\x12\x1e.luwu.control.v1.AttachRequest\x1a\x1c.luwu.control.v1.AttachReply\x12J\n\x0bInitialised\x12#.luwu.control.v1.InitialisedRequest\x1a\x16.luwu.control.v1.Empty\x12J\n\x0bSetSegments\x12#.luwu.control.v1.SetSegmentsRequest\x1a\x16.luwu.control.v1.Empty\x12\x43\n\x05\x42\x65gin\x12\x1d.luwu.control.v1.BeginRequest\x1a\x1b.luwu.control.v1.BeginReply\x12\x46\n\x06\x43ommit\x12\x1e.luwu.control.v1.CommitRequest\x1a\x1c.luwu.control.v1.CommitReply\x12\x46\n\x06\x44\x65\x63ide\x12\x1e.luwu.control.v1.DecideRequest\x1a\x1c.luwu.control.v1.CommitReply\x12L\n\x08Snapshot\x12 .luwu.control.v1.SnapshotRequest\x1a\x1e.luwu.control.v1.SnapshotReply\x12@\n\x06Report\x12\x1e.luwu.control.v1.ReportRequest\x1a\x16.luwu.control.v1.Empty\x12>\n\x05Leave\x12\x1d.luwu.control.v1.LeaveRequest\x1a\x16.luwu.control.v1.Emptyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'luwu.fabric.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STEPEND']._serialized_start=2555
-  _globals['_STEPEND']._serialized_end=2626
+  _globals['_STEPEND']._serialized_start=2653
+  _globals['_STEPEND']._serialized_end=2724
   _globals['_EMPTY']._serialized_start=46
   _globals['_EMPTY']._serialized_end=53
   _globals['_HELLOREQUEST']._serialized_start=55
@@ -68,37 +68,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARE']._serialized_start=1433
   _globals['_SHARE']._serialized_end=1499
   _globals['_ATTACHREQUEST']._serialized_start=1502
-  _globals['_ATTACHREQUEST']._serialized_end=1644
-  _globals['_ATTACHREPLY']._serialized_start=1647
-  _globals['_ATTACHREPLY']._serialized_end=1796
-  _globals['_INITIALISEDREQUEST']._serialized_start=1798
-  _globals['_INITIALISEDREQUEST']._serialized_end=1818
-  _globals['_SETSEGMENTSREQUEST']._serialized_start=1820
-  _globals['_SETSEGMENTSREQUEST']._serialized_end=1899
-  _globals['_SEGMENT']._serialized_start=1901
-  _globals['_SEGMENT']._serialized_end=1938
-  _globals['_BEGINREQUEST']._serialized_start=1941
-  _globals['_BEGINREQUEST']._serialized_end=2099
-  _globals['_LOSSSCALE']._serialized_start=2101
-  _globals['_LOSSSCALE']._serialized_end=2147
-  _globals['_BEGINREPLY']._serialized_start=2149
-  _globals['_BEGINREPLY']._serialized_end=2194
-  _globals['_HYPERPARAMETERS']._serialized_start=2196
-  _globals['_HYPERPARAMETERS']._serialized_end=2229
-  _globals['_COMMITREQUEST']._serialized_start=2231
-  _globals['_COMMITREQUEST']._serialized_end=2281
-  _globals['_DECIDEREQUEST']._serialized_start=2283
-  _globals['_DECIDEREQUEST']._serialized_end=2349
-  _globals['_COMMITREPLY']._serialized_start=2351
-  _globals['_COMMITREPLY']._serialized_end=2437
-  _globals['_SNAPSHOTREQUEST']._serialized_start=2439
-  _globals['_SNAPSHOTREQUEST']._serialized_end=2456
-  _globals['_SNAPSHOTREPLY']._serialized_start=2458
-  _globals['_SNAPSHOTREPLY']._serialized_end=2487
-  _globals['_REPORTREQUEST']._serialized_start=2489
-  _globals['_REPORTREQUEST']._serialized_end=2520
-  _globals['_LEAVEREQUEST']._serialized_start=2522
-  _globals['_LEAVEREQUEST']._serialized_end=2553
-  _globals['_CONTROL']._serialized_start=2629
-  _globals['_CONTROL']._serialized_end=3652
+  _globals['_ATTACHREQUEST']._serialized_end=1657
+  _globals['_ATTACHREPLY']._serialized_start=1660
+  _globals['_ATTACHREPLY']._serialized_end=1894
+  _globals['_INITIALISEDREQUEST']._serialized_start=1896
+  _globals['_INITIALISEDREQUEST']._serialized_end=1916
+  _globals['_SETSEGMENTSREQUEST']._serialized_start=1918
+  _globals['_SETSEGMENTSREQUEST']._serialized_end=1997
+  _globals['_SEGMENT']._serialized_start=1999
+  _globals['_SEGMENT']._serialized_end=2036
+  _globals['_BEGINREQUEST']._serialized_start=2039
+  _globals['_BEGINREQUEST']._serialized_end=2197
+  _globals['_LOSSSCALE']._serialized_start=2199
+  _globals['_LOSSSCALE']._serialized_end=2245
+  _globals['_BEGINREPLY']._serialized_start=2247
+  _globals['_BEGINREPLY']._serialized_end=2292
+  _globals['_HYPERPARAMETERS']._serialized_start=2294
+  _globals['_HYPERPARAMETERS']._serialized_end=2327
+  _globals['_COMMITREQUEST']._serialized_start=2329
+  _globals['_COMMITREQUEST']._serialized_end=2379
+  _globals['_DECIDEREQUEST']._serialized_start=2381
+  _globals['_DECIDEREQUEST']._serialized_end=2447
+  _globals['_COMMITREPLY']._serialized_start=2449
+  _globals['_COMMITREPLY']._serialized_end=2535
+  _globals['_SNAPSHOTREQUEST']._serialized_start=2537
+  _globals['_SNAPSHOTREQUEST']._serialized_end=2554
+  _globals['_SNAPSHOTREPLY']._serialized_start=2556
+  _globals['_SNAPSHOTREPLY']._serialized_end=2585
+  _globals['_REPORTREQUEST']._serialized_start=2587
+  _globals['_REPORTREQUEST']._serialized_end=2618
+  _globals['_LEAVEREQUEST']._serialized_start=2620
+  _globals['_LEAVEREQUEST']._serialized_end=2651
+  _globals['_CONTROL']._serialized_start=2727
+  _globals['_CONTROL']._serialized_end=3750
 # @@protoc_insertion_point(module_scope)

@@ -201,36 +201,46 @@ class Share(_message.Message):
     def __init__(self, servers: _Optional[int] = ..., uuid: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share")
+    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share", "run")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     address: str
     port: int
     payload_bytes: int
     switch: str
     share: Share
-    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ...) -> None: ...
+    run: str
+    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale")
+    __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale", "first_step", "first_attempts", "first_rolled_back", "word")
     FRESH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
     DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOSS_SCALE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    WORD_FIELD_NUMBER: _ClassVar[int]
     fresh: bool
     step: int
     attempts: int
     rolled_back: int
     data_token: bytes
     loss_scale: LossScale
-    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ...) -> None: ...
+    first_step: int
+    first_attempts: int
+    first_rolled_back: int
+    word: str
+    def __init__(self, fresh: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., data_token: _Optional[bytes] = ..., loss_scale: _Optional[_Union[LossScale, _Mapping]] = ..., first_step: _Optional[int] = ..., first_attempts: _Optional[int] = ..., first_rolled_back: _Optional[int] = ..., word: _Optional[str] = ...) -> None: ...
 
 class InitialisedRequest(_message.Message):
     __slots__ = ()

@@ -17,6 +17,7 @@ from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_i
 from luwu.fabric.session import Session
 from luwu.server.server import LocalServer
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
 
 DEFAULT_MEMORY = "8GiB"
 _JOIN_SECONDS = 60.0
@@ -45,6 +46,7 @@ class LocalSession(Session):
             for file in files:
                 os.close(file)
         self.step, self.attempts, self.rolled_back = answer["step"], answer["attempts"], answer["rolled_back"]
+        self.first = Counts(*answer["first"])
         if answer["loss_scale"] is not None:
             self.loss_scale = float(answer["loss_scale"]), int(answer["good_steps"])
         return bool(answer["fresh"])

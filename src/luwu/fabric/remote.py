@@ -20,10 +20,15 @@ from luwu.fabric.session import Session
 from luwu.fabric.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Claim, Counts
 
 
 class RemoteSession(Session):
-    """A session with one server on the network, or with several that share a job. Made by `connect`."""
+    """A session with one server on the network, or with several that share a job. Made by `connect`.
+
+    Attributes:
+        claim: of the run that the store is to belong to, set before a model attaches; None: the session claims none.
+    """
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class RemoteSession(Session):
         self._credentials = credentials
         self._timeouts = timeouts
         self._switch = switch
+        self.claim: Claim | None = None
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._error: LuwuError | None = None
@@ -127,6 +133,8 @@ class RemoteSession(Session):
         controls = [server.control for server in self._servers]
         self._endpoint = RemoteEndpoint(link, controls, striping, shared_window=shared_window)
         self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
+        self.first = Counts(replies[0].first_step, replies[0].first_attempts, replies[0].first_rolled_back)
+        self.word = str(replies[0].word)
         recorded = [reply.loss_scale for reply in replies if reply.HasField("loss_scale")]
         if recorded:  # a server may have no block that needs one
             self.loss_scale = recorded[0].scale, recorded[0].good_steps
@@ -137,8 +145,9 @@ class RemoteSession(Session):
         shares = [Share()]
         if len(self._servers) > 1:
             shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
+        run = "" if self.claim is None else self.claim.to_json()
         calls = [
-            server.attach(part, share, self._transport, self._switch)
+            server.attach(part, share, self._transport, self._switch, run)
             for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
         ]
         replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]

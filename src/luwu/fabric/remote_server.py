@@ -60,9 +60,9 @@ class RemoteServer:
         reply = self.control.call("Standing", pb.StandingRequest())
         return Standing(reply.uuid, tuple(reply.steps))
 
-    def attach(self, manifest: Manifest, share: Share, transport: str, switch: str) -> grpc.Future:
+    def attach(self, manifest: Manifest, share: Share, transport: str, switch: str, run: str) -> grpc.Future:
         """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
-        request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch)
+        request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)
         if share.servers > 1:
             request.share.CopyFrom(pb.Share(servers=share.servers, uuid=share.uuid, step=share.step))
         if transport == "udp":

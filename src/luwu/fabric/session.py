@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from luwu.errors import ConfigError, ServerError
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
 from luwu.worker.interface import Endpoint, LossScale
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Session(ABC):
         step: committed optimizer steps; on resume, where training goes on.
         attempts: steps that were begun and ended, rolled-back ones included: counts the batches that were used.
         rolled_back: attempts that were rolled back because a gradient was not finite.
+        first: the store's counts when this run began in it: zeros, unless it went on from another run's weights.
+        word: what the server has to say of that to the user; mostly nothing.
         loss_scale: that the step was made with which the store stood at when this worker attached; None: with none.
         endpoint: the data plane, there once `attach` returned.
     """
@@ -36,6 +39,8 @@ class Session(ABC):
         self.step = 0
         self.attempts = 0
         self.rolled_back = 0
+        self.first = Counts()
+        self.word = ""
         self.loss_scale: LossScale | None = None
         self._closed = False
         self._endpoint: Endpoint | None = None

@@ -30,10 +30,31 @@ class RunFolder:
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.job_path = self.path / "job.json"
+        self.id_path = self.path / "run-id"
 
     def saved_settings(self) -> dict[str, Any] | None:
         """The tables of config.toml, None if no run was started here yet."""
         return read_toml(self.config_path) if self.config_path.exists() else None
+
+    def saved_id(self) -> str | None:
+        """What the run is known by, also after its folder has moved; None: it has none yet."""
+        try:
+            return self.id_path.read_text(encoding="utf-8").strip() or None
+        except OSError:
+            return None
+
+    def save_id(self, run_id: str) -> None:
+        """Write the run's id, whole or not at all."""
+        if self.saved_id() == run_id:
+            return
+        partial = self.id_path.with_suffix(".partial")
+        drop_shared(partial)
+        partial.write_text(f"{run_id}\n", encoding="utf-8")
+        partial.replace(self.id_path)
+
+    def stores(self, settings: Settings) -> list[Path]:
+        """The folders of the run's store, where it is on this machine."""
+        return [Path(store) for store in settings.run.stores] or [self.path / "store"]
 
     def save_settings(self, settings: Settings) -> None:
         """Write config.toml, whole or not at all."""

@@ -49,6 +49,8 @@ class Job(BaseModel):
     launcher_pid: int
     server: RemoteServer | None = None
     """where the launcher has none"""
+    claim: str | None = None
+    """the run as that server's store is to know it, `luwu.store.run_record.Claim` as JSON"""
 
     @property
     def stop_path(self) -> Path:

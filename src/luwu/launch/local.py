@@ -16,6 +16,7 @@ from typing import Any, cast
 from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.errors import ServerError
+from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, RemoteServer
@@ -25,9 +26,11 @@ from luwu.launch.processes import WorkerProcesses
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
+from luwu.observe.words import counted
 from luwu.server.server import LocalServer
 from luwu.server.snapshots import Snapshots
 from luwu.store.folders import lock_folder, make_folder
+from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1
 """How often the launcher looks after its workers when they have nothing to say."""
@@ -78,12 +81,21 @@ class LocalRun:
         folder: what the run leaves behind.
         display: what the user sees.
         server: on the network; None: this process embeds one.
+        takes_weights: it goes on from the weights of another run's store, as a new run.
     """
 
     def __init__(
-        self, settings: Settings, folder: RunFolder, display: Display, server: RemoteServer | None = None
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        display: Display,
+        server: RemoteServer | None = None,
+        *,
+        takes_weights: bool = False,
     ) -> None:
         self._remote = server
+        self._takes_weights = takes_weights
+        self._claim: Claim | None = None
         self._settings = settings
         self._folder = folder
         self._display = display
@@ -96,6 +108,7 @@ class LocalRun:
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
             "step": self._on_step,
+            "say": lambda rank, report: None if rank else self._display.say(report["text"]),
             "stage": lambda rank, report: self._display.stage(report["text"], report["detail"]),
             "stopped": self._on_stopped,
             "result": self._on_result,
@@ -115,6 +128,7 @@ class LocalRun:
             if self._outcome.corpus is None:
                 self._outcome.stopped = True
                 return self._outcome
+            self._make_claim(self._outcome.corpus)
             self._metrics = MetricsLog(self._folder.metrics_path)
             try:
                 self._supervise(interrupts)
@@ -128,19 +142,44 @@ class LocalRun:
             return ServerElsewhere(self._folder.path)
         snapshots = Snapshots(run.snapshot_every, run.snapshot_keep)
         return LocalServer(
-            self._folder.path, list(run.stores), run.memory, run.workers, on_report=self._queue, snapshots=snapshots
+            self._folder.path,
+            list(run.stores),
+            run.memory,
+            run.workers,
+            on_report=self._queue,
+            snapshots=snapshots,
+            on_open=self._on_open,
         )
+
+    def _make_claim(self, corpus: Corpus) -> None:
+        """Settle who this run is to its store, and tell the workers where that is elsewhere."""
+        store = self._folder.stores(self._settings)[0] if self._remote is None else None
+        run_id = find_run_id(self._settings, self._folder, store)
+        self._folder.save_id(run_id)
+        self._claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
+        if self._remote is not None:
+            self._write_job(self._claim.to_json())
+
+    def _on_open(self, counts: Counts) -> Counts:
+        """Have the store, once this process's server has opened it; called in a thread of the server."""
+        assert self._claim is not None
+
+        def say(text: str) -> None:
+            self._queue(0, {"kind": "say", "text": text})
+
+        return claim_here(self._claim, self._folder.stores(self._settings)[0], say)(counts)
 
     def _queue(self, rank: int, report: Report) -> None:
         self._reports.put((rank, report))
 
-    def _write_job(self) -> None:
+    def _write_job(self, claim: str | None = None) -> None:
         self._job = Job(
             settings=self._settings,
             folder=str(self._folder.path),
             socket_path=str(self._server.socket_path) if self._remote is None else None,
             launcher_pid=os.getpid(),
             server=self._remote,
+            claim=claim,
         )
         self._job.write(self._folder.job_path)
         for rank in range(self._settings.run.workers):
@@ -213,7 +252,7 @@ class LocalRun:
         steps, corpus = self._settings.run.steps, self._outcome.corpus
         assert corpus is not None
         self._display.say(
-            f"{report['parameters']:,} parameters, {self._settings.run.workers} workers, "
+            f"{report['parameters']:,} parameters, {counted(self._settings.run.workers, 'worker')}, "
             f"{corpus.train_tokens:,} {corpus.unit}s of {corpus.name}"
         )
         if corpus.blank:

@@ -30,6 +30,7 @@ from luwu.models.pretrained import build_on_meta
 from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
 from luwu.store.manifest import ROOT_NAME, Manifest
 from luwu.store.model_files import kept_buffers, kept_model_folder
+from luwu.store.run_record import read_record
 from luwu.store.snapshots import snapshot_folders
 
 LONGEST_SEQ = 1024
@@ -127,6 +128,12 @@ class ReadableRun(Readable):
                 "has its store there"
             )
         super().__init__(folder, stores, snapshot)
+        record, own = read_record(self.stores[0]), run.saved_id()
+        if record is not None and own is not None and record.id != own:
+            raise ConfigError(
+                f"{folder}: expected the run's own store in {stores[0]}, found one that belongs to the run "
+                f"{record.folder} now; name that run, or a snapshot of this one with --snapshot"
+            )
         corpus = Corpus.load(run.path)
         if corpus is None:
             raise ConfigError(f"{folder}: expected corpus.json of the run's text, found none; start the run again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from luwu.errors import ConfigError, DataError, LuwuError
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.session import Session
+from luwu.launch.checks import check_steps
 from luwu.launch.evaluation import evaluate, validate
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
@@ -24,6 +26,7 @@ from luwu.launch.optimizers import make_optimizer
 from luwu.launch.reports import ReportFunction, reporter
 from luwu.launch.worker import StopRequest
 from luwu.store.own_files import drop_shared
+from luwu.store.run_record import Claim, Counts
 
 
 def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
@@ -36,26 +39,28 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
     session = find_session(job, rank, workers)
     report = reporter(session)
     model = make_model(settings, session, device, corpus.vocabulary)
-    report(
-        {
-            "kind": "start",
-            "parameters": model.parameters,
-            "step": session.step,
-            "attempts": session.attempts,
-            "rolled_back": session.rolled_back,
-        }
-    )
+    if session.word:
+        report({"kind": "say", "text": session.word})
+    made = counts_of_run(session)
+    check_steps(settings, made.step)
+    report({"kind": "start", "parameters": model.parameters, **asdict(made)})
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
     last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
     trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)
     stopped = False
-    while not stopped and session.step < settings.run.steps:
+    while not stopped and counts_of_run(session).step < settings.run.steps:
         stopped = trainer.run_step(stop, job.stop_path)
     if stopped:
         report({"kind": "stopped"})
     else:
         evaluate(settings, model, session, corpus, device, report)
     session.close()  # only here: a worker that fails must not look as if it had left
+
+
+def counts_of_run(session: Session) -> Counts:
+    """The counts of this run alone: the store's, from where the run began in it."""
+    first = session.first
+    return Counts(session.step - first.step, session.attempts - first.attempts, session.rolled_back - first.rolled_back)
 
 
 def find_session(job: Job, rank: int, workers: int) -> Session:
@@ -67,9 +72,11 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
 
     tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
     server = job.server
-    return connect(
+    session = connect(
         server.url, rank=rank, workers=workers, key_file=server.key_file, tls=tls, plain_data=server.plain_data
     )
+    session.claim = Claim.from_json(job.claim) if job.claim is not None else None
+    return session
 
 
 def choose_device(settings: Settings, rank: int) -> torch.device:
@@ -82,7 +89,7 @@ def choose_device(settings: Settings, rank: int) -> torch.device:
 
 
 class Trainer:
-    """Tries one step after another; everything a step depends on comes from the settings and the session's counts."""
+    """Tries one step after another; everything a step depends on comes from the settings and the run's counts."""
 
     def __init__(
         self,
@@ -115,7 +122,8 @@ class Trainer:
         """
         session, run = self._session, self._settings.run
         started = time.perf_counter()
-        attempt, before = session.attempts, session.step
+        made = counts_of_run(session)
+        attempt, before = made.attempts, made.step
         lr = self._settings.optimizer.rate(before, run.steps)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
@@ -141,11 +149,12 @@ class Trainer:
         }
         self._note(known)
         self._optimizer.step()
-        committed = session.step > before
+        step = counts_of_run(session).step
+        committed = step > before
         words = {
             **known,
             "kind": "step",
-            "step": session.step,
+            "step": step,
             "committed": committed,
             "grad_norm": self._optimizer.last_grad_norm,
             "seconds": time.perf_counter() - started,
@@ -166,7 +175,7 @@ class Trainer:
                 {
                     **known,
                     "workers": session.workers,
-                    "step": session.step,
+                    "step": counts_of_run(session).step,
                     "bytes_pulled": stats["bytes_pulled"],
                     "bytes_pushed": stats["bytes_pushed"],
                 }
@@ -182,7 +191,7 @@ class Trainer:
 
         All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`.
         """
-        step, run = self._session.step, self._settings.run
+        step, run = counts_of_run(self._session).step, self._settings.run
         if not run.eval_every or step % run.eval_every or step >= run.steps:
             return None
         training = self._module.training

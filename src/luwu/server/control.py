@@ -20,9 +20,10 @@ from luwu.server.cores import StepEnding
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, printable
 from luwu.server.run import Worker
-from luwu.server.runs import Runs
+from luwu.server.runs import Runs, claim_nothing
 from luwu.server.topology import Place, SwitchMember
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Claim, Counts
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         gate: who may join.
         transport: name of the data plane, which workers must bring.
         standing: which store the server has.
+        claim: lets a run have the store, whose counts it is given, see `luwu.store.run_record.claim_store`.
         on_report: called with (rank, report) for everything a worker reports.
     """
 
@@ -80,12 +82,14 @@ class ControlService(control_pb2_grpc.ControlServicer):
         gate: Gate,
         transport: str,
         standing: Callable[[], Standing],
+        claim: Callable[[Claim, Counts], tuple[Counts, str]],
         on_report: Callable[[int, dict[str, Any]], None],
     ) -> None:
         self._runs = runs
         self._gate = gate
         self._transport = transport
         self._standing = standing
+        self._claim = claim
         self._on_report = on_report
 
     @answering
@@ -160,7 +164,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Open the store for a worker's model."""
         worker = self._worker(context)
         place = Place(request.address, request.port, request.payload_bytes, request.switch)
-        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), _share_of(request), place)
+        claim = functools.partial(self._claim, Claim.from_json(request.run)) if request.run else claim_nothing
+        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), _share_of(request), place, claim)
         counts = attached.stats
         reply = pb.AttachReply(
             fresh=attached.fresh,
@@ -168,6 +173,10 @@ class ControlService(control_pb2_grpc.ControlServicer):
             step=counts["step"],
             attempts=counts["attempts"],
             rolled_back=counts["rolled_back"],
+            first_step=attached.first.step,
+            first_attempts=attached.first.attempts,
+            first_rolled_back=attached.first.rolled_back,
+            word=attached.word,
         )
         if attached.loss_scale is not None:
             scale, good_steps = attached.loss_scale

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from luwu import _native
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.striping import Standing
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import Store, open_store, read_identity, reader_of
+from luwu.store.folders import ORIGIN_NAME, Store, open_store, read_identity, reader_of
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Claim, Counts, claim_store
 
 
 def open_server(
@@ -43,6 +46,17 @@ def open_server(
         )
 
     return open_store(folders, manifest, start)
+
+
+def claims_of(folder: Path) -> Callable[[Claim, Counts], tuple[Counts, str]]:
+    """`claim_store` of the store whose first folder this is, for the workers of a run one after another."""
+    lock = threading.Lock()
+
+    def claim(wanted: Claim, counts: Counts) -> tuple[Counts, str]:
+        with lock:
+            return claim_store(folder, wanted, counts, imported=(folder / ORIGIN_NAME).exists())
+
+    return claim
 
 
 def standing_of(folders: list[Path], new_uuid: str) -> Standing:

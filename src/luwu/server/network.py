@@ -23,7 +23,7 @@ from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
-from luwu.server.folders import standing_of
+from luwu.server.folders import claims_of, standing_of
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
@@ -106,6 +106,7 @@ class NetworkServer:
             self._gate,
             settings.transport,
             functools.partial(standing_of, folders, uuid.uuid4().hex),
+            claims_of(folders[0]),
             on_report or (lambda rank, report: None),
         )
         control_pb2_grpc.add_ControlServicer_to_server(service, self._grpc)

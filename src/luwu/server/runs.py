@@ -19,6 +19,7 @@ from luwu.server.run import OpenCore, Run, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
 from luwu.worker.interface import LossScale
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,17 @@ class Attached(NamedTuple):
     stats: dict[str, int]
     loss_scale: LossScale | None
     token: bytes
+    first: Counts
+    word: str
+
+
+ClaimStore = Callable[[Counts], tuple[Counts, str]]
+"""Lets a run have the store, whose counts it is given: where the run began in it, and a word for its user."""
+
+
+def claim_nothing(counts: Counts) -> tuple[Counts, str]:
+    """The claim of a program that says nothing of its run."""
+    return Counts(), ""
 
 
 class Runs:
@@ -125,13 +137,21 @@ class Runs:
             self._changed.notify_all()
         log.info("joined %s peer=%s fan_in=%d", switch.name, switch.peer, switch.fan_in)
 
-    def attach(self, worker: Worker, manifest: Manifest, share: Share, place: Place = NOWHERE) -> Attached:
+    def attach(
+        self,
+        worker: Worker,
+        manifest: Manifest,
+        share: Share,
+        place: Place = NOWHERE,
+        claim: ClaimStore = claim_nothing,
+    ) -> Attached:
         """Open the store for a worker's model; returns when everybody is there, see `Membership.attach`."""
         run = worker.run
         worker.place = place
         try:
             run.agree(share)
             fresh = run.attach(worker.rank, manifest)
+            first, word = claim(Counts.of(run.stats()))
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             token = run.admit(worker.rank)
         except LuwuError as error:
@@ -141,7 +161,9 @@ class Runs:
         stats = run.stats()
         counts = {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
         recorded = stats["loss_scale"]
-        return Attached(fresh, counts, None if recorded is None else (recorded, stats["good_steps"]), token)
+        return Attached(
+            fresh, counts, None if recorded is None else (recorded, stats["good_steps"]), token, first, word
+        )
 
     def leave(self, participant: Participant, failure: str = "") -> None:
         """A participant goes on purpose, or because of a failure of its own."""

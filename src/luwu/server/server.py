@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from luwu.server.membership import Membership
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import lock_folder, make_folder
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
 
 Report = dict[str, Any]
 
@@ -35,6 +37,8 @@ class LocalServer:
         on_report: called with (rank, report) for everything a worker reports, in a thread of the server.
         optimizer_threads: threads of the update; default: as many as this process may use processors.
         snapshots: that it takes while it trains.
+        on_open: called with the store's counts once it is open, before any worker goes on; gives those that the run
+            began at. What it raises closes the store.
         read_only: the store, which may be a snapshot, is only read; others may read it, too.
 
     Raises:
@@ -52,17 +56,24 @@ class LocalServer:
         optimizer_threads: int | None = None,
         snapshots: Snapshots = NO_SNAPSHOTS,
         *,
+        on_open: Callable[[Counts], Counts] = lambda counts: Counts(),
         read_only: bool = False,
     ) -> None:
         self._run_dir = Path(run_dir)
         folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
-        self._members: Membership[_native.Server] = Membership(
-            workers,
-            lambda manifest: open_server(
-                folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only
-            ),
-        )
+        self._first = Counts()
+
+        def open_core(manifest: Manifest) -> _native.Server:
+            core = open_server(folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only)
+            try:
+                self._first = on_open(Counts.of(core.stats()))
+            except BaseException:
+                core.close()
+                raise
+            return core
+
+        self._members: Membership[_native.Server] = Membership(workers, open_core)
         self._on_report = on_report or (lambda rank, report: None)
         self._lock = threading.Lock()
         self._closing = False
@@ -190,7 +201,7 @@ class LocalServer:
             stats = self._members.stats()
             counts = {name: stats[name] for name in ("step", "attempts", "rolled_back", "loss_scale", "good_steps")}
             with self._members.core() as core:
-                send(connection, {"fresh": fresh, **counts}, list(core.files_of(rank)))
+                send(connection, {"fresh": fresh, "first": astuple(self._first), **counts}, list(core.files_of(rank)))
         elif message["type"] == "initialised":
             self._members.let_in()
             send(connection, {})

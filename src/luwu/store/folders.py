@@ -38,6 +38,8 @@ LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
 """In the first folder while an import writes the store's first values."""
+ORIGIN_NAME = "origin.json"
+"""In the first folder once an import is done: where the store's first values came from."""
 
 
 @dataclass(frozen=True)

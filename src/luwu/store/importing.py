@@ -23,6 +23,7 @@ from luwu import _native
 from luwu.errors import ConfigError, StoreCorruptError
 from luwu.fabric.blocks import block_specs
 from luwu.store.folders import (
+    ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
     make_folder,
@@ -33,13 +34,11 @@ from luwu.store.folders import (
     write_json,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
 SYNC_BYTES = 256 * 2**20
 """Written between two entries of the journal: what a killed import does again at most."""
-
-ORIGIN_NAME = "origin.json"
-"""In the first folder once an import is done: where the store's first values came from."""
 
 
 class Source(Protocol):
@@ -188,6 +187,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         manifest.optimizer,
     )
     if not goes_on:
+        (folders[0] / RUN_NAME).unlink(missing_ok=True)  # of a store that was here before
         write_identity(folders[0], identity)
     return writer, begin
 

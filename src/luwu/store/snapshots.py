@@ -10,6 +10,7 @@ from luwu import _native
 from luwu.errors import ConfigError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.store.folders import StoreIdentity, reader_of
+from luwu.store.run_record import restore_record
 from luwu.store.values import require_identity, require_whole
 
 FOLDER_NAME = "snapshots"
@@ -89,17 +90,19 @@ def snapshots(folders: list[Path]) -> list[SnapshotInfo]:
 def restore(folders: list[Path], step: int) -> None:
     """Make a store stand where its snapshot of a step stands; the snapshot stays, and whatever was later goes.
 
-    What later snapshots have stays, too. Training goes on from there as it did the first time.
+    What later snapshots have stays, too. Training goes on from there as it did the first time, and the store belongs to
+    the run that had it then.
 
     Raises:
         StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot.
         StoreCorruptError: the snapshot is damaged; the store is as it was.
     """
     identity = require_identity(folders)
-    snapshot_folders(folders, step)
+    inside = snapshot_folders(folders, step)
     writer = _writer(folders, identity)
     try:
         writer.restore_snapshot(step)
+        restore_record(inside[0], folders[0], step)
     finally:
         writer.close()
 

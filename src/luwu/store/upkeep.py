@@ -15,8 +15,7 @@ from typing import Any
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError, StoreLockedError
 from luwu.fabric.blocks import block_specs
-from luwu.store.folders import UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of
-from luwu.store.importing import ORIGIN_NAME
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.snapshots import snapshot_steps

@@ -1,0 +1,65 @@
+"""What is wrong with a run and can be known before a process starts and anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from luwu.config import Settings
+from luwu.errors import ConfigError, ManifestMismatchError, StoreCorruptError
+from luwu.launch.claiming import find_run_id, make_claim
+from luwu.launch.folder import RunFolder
+from luwu.store.folders import StoreIdentity, read_identity, reader_of
+from luwu.store.run_record import Counts, check_claim, read_record
+
+
+def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -> None:
+    """See that the store of a run on this machine, if it is there, may be trained on, and has not passed its last step.
+
+    Raises:
+        ConfigError: it is another run's, or has made more steps than the run is to make.
+        ManifestMismatchError, StoreCorruptError: it was made for another optimizer, dtype or number of folders.
+        Others: its files cannot be read, see `luwu.errors`.
+    """
+    stores = folder.stores(settings)
+    identity = read_identity(stores[0])
+    if identity is None:
+        if takes_weights and not folder.config_path.exists():
+            raise ConfigError(
+                f"--new-run: expected a store with weights in {stores[0]}, found none; check --store, or leave "
+                "--new-run out to start afresh"
+            )
+        return
+    _check_shape(settings, stores, identity)
+    run_id = find_run_id(settings, folder, stores[0])
+    check_claim(stores[0], make_claim(settings, folder, run_id, takes_weights=takes_weights))
+    record = read_record(stores[0])
+    reader = reader_of(stores, identity)
+    if reader.initialised and not (takes_weights and (record is None or record.id != run_id)):
+        first = Counts() if record is None else record.first
+        check_steps(settings, int(reader.step) - first.step)
+
+
+def check_steps(settings: Settings, made: int) -> None:
+    """See that a run has not made more steps than it is to make; raises ConfigError."""
+    if made > settings.run.steps:
+        raise ConfigError(
+            f"run.steps: expected at least {made}, the steps that this run has made, found {settings.run.steps}; raise "
+            "--steps to train on, or go back to a snapshot (luwu snapshot list, luwu snapshot restore)"
+        )
+
+
+def _check_shape(settings: Settings, stores: list[Path], identity: StoreIdentity) -> None:
+    if identity.stripes != len(stores):
+        raise StoreCorruptError(
+            f"the store at {stores[0]} is striped over {identity.stripes} folders, {len(stores)} were named; "
+            "name the same folders in the same order as when it was made"
+        )
+    for name, found, wanted in (
+        ("optimizer.name", settings.optimizer.name, identity.manifest.optimizer),
+        ("run.dtype", settings.run.dtype, identity.manifest.dtype),
+    ):
+        if found != wanted:
+            raise ManifestMismatchError(
+                f"{name}: the store at {stores[0]} was made for {wanted}, found {found}; use what it was made for, or "
+                "another folder (nothing was changed)"
+            )

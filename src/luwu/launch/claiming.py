@@ -1,0 +1,64 @@
+"""Who a run is to the store that it trains on: its id, and the claim that `luwu.store.run_record` compares."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from luwu.config import Settings, fixed_values
+from luwu.data.corpus import Corpus
+from luwu.launch.folder import RunFolder
+from luwu.store.folders import ORIGIN_NAME
+from luwu.store.run_record import Claim, Counts, RunRecord, claim_store, differences, read_record
+
+
+def make_claim(
+    settings: Settings, folder: RunFolder, run_id: str, corpus: Corpus | None = None, *, takes_weights: bool = False
+) -> Claim:
+    """The claim of a run; without its corpus that is not compared."""
+    data = {}
+    if corpus is not None:
+        data = {
+            "name": corpus.name,
+            "train_tokens": corpus.train_tokens,
+            "validation_tokens": corpus.validation_tokens,
+            "vocabulary": corpus.vocabulary,
+            "checksum": corpus.checksum,
+            "tokenizer": corpus.sha256,
+        }
+    record = RunRecord(run_id, str(folder.path), settings=fixed_values(settings), data=data)
+    return Claim(record, takes_weights=takes_weights, begun=folder.config_path.exists())
+
+
+def find_run_id(settings: Settings, folder: RunFolder, store: Path | None) -> str:
+    """The id that the run folder has, or a new one.
+
+    A run whose folder is gone is known by its store: one with the same settings takes its place.
+
+    Args:
+        settings: of the run.
+        folder: its folder.
+        store: the first folder of its store; None: it is another machine's.
+    """
+    own = folder.saved_id()
+    if own is not None:
+        return own
+    new = make_claim(settings, folder, uuid4().hex).run
+    record = read_record(store) if store is not None else None
+    if record is None or record.host != socket.gethostname() or differences(record, new):
+        return new.id
+    return new.id if RunFolder(Path(record.folder)).saved_id() == record.id else record.id
+
+
+def claim_here(claim: Claim, store: Path, say: Callable[[str], None]) -> Callable[[Counts], Counts]:
+    """The function by which a server of this process lets the run have its store, see `LocalServer`."""
+
+    def take(counts: Counts) -> Counts:
+        first, word = claim_store(store, claim, counts, imported=(store / ORIGIN_NAME).exists())
+        if word:
+            say(word)
+        return first
+
+    return take

@@ -1,0 +1,248 @@
+"""Which run trains on a store: run.json in its first folder, written when a run begins and compared when it goes on.
+
+A run is known by its id, wherever its folder lies. docs/checkpoints.md says what users see of it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
+from luwu.store.folders import refused, write_json
+
+RUN_NAME = "run.json"
+FORMAT = 1
+
+DIFFERENCES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Of a store: committed steps, steps tried, and those that were rolled back."""
+
+    step: int = 0
+    attempts: int = 0
+    rolled_back: int = 0
+
+    @staticmethod
+    def of(stats: Mapping[str, Any]) -> Counts:
+        """The counts among a server's stats."""
+        return Counts(int(stats["step"]), int(stats["attempts"]), int(stats["rolled_back"]))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run and the store it trains on.
+
+    Attributes:
+        id: of the run; its folder may move.
+        folder, host: where the run's folder was when it last began.
+        settings: those that a run must keep, by name, such as ``model.layers``.
+        data: what tells the prepared text from others; see `same_data`.
+        first: the store's counts when the run began on it; the run counts from there.
+    """
+
+    id: str
+    folder: str
+    host: str = field(default_factory=socket.gethostname)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    first: Counts = Counts()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A run that asks for a store.
+
+    Attributes:
+        run: it; what `RunRecord.first` says does not count.
+        takes_weights: it means to go on from another run's weights as a new run.
+        begun: it has trained before, on this store or another.
+    """
+
+    run: RunRecord
+    takes_weights: bool = False
+    begun: bool = False
+
+    def to_json(self) -> str:
+        """As text for a server elsewhere."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Claim:
+        """Read what `to_json` wrote; raises ConfigError."""
+        try:
+            raw = json.loads(text)
+            return Claim(_record_of(raw["run"]), bool(raw["takes_weights"]), bool(raw["begun"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"run: expected a run's claim, found {error!r}; install one version of luwu") from None
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """The run of the store whose first folder this is; None where none has begun.
+
+    Raises:
+        StoreCorruptError, StoreFormatError: the file is damaged, or of a newer format.
+        StorePermissionError, StoreError: it cannot be read.
+    """
+    path = folder / RUN_NAME
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        version = int(raw["format"])
+        if version <= FORMAT:
+            return _record_of(raw)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise refused("read", path, error) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreCorruptError(
+            f"{path}: expected JSON that names the store's run, found {error!r}; restore the file, or remove it, and "
+            "the next run goes on with the store"
+        ) from error
+    raise StoreFormatError(f"{path}: format {version}; this LuWu reads up to {FORMAT}: use the LuWu that wrote it")
+
+
+def check_claim(folder: Path, claim: Claim) -> None:
+    """See that a run may train on a store, before anything is started; raises ConfigError as `claim_store`."""
+    record = read_record(folder)
+    if record is not None and record.id != claim.run.id:
+        _check_other(folder, record, claim)
+
+
+def claim_store(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -> tuple[Counts, str]:
+    """Let a run have a store that is open and locked; where the run begins in it, and a word for the user, or none.
+
+    Args:
+        folder: the store's first.
+        claim: the run's.
+        counts: of the store now; without an attempt it has no history.
+        imported: the values came from a checkpoint.
+
+    Raises:
+        ConfigError: it is another run's, its data has changed, or it was restored to before the run began.
+    """
+    record = read_record(folder)
+    if record is None:
+        return _take_unclaimed(folder, claim, counts, imported=imported)
+    if record.id == claim.run.id:
+        _check_same(folder, record, claim, counts)
+        now = replace(claim.run, first=record.first)
+        if now != record:  # the folder has moved
+            _write(folder, now)
+        return record.first, ""
+    _check_other(folder, record, claim)
+    _write(folder, replace(claim.run, first=counts))
+    return counts, (
+        f"a new run, whose steps count from 0, goes on from the weights in {folder}, which {_named(record)} trained "
+        f"to step {counts.step}"
+    )
+
+
+def restore_record(snapshot: Path, folder: Path, step: int) -> None:
+    """Give a store that was restored to a snapshot of this step back to the run that had it then.
+
+    Raises:
+        StoreSpaceError, StorePermissionError, StoreError: the file cannot be written.
+    """
+    then, now = read_record(snapshot), read_record(folder)
+    if then is not None and then != now:
+        _write(folder, then)
+    elif then is None and now is not None and step < now.first.step:
+        (folder / RUN_NAME).unlink()  # the snapshot is older than such files: the next run takes the store
+
+
+def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two runs have the same text; what one of them does not know does not count."""
+    known = [name for name in one if name != "name" and one[name] is not None and other.get(name) is not None]
+    return all(one[name] == other[name] for name in known)
+
+
+def differences(one: RunRecord, other: RunRecord) -> list[str]:
+    """The settings that differ, where the store lies apart, each with both values."""
+    names = [name for name in one.settings if name != "run.stores" and name in other.settings]
+    return [
+        f"{name} ({_shown(one.settings[name])} there, {_shown(other.settings[name])} here)"
+        for name in names
+        if one.settings[name] != other.settings[name]
+    ]
+
+
+def _take_unclaimed(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -> tuple[Counts, str]:
+    first = counts if claim.takes_weights else Counts()
+    _write(folder, replace(claim.run, first=first))
+    if claim.takes_weights or imported or counts.attempts == 0:
+        return first, ""
+    return first, (
+        f"the store {folder} does not say which run has trained it (an earlier version of LuWu, or a script): this run "
+        f"goes on with it at step {counts.step}"
+    )
+
+
+def _check_same(folder: Path, record: RunRecord, claim: Claim, counts: Counts) -> None:
+    if not same_data(record.data, claim.run.data):
+        raise ConfigError(
+            f"data: expected the text that {_named(record)} was started with, found another since then; give the first "
+            "one back, or start another run with --run and --store"
+        )
+    if counts.step < record.first.step:
+        raise ConfigError(
+            f"the store {folder} stands at step {counts.step}, before this run began in it at step "
+            f"{record.first.step}; restore a later snapshot (luwu snapshot list)"
+        )
+
+
+def _check_other(folder: Path, record: RunRecord, claim: Claim) -> None:
+    """Refuse a store of another run, unless this one is new and means to take its weights."""
+    if claim.takes_weights and not claim.begun:
+        return
+    if claim.takes_weights:
+        raise ConfigError(
+            f"--new-run: expected a run folder that is new, found {claim.run.folder}, whose run has begun; the store "
+            f"{folder} belongs to {_named(record)}; name another folder with --run"
+        )
+    found = differences(record, claim.run)
+    more = f", and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
+    differ = f"; they differ in {', '.join(found[:DIFFERENCES_SHOWN])}{more}" if found else ""
+    where = "" if record.host == socket.gethostname() else f", on {record.host}"
+    choices = {
+        "--new-run": "go on from the weights in it as a new run, whose steps count from 0",
+        f"--run {record.folder}": f"resume the run that it belongs to{where}",
+        "--store FOLDER": "start afresh in another folder; of a server elsewhere: luwu server --store FOLDER",
+    }
+    width = max(map(len, choices))
+    ways = "".join(f"\n  {flag:{width}}  {meaning}" for flag, meaning in choices.items())
+    raise ConfigError(
+        f"the store {folder} belongs to {_named(record)}, and this is the run {claim.run.folder}{differ}; choose one:"
+        f"{ways}"
+    )
+
+
+def _named(record: RunRecord) -> str:
+    text = record.data.get("name")
+    return f"the run {record.folder}" + (f" (data {text})" if text else "")
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def _record_of(raw: Mapping[str, Any]) -> RunRecord:
+    return RunRecord(
+        id=str(raw["id"]),
+        folder=str(raw["folder"]),
+        host=str(raw["host"]),
+        settings=dict(raw["settings"]),
+        data=dict(raw["data"]),
+        first=Counts(**raw["first"]),
+    )
+
+
+def _write(folder: Path, record: RunRecord) -> None:
+    """Replace the file, so that snapshots and copies made with hard links keep theirs."""
+    write_json(folder / RUN_NAME, {"format": FORMAT, **asdict(record)})
