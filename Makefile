@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto bench clean
+.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
@@ -48,6 +48,9 @@ proto: setup ## Write the control plane's Python modules from control.proto anew
 
 bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
 	@$(BIN)/python tools/bench.py
+
+bench-check: setup ## Run every benchmark at its smallest size, for function alone, without the peers' environment
+	@$(BIN)/python tools/bench_check.py
 
 clean: ## Remove everything that was built here, the environments too
 	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi

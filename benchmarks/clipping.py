@@ -11,12 +11,12 @@ import os
 import statistics
 import sys
 import tempfile
-from argparse import Namespace
 from contextlib import ExitStack
 from typing import Any
 
-from common import arguments, result, run, table
+from common import Options, all_of, arguments, result, run, table
 from processes import Side
+from sampling import Bar, Comparison, compare
 
 NAME = "clipping"
 BAR = "at most 5 % slower than without, whether it clips or not, in both dtypes; the same losses where it never clips"
@@ -26,14 +26,18 @@ MOST = 1.05
 HIDDEN = 512
 DTYPES = ("bfloat16", "float32")
 ROWS = 8
+BARS = [Bar(name, "off", MOST, at_least=False) for name in ("never clips", "always clips")]
 
 
-def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, dict[str, Any]]:
-    """Medians of every side, and whether it did what its name says."""
-    layers, memory = (6, 128 << 20) if options.quick else (32, 256 << 20)
-    parameters = layers * 12 * HIDDEN * HIDDEN
+def measure(
+    options: Options, dtype: str, seq: int, rows: int, share: float
+) -> tuple[dict[str, dict[str, Any]], Comparison]:
+    """Medians of every side, and whether it did what its name says; what the rounds decide."""
+    layers, memory = options.size((32, 256 << 20), quick=(6, 128 << 20), check=(1, 64 << 20))
+    hidden = options.size(HIDDEN, check=64)
+    parameters = layers * 12 * hidden * hidden
     settings = {
-        "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": seq}, "rows": rows,
+        "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": seq}, "rows": rows,
         "steps": 1, "dtype": dtype, "checkpoint": True, "meta": True,
         "memory": memory, "threads": len(os.sched_getaffinity(0)),
     }  # fmt: skip
@@ -46,18 +50,22 @@ def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, di
             wanted = {**settings, "folder": stores, "max_grad_norm": limit}
             sides[name] = stack.enter_context(Side(name, "ours/clipping.py", wanted))
             sides[name].wait_ready()
-        for _ in range(max(3 if options.quick else 7, options.repeats)):
+
+        def take_round() -> dict[str, float]:
             for name, side in sides.items():
                 samples[name].append(side.sample()[0])
+            return {name: found[-1]["seconds"] for name, found in samples.items()}
+
+        comparison = compare(
+            options, take_round, BARS, rounds=max(7, options.repeats), family=len(DTYPES) * len(BARS), share=share
+        )
     columns = ("seconds", "forward", "backward", "update", "bytes_read", "bytes_written")
     found: dict[str, dict[str, Any]] = {}
-    for name, all_of in samples.items():
-        found[name] = {column: statistics.median(sample[column] for sample in all_of) for column in columns}
-        found[name]["ratio"] = statistics.median(
-            sample["seconds"] / off["seconds"] for sample, off in zip(all_of, samples["off"], strict=True)
-        )
-        steps = sum(len(sample["losses"]) for sample in all_of)
-        found[name]["clipped"] = sum(sample["clipped"] for sample in all_of) / steps
+    for name, taken in samples.items():
+        found[name] = {column: statistics.median(sample[column] for sample in taken) for column in columns}
+        found[name]["ratio"] = comparison.ratio(Bar(name, "off", MOST, at_least=False))
+        steps = sum(len(sample["losses"]) for sample in taken)
+        found[name]["clipped"] = sum(sample["clipped"] for sample in taken) / steps
     same = all(
         one["losses"] == other["losses"] for one, other in zip(samples["off"], samples["never clips"], strict=True)
     )
@@ -72,7 +80,7 @@ def measure(options: Namespace, dtype: str, seq: int, rows: int) -> dict[str, di
             for name, row in found.items()
         ],
     )  # fmt: skip
-    return found
+    return found, comparison
 
 
 def main() -> int:
@@ -80,25 +88,26 @@ def main() -> int:
     options = arguments(__doc__ or NAME)
 
     def measure_all() -> dict[str, Any]:
-        details, ratios = {}, []
-        for dtype in DTYPES:
-            barred = (32 if options.quick else 256, ROWS)
-            for seq, rows in (barred,) if options.quick else (barred, (32, 1)):
-                found = measure(options, dtype, seq, rows)
+        details, compared = {}, []
+        barred = options.size((256, ROWS), quick=(32, ROWS), check=(32, 1))
+        dtypes = options.size(DTYPES, check=DTYPES[1:])
+        for number, dtype in enumerate(dtypes):
+            for seq, rows in options.effort((barred, (32, 1)), quick=(barred,), check=(barred,)):
+                found, comparison = measure(options, dtype, seq, rows, 1 / (len(dtypes) - number))
                 details[f"{dtype}, {seq * rows} tokens"] = found
                 if (seq, rows) == barred:
-                    ratios += [found["never clips"]["ratio"], found["always clips"]["ratio"]]
-        worst = max(ratios)
+                    compared.append(comparison)
+        worst = max(comparison.ratio(bar) for comparison in compared for bar in BARS)
         right = all(
             found["never clips"]["same_losses"]
             and found["never clips"]["clipped"] == 0
             and found["always clips"]["clipped"] == 1
             for found in details.values()
         )
-        ok = worst <= MOST and right
-        return result(NAME, ours=worst, peer=1.0, bar=BAR, ok=ok, unit=UNIT, details=details)
+        ok = all_of(*(comparison.ok for comparison in compared))
+        return result(NAME, ours=worst, peer=1.0, bar=BAR, ok=ok, right=right, unit=UNIT, details=details)
 
-    return run(NAME, BAR, UNIT, measure_all)
+    return run(NAME, BAR, UNIT, measure_all, options)
 
 
 if __name__ == "__main__":

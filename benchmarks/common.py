@@ -1,35 +1,102 @@
-"""What every benchmark shares: arguments, the machine, alternating medians, and how a result is printed."""
+"""What every benchmark shares: arguments, sizes, the machine, and how a result is printed."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import json
 import os
 import platform
 import shutil
 import signal
-import statistics
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
+STARTED = time.monotonic()
+QUICK_SECONDS = 40.0  # after which --quick takes no more samples; the rest of its 45 seconds is for ending
+Value = TypeVar("Value")
 
 
 class BenchmarkError(Exception):
     """A side could not be measured; the message says why."""
 
 
-def arguments(description: str, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parses --quick, --repeats (default 3), --folder (where stores and peers' swap files go) and --only-peer."""
+class NotInstalledError(BenchmarkError):
+    """A peer or a tool is not installed, or this machine does not permit what a program needs; the message names it.
+
+    It fails a run that measures. A run with --check leaves that part out and says so.
+    """
+
+
+class Options(argparse.Namespace):
+    """What a program was asked for, and how large and how long it measures."""
+
+    quick: bool
+    check: bool
+    repeats: int
+    folder: Path
+    only_peer: bool
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.reduced = False
+        self.left_out: list[str] = []
+
+    def size(self, full: Value, *, quick: Value | None = None, check: Value) -> Value:
+        """What the bar speaks of: numbers of workers, layers, elements. `quick`: the full size unless given.
+
+        A run that got another than the full size decides nothing: `run` turns its `ok` into null.
+        """
+        chosen = self.effort(full, quick=quick, check=check)
+        self.reduced = self.reduced or chosen != full
+        return chosen
+
+    def effort(self, full: Value, *, quick: Value | None = None, check: Value) -> Value:
+        """What the bar does not speak of: samples, warm-up, seconds."""
+        if self.check:
+            return check
+        return quick if self.quick and quick is not None else full
+
+    def seconds_left(self) -> float:
+        """Until --quick takes no more samples."""
+        return STARTED + QUICK_SECONDS - time.monotonic()
+
+    def peer_python(self, module: str = "torch") -> Path:
+        """The Python that runs a peer. With --check it is this one, for peers that need no environment of their own.
+
+        Raises NotInstalledError where there is none that has `module`.
+        """
+        if self.check:
+            if importlib.util.find_spec(module) is None:
+                raise NotInstalledError(f"{module} is not installed beside luwu")
+            return Path(sys.executable)
+        if not peers_python().exists():
+            raise NotInstalledError(f"peers are not installed ({peers_python()} is missing): run tools/peers.sh")
+        return peers_python()
+
+    def leave_out(self, what: str, error: NotInstalledError) -> None:
+        """Goes on without a part in a run with --check, and says so. Raises the error in any other run."""
+        if not self.check:
+            raise error
+        print(f"{what} left out: {error}")
+        self.left_out.append(f"{what}: {error}")
+
+
+def arguments(description: str, argv: Sequence[str] | None = None) -> Options:
+    """Parses --quick, --check, --repeats (default 3), --folder (for stores and peers' swap files) and --only-peer."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes, ends within 45 seconds")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="about 45 seconds; ok is null where that does not decide it")
+    how.add_argument("--check", action="store_true", help="smallest sizes, to see that it runs; ok is null, or false")
     parser.add_argument("--repeats", type=int, default=3, help="samples of each side, taken in turn (default: 3)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "bench", help="folder on the disk to measure")
     parser.add_argument("--only-peer", action="store_true", help="measure the peer alone; the result is not ok")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(argv, namespace=Options())
     options.folder.mkdir(parents=True, exist_ok=True)
     return options
 
@@ -58,32 +125,16 @@ def machine() -> dict[str, Any]:
     }
 
 
-def median_alternating(sides: Mapping[str, Callable[[], float]], repeats: int = 3) -> dict[str, float]:
-    """Calls every side in turn, `repeats` (at least three) times over, and returns the median of each."""
-    values: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(max(3, repeats)):
-        for name, measure in sides.items():
-            values[name].append(measure())
-    return {name: statistics.median(found) for name, found in values.items()}
-
-
 def peers_python() -> Path:
     """The Python of the peers' environment (tools/peers.sh builds it); it may not exist."""
     return Path(os.environ.get("LUWU_PEERS_PYTHON", ROOT / "build" / "peers" / "bin" / "python"))
 
 
-def require_peers() -> Path:
-    """The peers' Python, or a BenchmarkError that says how to get it."""
-    if not peers_python().exists():
-        raise BenchmarkError(f"peers are not installed ({peers_python()} is missing): run tools/peers.sh")
-    return peers_python()
-
-
 def require_tool(name: str) -> str:
-    """Path of a command, or a BenchmarkError that names it."""
+    """Path of a command, or a NotInstalledError that names it."""
     found = shutil.which(name)
     if found is None:
-        raise BenchmarkError(f"{name} is not installed: apt-get install {name}")
+        raise NotInstalledError(f"{name} is not installed: apt-get install {name}")
     return found
 
 
@@ -95,35 +146,58 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def all_of(*verdicts: bool | None) -> bool | None:
+    """False where one is false, else None where one is not decided, else True."""
+    if any(verdict is False for verdict in verdicts):
+        return False
+    return None if None in verdicts else True
+
+
 def result(
-    name: str, *, ours: float | None, peer: float | None, bar: str, ok: bool, unit: str,
+    name: str, *, ours: float | None, peer: float | None, bar: str, ok: bool | None, unit: str, right: bool = True,
     ratio: float | None = None, details: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """A benchmark's result; `ratio` is ours / peer unless given, `bar` says in words what `ok` means."""
+    """A benchmark's result; `ratio` is ours / peer unless given, `bar` says in words what `ok` means.
+
+    `right` has what must hold at any size, as equal bits: where it does not, `ok` is false in every run. `ok` has the
+    rest of the bar, which only the sizes that the bar speaks of decide; None: not decided.
+    """
     if ratio is None and ours is not None and peer:
         ratio = ours / peer
     return {
-        "name": name, "ours": ours, "peer": peer, "ratio": ratio, "bar": bar, "ok": ok, "unit": unit,
-        "details": dict(details or {}), "machine": machine(),
+        "name": name, "ours": ours, "peer": peer, "ratio": ratio, "bar": bar, "ok": ok if right else False,
+        "right": right, "unit": unit, "details": dict(details or {}), "machine": machine(),
     }  # fmt: skip
 
 
 def emit(found: Mapping[str, Any]) -> None:
     """Prints the verdict for a person, then the result as one JSON object on the last line."""
-    print(f"\n{found['name']}: {'ok' if found['ok'] else 'NOT OK'} (bar: {found['bar']})")
+    words = {True: "ok", False: "NOT OK", None: "not decided"}
+    print(f"\n{found['name']}: {words[found['ok']]} (bar: {found['bar']})")
     print(json.dumps(found), flush=True)
 
 
-def run(name: str, bar: str, unit: str, measure: Callable[[], Mapping[str, Any]]) -> int:
-    """Runs a benchmark, prints its result, and returns the exit status: 0 when the bar is met.
+def run(name: str, bar: str, unit: str, measure: Callable[[], Mapping[str, Any]], options: Options) -> int:
+    """Runs a benchmark, prints its result, and returns the exit status: 0 unless it failed or missed its bar.
 
-    A SIGTERM ends it as Ctrl-C would, so that its children and files are cleaned up.
+    `ok` becomes null (not decided) with --check, and where --quick measured other sizes than the bar's; false stays
+    where something is wrong at any size. A SIGTERM ends it as Ctrl-C would, so that its children and files are cleaned
+    up.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    kind = "check" if options.check else "quick" if options.quick else "full"
+    nothing = {"ours": None, "peer": None, "bar": bar, "unit": unit}
     try:
-        found = measure()
+        found = dict(measure())
+        if found["right"] and (options.check or options.reduced):
+            found["ok"] = None
+    except NotInstalledError as error:
+        print(f"{name}: {error}")
+        options.left_out.append(str(error))
+        found = result(name, ok=None if options.check else False, details={"error": str(error)}, **nothing)
     except BenchmarkError as error:
         print(f"{name}: {error}")
-        found = result(name, ours=None, peer=None, bar=bar, ok=False, unit=unit, details={"error": str(error)})
+        found = result(name, ok=False, right=False, details={"error": str(error)}, **nothing)
+    found |= {"sizes": kind, "left_out": options.left_out}
     emit(found)
-    return 0 if found["ok"] else 1
+    return 1 if found["ok"] is False else 0

@@ -81,7 +81,7 @@ class Life:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    kills = 4 if options.quick else 50
+    kills = options.size(50, quick=8, check=1)
     target = 3 * LIFE_STEPS * kills // 2
     settings = {
         "shape": {"layers": 4, "hidden": 128, "heads": 4, "seq": 64}, "rows": 2, "target": target, "memory": "64MiB",
@@ -113,10 +113,13 @@ def main() -> int:
             [[kills, len(resumes), len(wrong), last, same]],
         )
         details = {"kills": kills, "resumes": resumes, "wrong": wrong, "bit_identical": same}
-        ok = same and not wrong and len(resumes) >= kills // 2 and 0 < last < target
-        return result(NAME, ours=kills - len(wrong), peer=kills, bar=BAR, ok=ok, unit="kills survived", details=details)
+        enough = len(resumes) >= kills // 2 and 0 < last < target
+        return result(
+            NAME, ours=kills - len(wrong), peer=kills, bar=BAR, ok=enough, right=same and not wrong,
+            unit="kills survived", details=details,
+        )  # fmt: skip
 
-    return run(NAME, BAR, "kills survived", measure)
+    return run(NAME, BAR, "kills survived", measure, options)
 
 
 if __name__ == "__main__":

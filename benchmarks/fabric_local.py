@@ -6,71 +6,86 @@ buffer and the reading of one element of every page of the result, so the page f
 
 from __future__ import annotations
 
-import statistics
 import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import arguments, median_alternating, require_peers, result, run, table
+from common import Options, arguments, result, run, table
 from luwu_side import LuwuSide
 from processes import Side, slowest
+from sampling import Bar, Comparison, compare, in_turn
 
 NAME = "fabric_local"
 BAR = "at N = 8 at least 4x all-reduce and 8x reduce-scatter plus all-gather; broadcast half flat in N (within 1.5x)"
 GLOO = ("all_reduce", "reduce_scatter_all_gather")
-FLAT = 1.5
+FEWEST = "broadcast, fewest workers"
+BARS = [
+    Bar("all_reduce", "luwu", 4.0), Bar("reduce_scatter_all_gather", "luwu", 8.0),
+    Bar("broadcast", FEWEST, 1.5, at_least=False),
+]  # fmt: skip
+QUICK_ROUNDS = 12  # of the fewest workers, which no bar but the last speaks of
 
 
-def group_times(elements: int, ranks: int, folder: str, repeats: int, only_peer: bool) -> dict[str, float]:
-    """Seconds of every operation at one number of workers."""
+def measure_group(options: Options, elements: int, ranks: int, fewest: list[float]) -> Comparison:
+    """Seconds of every operation at one number of workers, and what they decide.
+
+    `fewest` has the broadcasts of the fewest workers, with which each round's is compared; an empty one is filled.
+    """
+    repeats = max(15, options.repeats)
     with ExitStack() as stack:
-        settings = {"elements": elements, "folder": folder}
+        settings = {"elements": elements, "folder": str(options.folder)}
+        python = options.peer_python()
         gloo = stack.enter_context(
-            Side("gloo", "peers/gloo_collectives.py", settings, ranks=ranks, python=require_peers(), threads=1)
+            Side("gloo", "peers/gloo_collectives.py", settings, ranks=ranks, python=python, threads=1)
         )
         gloo.wait_ready()
         measures = {kind: lambda kind=kind: slowest(gloo.sample(), kind) for kind in GLOO}
-        if not only_peer:
-            ours = stack.enter_context(
-                LuwuSide(settings, ranks=ranks, program="ours/fabric_local.py", server="ours/aggregator.py", threads=1)
-            )
-            ours.wait_ready()
-            broadcasts: list[float] = []
+        if options.only_peer:
+            return compare(options, in_turn(measures), [], rounds=repeats)
+        ours = stack.enter_context(
+            LuwuSide(settings, ranks=ranks, program="ours/fabric_local.py", server="ours/aggregator.py", threads=1)
+        )
+        ours.wait_ready()
+        taken: list[float] = []
 
-            def aggregate() -> float:
-                samples = ours.sample()
-                # The clock is the machine's: the half ends when the last worker has read the sum.
-                broadcasts.append(slowest(samples, "received_at") - slowest(samples, "pushed_at"))
-                return slowest(samples, "seconds")
+        def take_round() -> dict[str, float]:
+            values = in_turn(measures)()
+            samples = ours.sample()
+            # The clock is the machine's: the half ends when the last worker has read the sum.
+            taken.append(slowest(samples, "received_at") - slowest(samples, "pushed_at"))
+            beside = fewest[(len(taken) - 1) % len(fewest)] if fewest else taken[-1]
+            return {**values, "luwu": slowest(samples, "seconds"), "broadcast": taken[-1], FEWEST: beside}
 
-            measures["luwu"] = aggregate
-        times = median_alternating(measures, repeats)
-        if not only_peer:
-            times["broadcast"] = statistics.median(broadcasts)
-        return times
+        if fewest:
+            return compare(options, take_round, BARS, rounds=repeats)
+        comparison = Comparison([])
+        for _ in range(options.effort(repeats, quick=QUICK_ROUNDS, check=1)):
+            comparison.add(take_round())
+        fewest += taken
+        return comparison
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    elements, groups = ((1 << 22), (2, 8)) if options.quick else ((1 << 24), (2, 4, 8))
-    repeats = max(5 if options.quick else 15, options.repeats)
+    elements = options.size(1 << 24, check=1 << 16)
+    groups = options.effort((2, 4, 8), quick=(2, 8), check=(2,))
 
     def measure() -> dict[str, Any]:
-        times = {
-            ranks: group_times(elements, ranks, str(options.folder), repeats, options.only_peer) for ranks in groups
-        }
-        rows = [[ranks, *(1000 * value for value in found.values())] for ranks, found in times.items()]
-        table(["N", *(f"{column} ms" for column in times[groups[0]])], rows)
-        most = times[groups[-1]]
-        ours, all_reduce, both = most.get("luwu"), most[GLOO[0]], most[GLOO[1]]
-        flat = ours is not None and most["broadcast"] <= FLAT * times[groups[0]]["broadcast"]
-        ok = ours is not None and all_reduce >= 4 * ours and both >= 8 * ours and flat
-        ratio = all_reduce / ours if ours else None
-        details = {"elements": elements, "seconds": {str(ranks): found for ranks, found in times.items()}}
+        fewest: list[float] = []
+        found = {ranks: measure_group(options, elements, ranks, fewest) for ranks in groups}
+        rows = [[ranks, *(1000 * value for value in group.medians.values())] for ranks, group in found.items()]
+        last = found[groups[-1]]
+        table(["N", *(f"{column} ms" for column in last.medians)], rows)
+        ours, all_reduce = last.medians.get("luwu"), last.medians["all_reduce"]
+        details = {
+            "elements": elements, "seconds": {str(ranks): group.medians for ranks, group in found.items()},
+            "compared": last.details(),
+        }  # fmt: skip
+        ratio, ok = (last.ratio(BARS[0]), last.ok) if ours else (None, False)
         return result(NAME, ours=ours, peer=all_reduce, ratio=ratio, bar=BAR, ok=ok, unit="seconds", details=details)
 
-    return run(NAME, BAR, "seconds", measure)
+    return run(NAME, BAR, "seconds", measure, options)
 
 
 if __name__ == "__main__":

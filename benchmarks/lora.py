@@ -32,9 +32,9 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     small = {"hidden": 256, "layers": 4, "steps": STEPS}
-    large = {"dtype": "bfloat16", "steps": 2} | (
-        {"hidden": 768, "layers": 4} if options.quick else {"hidden": 1024, "layers": 8}
-    )
+    large = {"dtype": "bfloat16", "steps": 2, "hidden": 1024, "layers": 8}
+    if options.size(False, check=True):
+        small, large = {"hidden": 64, "layers": 1, "steps": 2}, {}
 
     def ours(wanted: dict[str, Any]) -> dict[str, Any]:
         return measured(Side("luwu", "ours/lora.py", {**wanted, "folder": str(options.folder)}, threads=1))
@@ -44,11 +44,13 @@ def main() -> int:
         return measured(Side("peft", "peers/lora.py", wanted, python=Path(sys.executable), threads=1))["losses"]
 
     def measure() -> dict[str, Any]:
-        reference = {dtype: peers({**small, "dtype": dtype}) for dtype in ("float32", "bfloat16")}
+        dtypes = options.size(("float32", "bfloat16"), check=("float32",))
+        reference = {dtype: peers({**small, "dtype": dtype}) for dtype in dtypes}
         if options.only_peer:
             table(["dtype", "first", "last"], [[dtype, found[0], found[-1]] for dtype, found in reference.items()])
             raise BenchmarkError("only the peer was asked for")
-        losses = {dtype: ours({**small, "dtype": dtype})["losses"] for dtype in reference}
+        measured_here = {dtype: ours({**small, "dtype": dtype}) for dtype in reference}
+        losses = {dtype: found["losses"] for dtype, found in measured_here.items()}
         differences = {
             dtype: max(abs(a - b) / abs(b) for a, b in zip(found, reference[dtype], strict=True))
             for dtype, found in losses.items()
@@ -57,7 +59,7 @@ def main() -> int:
             ["dtype", "peft, first", "peft, last", "luwu, last", "largest relative difference"],
             [[name, found[0], found[-1], losses[name][-1], differences[name]] for name, found in reference.items()],
         )
-        bytes_of = ours(large)
+        bytes_of = ours(large) if large else measured_here["float32"]
         per_frozen = bytes_of["store_bytes"] / bytes_of["frozen"]
         table(
             ["frozen", "adapters", "store bytes per frozen", "pushed a step", "of them adapters'"],
@@ -71,10 +73,11 @@ def main() -> int:
                 ]
             ],
         )
-        alone = bytes_of["pushed_bytes"] == 2 * bytes_of["adapters"]  # their sizes need no padding
+        width = 2 if large else 4
+        alone = bytes_of["pushed_bytes"] == width * bytes_of["adapters"]  # their sizes need no padding
         return result(
             NAME, ours=per_frozen, peer=MOST_BYTES, bar=BAR,
-            ok=per_frozen <= MOST_BYTES and alone and differences["float32"] <= TOLERANCE,
+            ok=per_frozen <= MOST_BYTES, right=alone and differences["float32"] <= TOLERANCE,
             unit="bytes in the store per frozen parameter",
             details={
                 **{name: bytes_of[name] for name in ("frozen", "adapters", "store_bytes", "pushed_bytes")},
@@ -82,7 +85,7 @@ def main() -> int:
             },
         )  # fmt: skip
 
-    return run(NAME, BAR, "bytes in the store per frozen parameter", measure)
+    return run(NAME, BAR, "bytes in the store per frozen parameter", measure, options)
 
 
 if __name__ == "__main__":

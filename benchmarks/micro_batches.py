@@ -7,26 +7,27 @@ large batch at once, for the memory of its worker.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from contextlib import ExitStack
 from typing import Any
 
 from common import arguments, result, run, table
 from luwu_side import LuwuSide
+from sampling import Bar, compare
 
 NAME = "micro_batches"
 BAR = "batch 8 times larger: the same bytes pulled and pushed a step, at least 1.5 times the tokens/s"
 TIMES = 8
 LARGE, SMALL, AT_ONCE = "8x in micro-batches", "1x", "8x at once"
+LEAST = Bar(LARGE, SMALL, 1.5)
 
 
 def sides_of(options: Any) -> dict[str, dict[str, Any]]:
     """Settings of each side."""
-    layers, memory, steps = (6, 224 << 20, 1) if options.quick else (16, 512 << 20, 2)
-    rows = 2
+    layers, memory = options.size((16, 512 << 20), quick=(6, 224 << 20), check=(1, 224 << 20))
+    hidden, steps, rows = options.size(1024, check=128), options.effort(2, quick=1, check=1), 2
     common = {
-        "shape": {"layers": layers, "hidden": 1024, "heads": 16, "seq": 32}, "steps": steps, "warm_up": 2,
+        "shape": {"layers": layers, "hidden": hidden, "heads": 16, "seq": 32}, "steps": steps, "warm_up": 2,
         "dtype": "bfloat16", "checkpoint": True, "meta": True, "memory": memory, "folder": str(options.folder),
     }  # fmt: skip
     return {
@@ -46,15 +47,17 @@ def main() -> int:
             sides = {name: stack.enter_context(LuwuSide(settings)) for name, settings in sides_of(options).items()}
             for side in sides.values():
                 side.wait_ready()
-            for _ in range(max(3, options.repeats)):
+
+            def take_round() -> dict[str, float]:
                 for name, side in sides.items():
                     samples.setdefault(name, []).append(side.sample()[0])
+                return {name: found[-1]["tokens_per_second"] for name, found in samples.items()}
+
+            compared = compare(options, take_round, [LEAST], rounds=max(3, options.repeats))
             for side in sides.values():
                 side.stop()
             memory = {name: side.worker_bytes for name, side in sides.items()}
-        rates = {
-            name: statistics.median(sample["tokens_per_second"] for sample in found) for name, found in samples.items()
-        }
+        rates = compared.medians
         moved = {
             name: sorted({(sample["bytes_pulled"], sample["bytes_pushed"]) for sample in found})
             for name, found in samples.items()
@@ -67,14 +70,16 @@ def main() -> int:
             ],
         )
         same_bytes = moved[LARGE] == moved[SMALL] and len(moved[LARGE]) == 1
-        ok = same_bytes and rates[LARGE] >= 1.5 * rates[SMALL]
         details = {
             "tokens_per_second": rates, "bytes_pulled_and_pushed": moved, "same_bytes": same_bytes,
-            "worker_bytes": memory, "samples": samples,
+            "worker_bytes": memory, "samples": samples, "compared": compared.details(),
         }  # fmt: skip
-        return result(NAME, ours=rates[LARGE], peer=rates[SMALL], bar=BAR, ok=ok, unit="tokens/s", details=details)
+        return result(
+            NAME, ours=rates[LARGE], peer=rates[SMALL], ratio=compared.ratio(LEAST), bar=BAR, ok=compared.ok,
+            right=same_bytes, unit="tokens/s", details=details,
+        )  # fmt: skip
 
-    return run(NAME, BAR, "tokens/s", measure)
+    return run(NAME, BAR, "tokens/s", measure, options)
 
 
 if __name__ == "__main__":

@@ -23,15 +23,16 @@ ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
 
 
 class LossModel(nn.Module):
-    """A GPT that returns its loss alone."""
+    """A GPT that returns its loss alone, or without targets what it predicts."""
 
     def __init__(self, shape: dict[str, Any]) -> None:
         super().__init__()
         self.gpt = gpt.GPT(gpt.GPTConfig(**shape))
 
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
         """Takes (rows, seq) int64 ids and targets, returns the mean cross entropy in nats."""
-        return self.gpt(ids, targets).loss
+        prediction = self.gpt(ids, targets)
+        return prediction if targets is None else prediction.loss
 
 
 def build(shape: dict[str, Any], dtype: torch.dtype = torch.float32, *, checkpoint_blocks: bool = False) -> LossModel:

@@ -12,9 +12,10 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import arguments, median_alternating, require_peers, result, run, table
+from common import Options, all_of, arguments, result, run, table
 from network_side import Hosts, NetworkSide, lost
 from processes import Side, slowest
+from sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_aggregate"
 BAR = "on limited links faster than both of gloo's ways at every N, and the lead over all-reduce grows with N"
@@ -22,10 +23,16 @@ GLOO = ("all_reduce", "reduce_scatter_all_gather")
 OURS = ("int32", "int16")
 MTU = 9000
 PIECE_ELEMENTS = 1 << 16
+BARS = [Bar(way, "int32", 1.0) for way in GLOO]
 
 
-def group_times(elements: int, ranks: int, rate_bits: float, options: Any) -> dict[str, dict[str, float]]:
-    """Seconds of every way at one number of workers, on limited links and without limits."""
+def measure_group(
+    options: Options, elements: int, ranks: int, rate_bits: float, share: float
+) -> tuple[Comparison, dict[str, dict[str, float]]]:
+    """What the rounds on limited links decide at one number of workers; medians of every way there and without limits.
+
+    `share`: the part of the time that is left which --quick may take.
+    """
     with ExitStack() as stack:
         hosts = stack.enter_context(Hosts(ranks, mtu=MTU))
         gloo = stack.enter_context(
@@ -34,7 +41,7 @@ def group_times(elements: int, ranks: int, rate_bits: float, options: Any) -> di
                 "peers/gloo_collectives.py",
                 {"elements": elements},
                 ranks=ranks,
-                python=require_peers(),
+                python=options.peer_python(),
                 threads=1,
                 env={"GLOO_SOCKET_IFNAME": "eth0"},
                 hosts=hosts.workers,
@@ -47,25 +54,35 @@ def group_times(elements: int, ranks: int, rate_bits: float, options: Any) -> di
         for form in () if options.only_peer else OURS:
             sides[form] = stack.enter_context(NetworkSide(hosts, pieces, echo=True, form=form))
             measures[form] = lambda side=sides[form]: side.exchange(push=True, pull=True)
-        times = {}
+        found = {}
         for where in ("limited", "unlimited"):
             hosts.limit(rate_bits) if where == "limited" else hosts.unlimit()
             for side in sides.values():
                 side.exchange(push=True, pull=True)  # finds the rate
             tcp = hosts.tcp_bytes_per_second(0.5)
-            times[where] = {**median_alternating(measures, options.repeats), "tcp_bytes_per_second": tcp}
+            bars = BARS if where == "limited" and sides else []
+            rounds = max(3, options.repeats)
+            found[where] = compare(options, in_turn(measures), bars, rounds=rounds, share=share), tcp
         for form, side in sides.items():
             print(f"N = {ranks}, {form}, in all: {lost(side.stats())}, overflows {hosts.overflows()}")
-        return times
+        times = {where: {**found.medians, "tcp_bytes_per_second": tcp} for where, (found, tcp) in found.items()}
+        return found["limited"][0], times
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    elements, groups, rate_bits = ((1 << 22), (2, 4), 250e6) if options.quick else ((1 << 24), (2, 4, 8), 250e6)
+    elements = options.size(1 << 24, quick=1 << 22, check=1 << 17)
+    groups = options.size((2, 4, 8), quick=(2, 4), check=(2,))
+    rate_bits = 250e6
 
     def measure() -> dict[str, Any]:
-        found = {ranks: group_times(elements, ranks, rate_bits, options) for ranks in groups}
+        compared, found = [], {}
+        for number, ranks in enumerate(groups):
+            limited_links, found[ranks] = measure_group(
+                options, elements, ranks, rate_bits, share=0.7 / (len(groups) - number)
+            )
+            compared.append(limited_links)
         ways = [*GLOO, *(() if options.only_peer else OURS)]
         rows = [
             [ranks, where, *(1000 * times[where][way] for way in ways), times[where]["tcp_bytes_per_second"] / 1e6]
@@ -84,15 +101,16 @@ def main() -> int:
                 NAME, ours=None, peer=limited[-1][GLOO[0]], bar=BAR, ok=False, unit="seconds", details=details
             )
         leads = [times[GLOO[0]] / times["int32"] for times in limited]
-        ahead = all(times[way] > times["int32"] for times in limited for way in GLOO)
+        ahead = all_of(*(comparison.ok for comparison in compared))
         grows = all(after > before for before, after in itertools.pairwise(leads))
         details["leads"] = leads
         return result(
-            NAME, ours=limited[-1]["int32"], peer=limited[-1][GLOO[0]], ratio=leads[-1], bar=BAR, ok=ahead and grows,
+            NAME, ours=limited[-1]["int32"], peer=limited[-1][GLOO[0]], ratio=leads[-1], bar=BAR,
+            ok=all_of(ahead, grows),
             unit="seconds", details=details,
         )  # fmt: skip
 
-    return run(NAME, BAR, "seconds", measure)
+    return run(NAME, BAR, "seconds", measure, options)
 
 
 if __name__ == "__main__":

@@ -135,9 +135,10 @@ def cut(link: Link, seconds: float) -> float:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    cut_seconds = 2.0 if options.quick else 10.0
-    shape = {"layers": 4, "hidden": 64, "heads": 4, "seq": 64}
-    tokens = 16 if options.quick else 64
+    cut_seconds = options.size(10.0, quick=2.0, check=0.5)
+    layers, hidden = options.size((4, 64), check=(2, 32))
+    shape = {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}
+    tokens = options.effort(64, quick=16, check=4)
 
     def disturb(disturbed: Disturbed) -> str:
         site = disturbed.site
@@ -208,12 +209,14 @@ def main() -> int:
             "faults": disturbed.rows, "steps": disturbed.step, "steps_compared": len(disturbed.losses), "wrong": wrong,
             "same_store": same_store, "same_text": same_text, "slowest_notice_seconds": slowest,
         }  # fmt: skip
-        ok = same_store and same_text and not wrong and slowest <= NOTICED_SECONDS
-        ok = ok and len(disturbed.losses) >= disturbed.step - 2
+        right = same_store and same_text and not wrong and len(disturbed.losses) >= disturbed.step - 2
         survived = len(disturbed.rows)
-        return result(NAME, ours=survived if ok else 0, peer=survived, bar=BAR, ok=ok, unit=UNIT, details=details)
+        return result(
+            NAME, ours=survived if right else 0, peer=survived, bar=BAR, ok=slowest <= NOTICED_SECONDS, right=right,
+            unit=UNIT, details=details,
+        )  # fmt: skip
 
-    return run(NAME, BAR, UNIT, measure)
+    return run(NAME, BAR, UNIT, measure, options)
 
 
 if __name__ == "__main__":

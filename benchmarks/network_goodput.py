@@ -10,37 +10,47 @@ import statistics
 import sys
 from typing import Any
 
-from common import arguments, median_alternating, result, run, table
+from common import Options, all_of, arguments, result, run, table
 from network_side import Hosts, NetworkSide, difference, lost
+from sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_goodput"
 BAR = "on limited links both at once at least 1.7x the faster alone; server bytes and packets the same for any N (2 %)"
-BOTH_OVER_ONE, SAME = 1.7, 0.02
+SAME = 0.02
+BARS = [Bar("both", kind, 1.7) for kind in ("push", "pull")]  # the faster alone is one of them
+GROUPS = (1, 2, 4, 8)
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 BLOCKS, ELEMENTS = 16, 1 << 18
 MTU = 9000
+RATE_BITS = 200e6
 
 
-def measure_group(workers: int, rate_bits: float, rounds: int, repeats: int) -> dict[str, Any]:
-    """Bytes a second of every kind, limited and not, and what the server carried in one round of both."""
-    with Hosts(workers, mtu=MTU) as hosts, NetworkSide(hosts, [ELEMENTS] * BLOCKS, echo=False) as side:
+def measure_group(options: Options, workers: int, rounds: int, share: float) -> tuple[Comparison, dict[str, Any]]:
+    """What the rounds on limited links decide; bytes a second of every kind, limited and not, and the server's counts.
 
-        def goodputs() -> dict[str, float]:
+    `share`: the part of the time that is left which --quick may take.
+    """
+    blocks = options.size(BLOCKS, check=1)
+    with Hosts(workers, mtu=MTU) as hosts, NetworkSide(hosts, [ELEMENTS] * blocks, echo=False) as side:
+
+        def goodputs(bars: list[Bar]) -> Comparison:
             side.exchange(push=True, pull=True)  # finds the rate
             sides = {
                 kind: lambda push=push, pull=pull: side.goodput(push=push, pull=pull, rounds=rounds)
                 for kind, (push, pull) in KINDS.items()
             }
-            return median_alternating({**sides, "tcp": lambda: hosts.tcp_bytes_per_second(0.5)}, repeats)
+            sides["tcp"] = lambda: hosts.tcp_bytes_per_second(0.5)
+            family = len(BARS) * len(GROUPS)
+            return compare(options, in_turn(sides), bars, rounds=max(3, options.repeats), family=family, share=share)
 
-        hosts.limit(rate_bits)
-        limited = goodputs()
-        rounds_seen = [one_round(side) for _ in range(3)]
+        hosts.limit(RATE_BITS)
+        limited = goodputs(BARS)
+        rounds_seen = [one_round(side) for _ in range(options.effort(3, check=1))]
         hosts.unlimit()
-        unlimited = goodputs()
-        return {
-            "limited": limited,
-            "unlimited": unlimited,
+        unlimited = goodputs([])
+        return limited, {
+            "limited": limited.medians,
+            "unlimited": unlimited.medians,
             "server": {name: statistics.median(seen[name] for seen in rounds_seen) for name in rounds_seen[0]},
             "trouble": {**lost(side.stats()), "overflows": hosts.overflows()},
         }
@@ -61,10 +71,14 @@ def spread(values: list[float]) -> float:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    groups, rate_bits, rounds = ((1, 4), 200e6, 1) if options.quick else ((1, 2, 4, 8), 200e6, 2)
+    groups = options.size(GROUPS, quick=(1, 4), check=(1, 2))
+    rounds = options.effort(2, quick=1, check=1)
 
     def measure() -> dict[str, Any]:
-        found = {workers: measure_group(workers, rate_bits, rounds, options.repeats) for workers in groups}
+        compared, found = [], {}
+        for number, workers in enumerate(groups):
+            limited, found[workers] = measure_group(options, workers, rounds, 0.7 / (len(groups) - number))
+            compared.append(limited)
         rows = [
             [workers, where, *(group[where][kind] / 1e6 for kind in (*KINDS, "tcp")), ratio_of(group[where])]
             for workers, group in found.items()
@@ -76,15 +90,15 @@ def main() -> int:
             print(f"N = {workers}, in all: {group['trouble']}")
         grown = {name: spread([group["server"][name] for group in found.values()]) for name in ("packets", "bytes")}
         least = min(ratio_of(group["limited"]) for group in found.values())
-        ok = least >= BOTH_OVER_ONE and max(grown.values()) <= SAME
+        ok = all_of(*(comparison.ok for comparison in compared), max(grown.values()) <= SAME)
         most = found[groups[-1]]["limited"]
-        details = {"rate_bits": rate_bits, "server_grows": grown, "groups": {str(n): g for n, g in found.items()}}
+        details = {"rate_bits": RATE_BITS, "server_grows": grown, "groups": {str(n): g for n, g in found.items()}}
         return result(
             NAME, ours=most["both"] / 1e6, peer=most["tcp"] / 1e6, ratio=least, bar=BAR, ok=ok, unit="MB/s",
             details=details,
         )  # fmt: skip
 
-    return run(NAME, BAR, "MB/s", measure)
+    return run(NAME, BAR, "MB/s", measure, options)
 
 
 def ratio_of(goodput: dict[str, float]) -> float:

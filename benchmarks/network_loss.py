@@ -6,12 +6,13 @@ is compared with no loss in the same set-up. What is pulled after the losses mus
 
 from __future__ import annotations
 
-import statistics
+import itertools
 import sys
 from typing import Any
 
-from common import arguments, result, run, table
+from common import Options, arguments, result, run, table
 from network_side import Hosts, NetworkSide, difference, lost
+from sampling import Bar, Comparison, compare
 
 NAME = "network_loss"
 BAR = "at 0.1, 1, 5 % loss at least 90, 70, 30 % of the goodput without; the same bits; nothing hangs"
@@ -24,9 +25,19 @@ SEED = 20
 MTU = 9000  # fewer frames for the wires' processes
 
 
-def measure_losses(rounds: int, repeats: int) -> tuple[dict[str, dict[float, float]], list[str], dict[float, Any]]:
+def side_of(kind: str, loss: float) -> str:
+    """The name of a sample."""
+    return f"{kind} at {loss:.1%}"
+
+
+BARS = {
+    (kind, loss): Bar(side_of(kind, loss), side_of(kind, 0.0), least)
+    for kind in KINDS for loss, least in SHARES.items() if loss
+}  # fmt: skip
+
+
+def measure_losses(options: Options, rounds: int) -> tuple[Comparison, list[str], dict[float, Any]]:
     """Bytes a second by kind and loss, what came back wrong, and the participants' counts by loss."""
-    samples: dict[str, dict[float, list[float]]] = {kind: {loss: [] for loss in SHARES} for kind in KINDS}
     trouble: dict[float, Any] = {loss: {} for loss in SHARES}
     wrong: list[str] = []
     blocks = [ELEMENTS] * BLOCKS
@@ -39,29 +50,35 @@ def measure_losses(rounds: int, repeats: int) -> tuple[dict[str, dict[float, flo
         for side in (alone, together):
             side.exchange(push=True, pull=True)
         expected = together.digests()
-        for repeat in range(max(3, repeats)):
+        seeds = itertools.count(SEED)
+
+        def take_round() -> dict[str, float]:
+            seed, values = next(seeds), {}
             for loss in SHARES:
-                hosts.harm(loss, SEED + repeat)
+                hosts.harm(loss, seed)
                 before = lost(alone.stats())
                 for kind, (push, pull) in KINDS.items():
-                    samples[kind][loss].append(alone.goodput(push=push, pull=pull, rounds=rounds))
+                    values[side_of(kind, loss)] = alone.goodput(push=push, pull=pull, rounds=rounds)
                 after = lost(alone.stats())
                 trouble[loss] = difference(after, {name: before.get(name, 0) for name in after})
                 together.exchange(push=True, pull=True)
                 if together.digests() != expected or len(expected) != 1:
-                    wrong.append(f"{loss:.1%}, repeat {repeat}")
-    medians = {kind: {loss: statistics.median(found[loss]) for loss in SHARES} for kind, found in samples.items()}
-    return medians, wrong, trouble
+                    wrong.append(f"{loss:.1%}, seed {seed}")
+            return values
+
+        compared = compare(options, take_round, list(BARS.values()), rounds=max(3, options.repeats))
+    return compared, wrong, trouble
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    rounds = 1 if options.quick else 6
+    rounds = options.size(6, quick=1, check=1)  # a short one pays more for the last packet that is lost
 
     def measure() -> dict[str, Any]:
-        goodput, wrong, trouble = measure_losses(rounds, options.repeats)
-        shares = {kind: {loss: rate / found[0.0] for loss, rate in found.items()} for kind, found in goodput.items()}
+        compared, wrong, trouble = measure_losses(options, rounds)
+        goodput = {kind: {loss: compared.medians[side_of(kind, loss)] for loss in SHARES} for kind in KINDS}
+        shares = {kind: {loss: compared.ratio(BARS[kind, loss]) if loss else 1.0 for loss in SHARES} for kind in KINDS}
         rows = [
             [f"{loss:.1%}", *(found[loss] / 1e6 for found in goodput.values())]
             + [f"{found[loss]:.0%}" for found in shares.values()]
@@ -71,7 +88,6 @@ def main() -> int:
         for loss, counts in trouble.items():
             print(f"{loss:.1%}, last repeat: {counts}")
         print(f"wrong values: {', '.join(wrong) or 'none'}")
-        held = all(found[loss] >= least for found in shares.values() for loss, least in SHARES.items())
         heaviest = max(SHARES)
         details = {
             "rate_bits": RATE_BITS,
@@ -81,10 +97,10 @@ def main() -> int:
         }  # fmt: skip
         return result(
             NAME, ours=goodput["both"][heaviest] / 1e6, peer=goodput["both"][0.0] / 1e6, bar=BAR,
-            ok=held and not wrong, unit="MB/s", details=details,
+            ok=compared.ok, right=not wrong, unit="MB/s", details=details,
         )  # fmt: skip
 
-    return run(NAME, BAR, "MB/s", measure)
+    return run(NAME, BAR, "MB/s", measure, options)
 
 
 if __name__ == "__main__":

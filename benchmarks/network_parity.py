@@ -40,8 +40,9 @@ Bits = list[list[str]]
 class Runs:
     """Runs on one site; each has a store of its own."""
 
-    def __init__(self, site: Site, folder: Path, settings: dict[str, Any], steps: int) -> None:
-        self._site, self._folder, self._settings, self._steps = site, folder, settings, steps
+    def __init__(self, site: Site, folder: Path, steps: int) -> None:
+        self._site, self._folder, self._steps = site, folder, steps
+        self.workers = len(site.workers)
         self._numbers = itertools.count()
         self.seconds: dict[str, float] = {}
         self.server_bytes: dict[str, float] = {}
@@ -70,12 +71,12 @@ class Runs:
     def over_shared_memory(self, name: str, dtype: str = "float32") -> Bits:
         """Bits of the losses; the workers are the same processes in the same namespaces."""
         run = self._folder / f"local-{next(self._numbers)}"
-        wanted = {"run": str(run), "workers": WORKERS, "memory": "256MiB"}
+        wanted = {"run": str(run), "workers": self.workers, "memory": "256MiB"}
         with Side("luwu server", "ours/server.py", wanted, threads=1) as server:
             server.wait_ready()
-            self._site.join(str(run / "luwu.sock"), WORKERS, dtype)
-            losses = self._train(name, WORKERS)
-            self._site.ask(WORKERS, "leave")
+            self._site.join(str(run / "luwu.sock"), self.workers, dtype)
+            losses = self._train(name, self.workers)
+            self._site.ask(self.workers, "leave")
         return losses
 
     def _train(self, name: str, workers: int) -> Bits:
@@ -91,9 +92,9 @@ class Runs:
         )
 
 
-def bounds(magnitudes: list[float], losses: list[float], bits: int) -> list[float]:
+def bounds(magnitudes: list[float], losses: list[float], bits: int, workers: int) -> list[float]:
     """The largest relative difference of each step's loss; see above."""
-    error = 2.0 ** -(bits - 1 - (WORKERS - 1).bit_length()) + 2.0**-22
+    error = 2.0 ** -(bits - 1 - (workers - 1).bit_length()) + 2.0**-22
     moved = [2 * ADAMW["lr"] * error * magnitude for magnitude in magnitudes]
     before = [0.0, *itertools.accumulate(moved)]
     return [2.0**-22 + change / loss for change, loss in zip(before, losses, strict=False)]
@@ -125,22 +126,22 @@ class Comparison:
 
 def compare(site: Site, runs: Runs, steps: int, repeats: int) -> tuple[Comparison, bool, float]:
     """All runs: how they compare, whether those that must have the same bits have, and int32's bound at the end."""
-    site.workers[0].send("reference", workers=WORKERS, steps=steps)
+    site.workers[0].send("reference", workers=runs.workers, steps=steps)
     magnitudes = site.workers[0].receive()["magnitudes"]
     local = runs.over_shared_memory("shared memory")
     found = []
     for number in range(repeats):
         again = " again" if number else ""
-        found.append(runs.over_udp(f"int32{again}", WORKERS))
-        found.append(runs.over_udp(f"int32, 2 % lost{again}", WORKERS, loss_seed=1 + 100 * number))
+        found.append(runs.over_udp(f"int32{again}", runs.workers))
+        found.append(runs.over_udp(f"int32, 2 % lost{again}", runs.workers, loss_seed=1 + 100 * number))
     runs.over_udp("int32, N = 1", 1)
-    limits = {form: bounds(magnitudes, means(local), bits) for form, bits in BITS.items()}
+    limits = {form: bounds(magnitudes, means(local), bits, runs.workers) for form, bits in BITS.items()}
     comparison = Comparison()
     comparison.add("int32", found[0][0], local, limits["int32"])
-    comparison.add("int16", runs.over_udp("int16", WORKERS, "int16")[0], local, limits["int16"])
-    comparison.add("float32", runs.over_udp("float32", WORKERS, "float32")[0], local, [0.0] * steps)
+    comparison.add("int16", runs.over_udp("int16", runs.workers, "int16")[0], local, limits["int16"])
+    comparison.add("float32", runs.over_udp("float32", runs.workers, "float32")[0], local, [0.0] * steps)
     low = runs.over_shared_memory("shared memory, bfloat16", "bfloat16")
-    over_udp = runs.over_udp("int32, bfloat16", WORKERS, dtype="bfloat16")[0]
+    over_udp = runs.over_udp("int32, bfloat16", runs.workers, dtype="bfloat16")[0]
     comparison.add("int32, bfloat16", over_udp, low, [BFLOAT16_ROUNDING] * steps)
     return comparison, all(other == found[0] for other in found), limits["int32"][-1]
 
@@ -148,17 +149,17 @@ def compare(site: Site, runs: Runs, steps: int, repeats: int) -> tuple[Compariso
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    steps = 6 if options.quick else 20
-    shape = {"layers": 4, "hidden": 64 if options.quick else 128, "heads": 4, "seq": 64}
+    workers, steps = options.size((WORKERS, 20), quick=(WORKERS, 6), check=(2, 2))
+    shape = {"layers": options.size(4, check=1), "hidden": options.size(128, quick=64, check=32), "heads": 4, "seq": 64}
     settings = {"shape": shape, "rows": 2}
 
     def measure() -> dict[str, Any]:
         with (
             tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
-            Site(Path(folder), WORKERS, settings) as site,
+            Site(Path(folder), workers, settings) as site,
         ):
-            runs = Runs(site, Path(folder), settings, steps)
-            comparison, same, limit = compare(site, runs, steps, repeats=1 if options.quick else 2)
+            runs = Runs(site, Path(folder), steps)
+            comparison, same, limit = compare(site, runs, steps, repeats=options.effort(2, quick=1, check=1))
             runs.seconds["DDP over gloo"] = over_gloo(settings, site, steps)
         table(["form", "largest relative difference", "bound at the end", "first loss", "last loss"], comparison.rows)
         shown = [
@@ -174,10 +175,12 @@ def main() -> int:
             "packets_lost": runs.dropped_packets,
         }  # fmt: skip
         lost = runs.dropped_packets["int32, 2 % lost"]
-        ok = same and comparison.ok and lost > 0 and traffic <= TRAFFIC
-        return result(NAME, ours=comparison.worst["int32"], peer=limit, bar=BAR, ok=ok, unit=UNIT, details=details)
+        return result(
+            NAME, ours=comparison.worst["int32"], peer=limit, bar=BAR, ok=lost > 0 and traffic <= TRAFFIC,
+            right=same and comparison.ok, unit=UNIT, details=details,
+        )  # fmt: skip
 
-    return run(NAME, BAR, UNIT, measure)
+    return run(NAME, BAR, UNIT, measure, options)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError
+from common import ROOT, BenchmarkError, NotInstalledError
 from processes import environment
 
 sys.path.insert(0, str(ROOT))
@@ -43,7 +43,7 @@ class Hosts:
         try:
             network = self._stack.enter_context(Network(mtu_bytes=mtu, offloads=not wired))
         except NetworkUnavailableError as error:
-            raise BenchmarkError(str(error)) from error
+            raise NotInstalledError(str(error)) from error
         names = [f"w{rank}" for rank in range(workers)]
         with ExitStack() as undo:
             undo.push(self._stack.__exit__)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError
+from common import ROOT, BenchmarkError, NotInstalledError
 from processes import environment
 
 sys.path.insert(0, str(ROOT))
@@ -114,7 +114,9 @@ class Site:
                 for worker in self.workers:
                     worker.receive()
                 undo.pop_all()
-        except (NetworkUnavailableError, NetworkError) as error:
+        except NetworkUnavailableError as error:
+            raise NotInstalledError(str(error)) from error
+        except NetworkError as error:
             raise BenchmarkError(str(error)) from error
 
     def __enter__(self) -> Site:

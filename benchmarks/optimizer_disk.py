@@ -9,23 +9,27 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from common import BenchmarkError, arguments, median_alternating, require_peers, result, run, table
+from common import NotInstalledError, arguments, result, run, table
 from disk_limit import DiskLimit
 from processes import Side
+from sampling import Bar, compare, in_turn
 
 NAME = "optimizer_disk"
 BAR = "at least 90 % of the disk's limit (fio, same request size and read:write mix)"
 BLOCK_ELEMENTS = 12 * 512 * 512
 READ_SHARE = 12 / 26
+LEAST = Bar("luwu", "fio", 0.9)
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    blocks, memory, steps = (12, 64 << 20, 2) if options.quick else (48, 128 << 20, 3)
+    blocks, memory = options.size((48, 128 << 20), check=(2, 64 << 20))
+    steps = options.effort(3, quick=1, check=1)
     settings = {
         "blocks": blocks, "block_elements": BLOCK_ELEMENTS, "memory_bytes": memory, "steps": steps,
         "folder": str(options.folder), "rows": 1, "shape": {"layers": blocks, "hidden": 512, "heads": 8, "seq": 16},
@@ -37,43 +41,59 @@ def main() -> int:
             stores = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-"))
             wanted = {**settings, "folder": stores}
             rates: dict[str, list[float]] = {"luwu": [], "deepspeed": []}
-            sides, notes = {}, {}
+            sides: dict[str, Side] = {}
+            notes: dict[str, Any] = {}
             if not options.only_peer:
                 sides["luwu"] = stack.enter_context(Side("luwu", "ours/optimizer_disk.py", wanted))
-            try:
-                sides["deepspeed"] = stack.enter_context(
-                    Side("deepspeed", "peers/deepspeed_optimizer_nvme.py", wanted, python=require_peers())
-                )
-            except BenchmarkError as error:
-                notes["deepspeed"] = str(error)
-                print(f"DeepSpeed left out: {error}")
+            if not options.quick:  # no bar speaks of it
+                try:
+                    python = options.peer_python("deepspeed")
+                    sides["deepspeed"] = stack.enter_context(
+                        Side("deepspeed", "peers/deepspeed_optimizer_nvme.py", wanted, python=python)
+                    )
+                except NotInstalledError as error:
+                    notes["deepspeed"] = str(error)
+                    options.left_out.append(f"DeepSpeed: {error}")
+                    print(f"DeepSpeed left out: {error}")
             for side in sides.values():
                 side.wait_ready()
-            limit = stack.enter_context(
-                DiskLimit(
-                    options.folder, read_share=READ_SHARE,
-                    file_bytes=14 * blocks * BLOCK_ELEMENTS, seconds=1.0 if options.quick else 3.0,
-                )
-            )  # fmt: skip
+            measures: dict[str, Callable[[], float]] = {}
+            try:
+                limit = stack.enter_context(
+                    DiskLimit(
+                        options.folder, read_share=READ_SHARE, file_bytes=14 * blocks * BLOCK_ELEMENTS,
+                        seconds=options.effort(3.0, quick=1.0, check=0.2),
+                    )
+                )  # fmt: skip
+                measures["fio"], notes["fio"] = limit.sample, limit.settings
+            except NotInstalledError as error:
+                options.leave_out("fio", error)
 
             def bytes_per_second(name: str) -> float:
                 sample = sides[name].sample()[0]
                 rates[name].append(sample["parameters_per_second"])
                 return float(sample.get("bytes_per_second", 30 * sample["parameters_per_second"]))
 
-            measures = {"fio": limit.sample} | {name: lambda name=name: bytes_per_second(name) for name in sides}
-            speed = median_alternating(measures, options.repeats)
+            measures |= {name: lambda name=name: bytes_per_second(name) for name in sides}
+            bars = [LEAST] if {"luwu", "fio"} <= measures.keys() else []
+            compared = compare(options, in_turn(measures), bars, rounds=max(3, options.repeats))
+        speed = compared.medians
         millions = {name: statistics.median(found) / 1e6 for name, found in rates.items() if found}
         rows = [
-            [name, value / 1e6, millions.get(name, value / 26e6), value / speed["fio"]] for name, value in speed.items()
+            [name, value / 1e6, millions.get(name, value / 26e6), value / speed["fio"] if "fio" in speed else "-"]
+            for name, value in speed.items()
         ]
         table(["side", "MB/s", "Mparam/s", "of the limit"], rows)
-        ours, peer = speed.get("luwu"), speed["fio"]
-        details = {"bytes_per_second": speed, "million_parameters_per_second": millions, "fio": limit.settings, **notes}
-        ok = ours is not None and ours >= 0.9 * peer
-        return result(NAME, ours=ours, peer=peer, bar=BAR, ok=ok, unit="bytes/s", details=details)
+        details = {
+            "bytes_per_second": speed, "million_parameters_per_second": millions, **notes,
+            "compared": compared.details(),
+        }  # fmt: skip
+        return result(
+            NAME, ours=speed.get("luwu"), peer=speed.get("fio"), bar=BAR, ok=compared.ok if bars else False,
+            unit="bytes/s", details=details,
+        )  # fmt: skip
 
-    return run(NAME, BAR, "bytes/s", measure)
+    return run(NAME, BAR, "bytes/s", measure, options)
 
 
 if __name__ == "__main__":

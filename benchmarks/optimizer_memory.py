@@ -8,15 +8,15 @@ what memory gives.
 from __future__ import annotations
 
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from common import BenchmarkError, arguments, require_peers, result, run, table
+from common import NotInstalledError, Options, all_of, arguments, result, run, table
 from processes import Side
+from sampling import Bar, Comparison, compare
 from update_sides import COMPILED, EAGER, EAGER_KEPT, EAGER_SUMMING, FUSED, OURS, OURS_SUMMING, WORKERS, Sides, Update
 
 NAME = "optimizer_memory"
@@ -42,9 +42,8 @@ RIVALS = {
     FUSED: Rival(OURS, 0.9, UPDATE_BYTES),
     EAGER_SUMMING: Rival(OURS_SUMMING, 2.0, UPDATE_BYTES + 2 * (WORKERS - 1)),
 }
+BARS = [Bar(name, rival.ours, rival.least) for name, rival in RIVALS.items() if rival.least]
 BAR = "at least " + ", ".join(f"{rival.least} x {name}" for name, rival in RIVALS.items() if rival.least)
-
-Seconds = dict[str, list[float]]
 
 
 def timed(update: Update) -> Callable[[], float]:
@@ -58,40 +57,43 @@ def timed(update: Update) -> Callable[[], float]:
     return measure
 
 
-def take_rounds(measures: dict[str, Callable[[], float]], rounds: int) -> Seconds:
+def take_rounds(options: Options, measures: dict[str, Callable[[], float]], share: float) -> Comparison:
     """Seconds of every side in every round, after two rounds that do not count (they compile and touch memory).
 
     Each round has an order of its own, so that no side always follows the same other one.
     """
     order = random.Random(1)
-    seconds: Seconds = {name: [] for name in measures}
-    for turn in range(-2, rounds):
+
+    def take_round() -> dict[str, float]:
+        values = {}
         for name in order.sample(list(measures), len(measures)):
             time.sleep(PAUSE_SECONDS)
-            found = measures[name]()
-            if turn >= 0:
-                seconds[name].append(found)
-    return seconds
+            values[name] = measures[name]()
+        return {name: values[name] for name in measures}
+
+    for _ in range(options.effort(2, check=1)):
+        take_round()
+    bars = [bar for bar in BARS if bar.over in measures and bar.under in measures]
+    rounds = max(21, options.repeats)
+    return compare(options, take_round, bars, rounds=rounds, family=len(BARS) * len(THREADS), share=share)
 
 
-def compare(seconds: Seconds) -> dict[str, float]:
-    """How many times as fast as each peer luwu is, by medians."""
-    medians = {name: statistics.median(found) for name, found in seconds.items()}
+def ratios_of(found: Comparison) -> dict[str, float]:
+    """How many times as fast as each peer luwu is."""
     return {
-        name: medians[name] / medians[rival.ours]
+        name: found.ratio(Bar(name, rival.ours, 0.0))
         for name, rival in RIVALS.items()
-        if name in medians and rival.ours in medians
+        if name in found.medians and rival.ours in found.medians
     }
 
 
-def show(threads: int, elements: int, seconds: Seconds, ratios: dict[str, float]) -> None:
+def show(threads: int, elements: int, seconds: dict[str, float], ratios: dict[str, float]) -> None:
     """Prints the table of one number of threads."""
     print(f"\n{threads} thread{'s' if threads > 1 else ''}, {elements / 1e6:.0f}M parameters")
     rows = []
-    for name, found in seconds.items():
+    for name, median in seconds.items():
         rival = RIVALS.get(name)
         bytes_moved = rival.bytes_per_parameter if rival else UPDATE_BYTES + 2 * (WORKERS - 1) * (name == OURS_SUMMING)
-        median = statistics.median(found)
         least = rival.least if rival and rival.least else "-"
         rows.append([name, median * 1e3, bytes_moved * elements / median / 1e9, ratios.get(name, "-"), least])
     table(["side", "ms", "GB/s", "luwu is faster by", "bar"], rows)
@@ -100,16 +102,15 @@ def show(threads: int, elements: int, seconds: Seconds, ratios: dict[str, float]
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    elements = (16 if options.quick else 64) << 20
-    rounds = max(9 if options.quick else 21, options.repeats)
+    elements = options.size(64 << 20, check=1 << 18)
+    numbers = options.size(THREADS, check=THREADS[-1:])
 
     def measure() -> dict[str, Any]:
-        notes: dict[str, str] = {}
-        milliseconds, ratios = {}, {}
+        found: dict[int, Comparison] = {}
         with ExitStack() as stack:
-            deepspeed = start_deepspeed(stack, elements, notes)
+            deepspeed = start_deepspeed(stack, elements, options)
             sides = Sides(elements)
-            for threads in THREADS:
+            for number, threads in enumerate(numbers):
                 updates = {} if options.only_peer else sides.luwu(threads)
                 updates |= sides.torch_eager(threads) | sides.torch_compile(threads)
                 measures = {name: timed(update) for name, update in updates.items()}
@@ -117,21 +118,19 @@ def main() -> int:
                     side = deepspeed[threads]
                     side.wait_ready()
                     measures[DEEPSPEED] = lambda side=side: float(side.sample()[0]["seconds"])
-                seconds = take_rounds(measures, rounds)
-                ratios[threads] = compare(seconds)
-                milliseconds[threads] = {name: 1e3 * statistics.median(found) for name, found in seconds.items()}
-                show(threads, elements, seconds, ratios[threads])
-        return conclude(elements, milliseconds, ratios, notes)
+                found[threads] = take_rounds(options, measures, 1 / (len(numbers) - number))
+                show(threads, elements, found[threads].medians, ratios_of(found[threads]))
+        return conclude(elements, found)
 
-    return run(NAME, BAR, "parameters/s", measure)
+    return run(NAME, BAR, "parameters/s", measure, options)
 
 
-def start_deepspeed(stack: ExitStack, elements: int, notes: dict[str, str]) -> dict[int, Side]:
+def start_deepspeed(stack: ExitStack, elements: int, options: Options) -> dict[int, Side]:
     """DeepSpeedCPUAdam's processes, one for each number of threads; none, said aloud, where it is not installed."""
     try:
-        python = require_peers()
-    except BenchmarkError as error:
-        notes[DEEPSPEED] = str(error)
+        python = options.peer_python("deepspeed")
+    except NotInstalledError as error:
+        options.left_out.append(f"{DEEPSPEED}: {error}")
         print(f"{DEEPSPEED} left out: {error}")
         return {}
     return {
@@ -143,22 +142,27 @@ def start_deepspeed(stack: ExitStack, elements: int, notes: dict[str, str]) -> d
     }  # fmt: skip
 
 
-def conclude(
-    elements: int, milliseconds: dict[int, dict[str, float]], ratios: dict[int, dict[str, float]], notes: dict[str, str]
-) -> dict[str, Any]:
+def conclude(elements: int, compared: dict[int, Comparison]) -> dict[str, Any]:
     """The result: speed against torch eager on the most threads; ok when every bar is met with any of them."""
+    ratios = {threads: ratios_of(found) for threads, found in compared.items()}
     missed = [
-        f"{name} with {threads} threads: {found[name]:.2f}" if name in found else f"{name}: not measured"
+        f"{bar.over} with {threads} threads: " + (f"{found[bar.over]:.2f}" if bar.over in found else "not measured")
         for threads, found in ratios.items()
-        for name, rival in RIVALS.items()
-        if rival.least and found.get(name, 0.0) < rival.least
+        for bar in BARS
+        if found.get(bar.over, 0.0) < bar.limit
     ]
-    last = milliseconds[THREADS[-1]]
-    speed = {name: 1e3 * elements / found for name, found in last.items()}
-    details = {"elements": elements, "milliseconds": milliseconds, "ratios": ratios, "missed": missed, **notes}
+    last = max(compared)
+    speed = {name: elements / median for name, median in compared[last].medians.items()}
+    measured = all(bar.over in found for found in ratios.values() for bar in BARS)
+    details = {
+        "elements": elements,
+        "milliseconds": {n: {name: 1e3 * t for name, t in found.medians.items()} for n, found in compared.items()},
+        "ratios": ratios, "missed": missed, "compared": {n: found.details() for n, found in compared.items()},
+    }  # fmt: skip
+    ok = all_of(*(found.ok for found in compared.values()))
     return result(
-        NAME, ours=speed.get(OURS), peer=speed[EAGER], ratio=ratios[THREADS[-1]].get(EAGER), bar=BAR, ok=not missed,
-        unit="parameters/s", details=details,
+        NAME, ours=speed.get(OURS), peer=speed[EAGER], ratio=ratios[last].get(EAGER), bar=BAR,
+        ok=ok if measured else False, unit="parameters/s", details=details,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ CASES = (
     Case("out of core, two workers", 12, 768, 64, 8, 2, "float32", memory=None),
     Case("out of core, states of 8 bits", 16, 768, 64, 8, 1, "bfloat16", memory=None, optimizer="adamw8bit"),
 )
-QUICK = CASES[:1]
+SMALLEST = Case("smallest", 1, 64, 32, 2, 1, "float32", memory=None)
 
 
 def cases_here() -> tuple[Case, ...]:
@@ -76,7 +76,8 @@ def cases_here() -> tuple[Case, ...]:
 def main() -> int:
     """Measures, plans, trains, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    cases, steps, seconds = (QUICK, 6, 0.3) if options.quick else (cases_here(), 15, 2.0)
+    cases = options.size(cases_here(), quick=CASES[:1], check=(SMALLEST,))
+    steps, seconds = options.effort((15, 2.0), quick=(6, 0.3), check=(1, 0.05))
 
     def measure() -> dict[str, Any]:
         rows = []
@@ -95,7 +96,7 @@ def main() -> int:
             details={"rows": rows, "worst": max(errors), "median": statistics.median(errors), "bytes_missed": missed},
         )  # fmt: skip
 
-    return run(NAME, BAR, "median error of a step's time", measure)
+    return run(NAME, BAR, "median error of a step's time", measure, options)
 
 
 def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, Any]:

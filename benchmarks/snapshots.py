@@ -11,27 +11,28 @@ from __future__ import annotations
 
 import statistics
 import sys
-from argparse import Namespace
 from typing import Any
 
-from common import arguments, result, run, table
+from common import Options, arguments, result, run, table
 from luwu_side import LuwuSide, disk_bytes
+from sampling import Bar, compare
 
 NAME = "snapshots"
 BAR = "steps at most 2 % slower than without; snapshots take no more than what changed; the same losses"
 UNIT = "seconds of a step, over those without snapshots"
-MOST = 1.02
+MOST = Bar("with", "without", 1.02, at_least=False)
 SLACK_BYTES = 1 << 20  # of a snapshot: page 0, a record, folders
 HIDDEN = 512
 EVERY = 5
 KEPT = 4
 
 
-def measure_cost(options: Namespace) -> dict[str, Any]:
+def measure_cost(options: Options) -> dict[str, Any]:
     """Alternating samples of both sides; their ratio, and that of the steps after a snapshot to the others."""
-    layers, memory, seq = (4, 96 << 20, 32) if options.quick else (32, 256 << 20, 256)
+    hidden = options.size(HIDDEN, check=64)
+    layers, memory, seq = options.size((32, 256 << 20, 256), quick=(4, 96 << 20, 32), check=(1, 64 << 20, 32))
     settings = {
-        "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": seq}, "rows": 8, "steps": EVERY,
+        "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": seq}, "rows": 8, "steps": EVERY,
         "warm_up": EVERY, "dtype": "bfloat16", "checkpoint": True, "meta": True, "memory": memory,
         "folder": str(options.folder),
     }  # fmt: skip
@@ -40,9 +41,13 @@ def measure_cost(options: Namespace) -> dict[str, Any]:
         sides = {"without": without, "with": taking}
         for side in sides.values():
             side.wait_ready()
-        for _ in range(max(3, options.repeats)):
+
+        def take_round() -> dict[str, float]:
             for name, side in sides.items():
                 samples[name].append(side.sample()[0])
+            return {name: found[-1]["seconds"] for name, found in samples.items()}
+
+        compared = compare(options, take_round, [MOST], rounds=max(3, options.repeats), share=0.7)
         taken, failure = taking.server_sample["snapshots"], taking.server_sample["snapshot_failure"]
     ratios = [one["seconds"] / other["seconds"] for one, other in zip(samples["with"], samples["without"], strict=True)]
     # The last step of a sample is the one that is kept: its version is written to again two steps later.
@@ -60,7 +65,9 @@ def measure_cost(options: Namespace) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "every": EVERY,
-        "ratio": statistics.median(ratios),
+        "ratio": compared.ratio(MOST),
+        "ok": compared.ok,
+        "rounds": len(compared.rounds),
         "ratios": ratios,
         "after": statistics.median(after),
         "taken": taken,
@@ -71,11 +78,11 @@ def measure_cost(options: Namespace) -> dict[str, Any]:
     }
 
 
-def measure_sharing(options: Namespace) -> dict[str, Any]:
+def measure_sharing(options: Options) -> dict[str, Any]:
     """Bytes on disk of the snapshots of a store that is mostly frozen, and of as many copies."""
-    layers = 4 if options.quick else 16
+    layers, hidden = options.size((16, HIDDEN), quick=(4, HIDDEN), check=(4, 64))
     settings = {
-        "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": 32}, "rows": 2, "steps": KEPT + 2,
+        "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": 32}, "rows": 2, "steps": KEPT + 2,
         "warm_up": 0, "dtype": "bfloat16", "meta": True, "memory": 256 << 20, "folder": str(options.folder),
         "frozen": layers * 3 // 4, "snapshots": (1, KEPT),
     }  # fmt: skip
@@ -108,11 +115,13 @@ def main() -> int:
     def measure() -> dict[str, Any]:
         details = {**measure_cost(options), **measure_sharing(options)}
         shares = details["snapshot_bytes"] <= details["changed_bytes"] + (details["kept"] + 1) * SLACK_BYTES
-        all_taken = not details["failure"] and details["taken"] >= max(3, options.repeats) and details["kept"] == KEPT
-        ok = details["ratio"] <= MOST and shares and all_taken and details["same_losses"]
-        return result(NAME, ours=details["ratio"], peer=1.0, bar=BAR, ok=ok, unit=UNIT, details=details)
+        all_taken = not details["failure"] and details["taken"] >= details["rounds"] and details["kept"] == KEPT
+        right = shares and all_taken and details["same_losses"]
+        return result(
+            NAME, ours=details["ratio"], peer=1.0, bar=BAR, ok=details["ok"], right=right, unit=UNIT, details=details
+        )
 
-    return run(NAME, BAR, UNIT, measure)
+    return run(NAME, BAR, UNIT, measure, options)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, median_alternating, result, run, table
+from common import ROOT, BenchmarkError, Options, all_of, arguments, result, run, table
 from processes import Side
 from rich.console import Console
+from sampling import Bar, Comparison, compare, in_turn
 
 from luwu.config import build_settings
 from luwu.launch.folder import RunFolder
@@ -27,10 +28,11 @@ from luwu.observe.display import choose_display
 
 NAME = "state_8bit"
 BAR = "at least 2x the optimizer rate of fp32 states out of core; validation loss within 1 % after 500 steps"
-LEAST_RATIO = 2.0
 MOST_DIFFERENCE = 0.01
 BLOCK_ELEMENTS = 12 * 512 * 512
 FLOATS, BYTES = "adamw", "adamw8bit"
+LEAST = Bar(BYTES, FLOATS, 2.0)
+CHECK_TEXT = ROOT / "benchmarks" / "common.py"
 
 
 def main() -> int:
@@ -38,32 +40,33 @@ def main() -> int:
     options = arguments(__doc__ or NAME)
 
     def measure() -> dict[str, Any]:
-        # A virtual disk's rate differs by a third from one second to the next: many samples.
-        repeats = max(3 if options.quick else 9, options.repeats)
-        rates, per_parameter = measure_rates(options.folder, options.quick, repeats)
-        losses = measure_losses(options.folder, options.quick)
-        ratio = rates[BYTES] / rates[FLOATS]
+        compared, per_parameter = measure_rates(options)
+        losses = measure_losses(options)
+        rates, ratio = compared.medians, compared.ratio(LEAST)
         difference = abs(losses[BYTES] - losses[FLOATS]) / losses[FLOATS]
         rows = [[name, rates[name] / 1e6, per_parameter[name], losses[name]] for name in (FLOATS, BYTES)]
         table(["states", "Mparam/s", "bytes moved per parameter", "validation loss"], rows)
         table(["ratio of rates", "difference of losses"], [[ratio, f"{difference:.2%}"]])
         details = {
             "rates": rates, "bytes_per_parameter": per_parameter, "validation_loss": losses, "difference": difference,
+            "compared": compared.details(),
         }  # fmt: skip
         return result(
-            NAME, ours=rates[BYTES], peer=rates[FLOATS], bar=BAR,
-            ok=ratio >= LEAST_RATIO and difference <= MOST_DIFFERENCE, unit="parameters/s", details=details,
+            NAME, ours=rates[BYTES], peer=rates[FLOATS], ratio=ratio, bar=BAR,
+            ok=all_of(compared.ok, difference <= MOST_DIFFERENCE), unit="parameters/s", details=details,
         )  # fmt: skip
 
-    return run(NAME, BAR, "parameters/s", measure)
+    return run(NAME, BAR, "parameters/s", measure, options)
 
 
-def measure_rates(folder: Path, quick: bool, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
+def measure_rates(options: Options) -> tuple[Comparison, dict[str, float]]:
     """Parameters a second of both kinds of states, and bytes read and written for each of them."""
-    blocks, memory, steps = (12, 64 << 20, 2) if quick else (48, 128 << 20, 3)
+    blocks, memory = options.size((48, 128 << 20), quick=(12, 64 << 20), check=(2, 64 << 20))
+    steps = options.effort(3, quick=2, check=1)
     moved: dict[str, list[float]] = {FLOATS: [], BYTES: []}
     with ExitStack() as stack:
-        stores = stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix="luwu-"))  # children are killed
+        # Held here, because the children are killed.
+        stores = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-"))
         sides = {}
         for name in moved:
             wanted = {
@@ -79,25 +82,28 @@ def measure_rates(folder: Path, quick: bool, repeats: int) -> tuple[dict[str, fl
             moved[name].append(found["bytes_per_parameter"])
             return float(found["parameters_per_second"])
 
-        rates = median_alternating({name: lambda name=name: sample(name) for name in sides}, repeats)
-    return rates, {name: statistics.median(found) for name, found in moved.items()}
+        # A virtual disk's rate differs by a third from one second to the next: many samples.
+        take_round = in_turn({name: lambda name=name: sample(name) for name in sides})
+        compared = compare(options, take_round, [LEAST], rounds=max(9, options.repeats), share=0.5)
+    return compared, {name: statistics.median(found) for name, found in moved.items()}
 
 
-def measure_losses(folder: Path, quick: bool) -> dict[str, float]:
+def measure_losses(options: Options) -> dict[str, float]:
     """Validation loss, nats per byte, after the same steps with both kinds of states."""
-    steps, shape = (60, {"layers": 2, "hidden": 64}) if quick else (500, {"layers": 4, "hidden": 128})
+    steps, layers, hidden = options.size((500, 4, 128), quick=(60, 2, 64), check=(2, 1, 32))
     losses = {}
     for name in (FLOATS, BYTES):
         settings = build_settings(
             {
-                "model": {**shape, "heads": 4, "seq": 128},
+                "model": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 128},
+                "data": {"path": str(CHECK_TEXT), "validation_windows": 1} if options.check else {},
                 "optimizer": {"name": name, "warmup_steps": steps // 10, "decays": "matrices"},
                 "run": {"steps": steps, "batch": 8, "workers": 1, "dtype": "bfloat16", "memory": "1GiB"},
                 "sample": {"length": 1},
             }
         )
         with ExitStack() as stack:
-            run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix="luwu-")))
+            run_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-")))
             console = Console(file=stack.enter_context(open(os.devnull, "w")))
             display = stack.enter_context(choose_display(console, steps))
             outcome = LocalRun(settings, RunFolder(run_folder), display).run()

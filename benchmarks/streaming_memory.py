@@ -55,12 +55,15 @@ def measure_depth(shape: dict[str, int], folder: Path, operations: tuple[str, ..
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    hidden, layers = (256, 8) if options.quick else (512, 12)  # more than the budget of generate, in either depth
+    # More than the budget of generate, in either depth.
+    hidden, layers = options.size((512, 12), quick=(256, 8), check=(64, 1))
     operations = (PEER,) if options.only_peer else (*OURS, PEER)
 
     def measure() -> dict[str, Any]:
         shapes = [{"hidden": hidden, "layers": depth, "vocabulary": 4096} for depth in (layers, DEEPER * layers)]
-        shallow, deep = (measure_depth(shape, options.folder, operations) for shape in shapes)
+        shapes = options.effort(shapes, check=shapes[:1])
+        measured = [measure_depth(shape, options.folder, operations) for shape in shapes]
+        shallow, deep = measured[0], measured[-1]
         rows = []
         for name in ("checkpoint", *operations):
             few, many = shallow[name]["peak_bytes"] / 1e6, deep[name]["peak_bytes"] / 1e6
@@ -74,7 +77,7 @@ def main() -> int:
             details={"measured": [dict(zip(names, row, strict=True)) for row in rows]},
         )  # fmt: skip
 
-    return run(NAME, BAR, "growth", measure)
+    return run(NAME, BAR, "growth", measure, options)
 
 
 if __name__ == "__main__":

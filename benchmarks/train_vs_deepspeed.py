@@ -9,35 +9,43 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import arguments, median_alternating, require_peers, result, run, table
+from common import NotInstalledError, Options, all_of, arguments, result, run, table
 from luwu_side import LuwuSide
 from processes import Side
+from sampling import Bar, compare, in_turn
 
 NAME = "train_vs_deepspeed"
 BAR = "at least 1.6x DeepSpeed's tokens/s with at most a third of its peak memory"
+LEAST = Bar("luwu", "deepspeed", 1.6)
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    layers, steps = (6, 1) if options.quick else (48, 2)
-    shape = {"layers": layers, "hidden": 512, "heads": 8, "seq": 256}
+    layers, hidden = options.size((48, 512), quick=(6, 512), check=(1, 64))
+    steps = options.effort(2, quick=1, check=1)
+    shape = {"layers": layers, "hidden": hidden, "heads": 8, "seq": 256}
     settings = {"shape": shape, "rows": 2, "steps": steps, "warm_up": 2, "folder": str(options.folder)}
 
     def measure() -> dict[str, Any]:
-        python = require_peers()
-        sides = {"deepspeed": Side("deepspeed", "peers/deepspeed_train.py", settings, python=python)}
+        sides: dict[str, Side] = {}
+        try:
+            python = options.peer_python("deepspeed")
+            sides["deepspeed"] = Side("deepspeed", "peers/deepspeed_train.py", settings, python=python)
+        except NotInstalledError as error:
+            options.leave_out("DeepSpeed", error)
         if not options.only_peer:
             ours = {**settings, "dtype": "bfloat16", "checkpoint": False, "memory": "256MiB", "meta": True}
             sides["luwu"] = LuwuSide(ours)
-        return compare(sides, options.repeats)
+        return weigh(sides, options)
 
-    return run(NAME, BAR, "tokens/s", measure)
+    return run(NAME, BAR, "tokens/s", measure, options)
 
 
-def compare(sides: dict[str, Side], repeats: int) -> dict:
+def weigh(sides: dict[str, Side], options: Options) -> dict[str, Any]:
     """Samples the running sides in turn and weighs them against the bar."""
-    parts: dict[str, dict] = {}
+    parts: dict[str, dict[str, Any]] = {}
+    bars = [LEAST] if len(sides) == 2 else []
 
     def tokens_per_second(name: str) -> float:
         parts[name] = sides[name].sample()[0]
@@ -46,23 +54,28 @@ def compare(sides: dict[str, Side], repeats: int) -> dict:
     try:
         for side in sides.values():
             side.wait_ready()
-        medians = median_alternating({name: lambda name=name: tokens_per_second(name) for name in sides}, repeats)
+        take_round = in_turn({name: lambda name=name: tokens_per_second(name) for name in sides})
+        compared = compare(options, take_round, bars, rounds=max(3, options.repeats))
         for side in sides.values():
             side.stop()
         memory = {name: side.peak_bytes for name, side in sides.items()}
     finally:
         for side in sides.values():
             side.close()
+    medians = compared.medians
     columns = ("forward", "backward", "update", "seconds")
     table(
         ["side", "tokens/s", *(f"{column} s" for column in columns), "peak MB"],
         [[name, medians[name], *(parts[name][column] for column in columns), memory[name] / 1e6] for name in sides],
     )
-    ours, peer = medians.get("luwu"), medians["deepspeed"]
-    lean = ours is not None and memory["luwu"] <= memory["deepspeed"] / 3
-    ok = ours is not None and ours >= 1.6 * peer and lean
-    details = {"tokens_per_second": medians, "last_step": parts, "peak_memory_bytes": memory}
-    return result(NAME, ours=ours, peer=peer, bar=BAR, ok=ok, unit="tokens/s", details=details)
+    lean = bool(bars) and memory["luwu"] <= memory["deepspeed"] / 3
+    details = {
+        "tokens_per_second": medians, "last_step": parts, "peak_memory_bytes": memory, "compared": compared.details(),
+    }  # fmt: skip
+    return result(
+        NAME, ours=medians.get("luwu"), peer=medians.get("deepspeed"), bar=BAR, ok=all_of(compared.ok, lean),
+        unit="tokens/s", details=details,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import arguments, require_peers, result, run, table
+from common import Options, arguments, result, run, table
 from luwu_side import LuwuSide
 from processes import Side
 
@@ -28,16 +28,18 @@ def visit(side: Side) -> None:
     side.stop()
 
 
-def measure_depth(layers: int, folder: str, only_peer: bool) -> list[float]:
-    """One row of the table."""
+def measure_depth(layers: int, hidden: int, options: Options) -> list[float]:
+    """One row of the table; --quick leaves the peer out, of which the bar does not speak."""
     settings = {
-        "shape": {"layers": layers, "hidden": HIDDEN, "heads": 8, "seq": SEQUENCE}, "rows": 1, "steps": 1, "warm_up": 2,
-        "checkpoint": True, "folder": folder, "memory": "256MiB", "meta": True,
+        "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": SEQUENCE}, "rows": 1, "steps": 1, "warm_up": 2,
+        "checkpoint": True, "folder": str(options.folder), "memory": "256MiB", "meta": True,
     }  # fmt: skip
-    with Side("fsdp2", "peers/fsdp2_train.py", settings, ranks=RANKS, python=require_peers()) as fsdp2:
-        visit(fsdp2)
-    peer = [max(fsdp2.memory.each_bytes) / 1e6, fsdp2.peak_bytes / 1e6]
-    if only_peer:
+    peer = [0.0, 0.0]
+    if not options.quick:
+        with Side("fsdp2", "peers/fsdp2_train.py", settings, ranks=RANKS, python=options.peer_python()) as fsdp2:
+            visit(fsdp2)
+        peer = [max(fsdp2.memory.each_bytes) / 1e6, fsdp2.peak_bytes / 1e6]
+    if options.only_peer:
         return [layers, 0.0, 0.0, 0.0, *peer]
     with LuwuSide(settings, ranks=RANKS) as luwu:
         visit(luwu)
@@ -47,23 +49,24 @@ def measure_depth(layers: int, folder: str, only_peer: bool) -> list[float]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    depths = (2, 4, 8) if options.quick else (6, 12, 24, 48)
+    depths = options.effort((6, 12, 24, 48), quick=(12, 48), check=(1,))
+    hidden = options.size(HIDDEN, check=64)
 
     def measure() -> dict[str, Any]:
-        require_peers()
-        rows = [measure_depth(layers, str(options.folder), options.only_peer) for layers in depths]
+        rows = [measure_depth(layers, hidden, options) for layers in depths]
         table(NAMES, rows)
-        shallow, deep = rows[1], rows[-1]
+        shallow, deep = rows[-3 if len(rows) > 2 else 0], rows[-1]
         growth = None if options.only_peer else deep[1] / shallow[1] - 1
-        kept = 4 * SEQUENCE * HIDDEN / 1e6
+        kept = 4 * SEQUENCE * hidden / 1e6
         print(f"each block keeps its input for the backward pass: {kept:.2f} MB")
         details = {"block_input_mb": kept, "measured": [dict(zip(NAMES, row, strict=True)) for row in rows]}
         return result(
-            NAME, ours=growth, peer=deep[4] / shallow[4] - 1, bar=BAR, ok=growth is not None and growth < 0.03,
+            NAME, ours=growth, peer=deep[4] / shallow[4] - 1 if shallow[4] else None, bar=BAR,
+            ok=growth is not None and growth < 0.03,
             unit=f"growth from {shallow[0]} to {deep[0]} blocks", details=details,
         )  # fmt: skip
 
-    return run(NAME, BAR, "growth", measure)
+    return run(NAME, BAR, "growth", measure, options)
 
 
 if __name__ == "__main__":

@@ -16,17 +16,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
+from common import NotInstalledError, Options, arguments, result, run, table
 from network_side import Hosts, NetworkSide, lost
+from sampling import Bar, Comparison, compare
 from tests.network import Network, NetworkUnavailableError
 from tests.network.xdp import bridge_host
 
 NAME = "xdp_goodput"
 BAR = "through XDP at least 2x the goodput for each second of the switch machine's processor time"
-LEAST = 2.0
 WORKERS, BLOCKS, ELEMENTS = 4, 16, 1 << 18
 SAMPLES = 7  # of each side: single ratios differ by a fifth, as the kernel chooses who runs when
 SIDES = ("user space", "XDP")
+LEAST = Bar("XDP", "user space", 2.0)
 PER_SECOND = "MB a CPU second"
 COLUMNS = ("MB/s", PER_SECOND, "CPU s a GB")
 FRAMES = {"cards": "1500, as cards", "veth": "1500, as veth alone", "jumbo": "9000, as veth alone"}
@@ -41,7 +42,7 @@ class BridgeHosts(Hosts):
         try:
             network = self._stack.enter_context(Network(mtu_bytes=self.mtu, cards=frames == "cards"))
         except NetworkUnavailableError as error:
-            raise BenchmarkError(str(error)) from error
+            raise NotInstalledError(str(error)) from error
         with ExitStack() as undo:
             undo.push(self._stack.__exit__)
             names = [f"w{rank}" for rank in range(workers)]
@@ -67,51 +68,61 @@ class BridgeHosts(Hosts):
         return nanoseconds / 1e9
 
 
-def measure_side(hosts: BridgeHosts, in_kernel: bool, rounds: int) -> tuple[dict[str, float], dict[str, int]]:
+def measure_side(
+    options: Options, hosts: BridgeHosts, in_kernel: bool, rounds: int
+) -> tuple[dict[str, float], dict[str, int]]:
     """One sample: goodput, and it for each second of the switch machine's time; and what was sent twice."""
     interfaces = hosts.ports if in_kernel else None
-    with NetworkSide(hosts, [ELEMENTS] * BLOCKS, echo=False, interfaces=interfaces) as side:
+    blocks = [ELEMENTS] * options.effort(BLOCKS, check=1)
+    with NetworkSide(hosts, blocks, echo=False, interfaces=interfaces) as side:
         side.exchange(push=True, pull=True)  # finds the rate
         before = hosts.receiving_seconds() + side.switch.ask(stats={})["cpu_seconds"]
         seconds = side.exchange(push=True, pull=True, rounds=rounds)
         used = hosts.receiving_seconds() + side.switch.ask(stats={})["cpu_seconds"] - before
-        moved = 2 * rounds * side.bytes * WORKERS
+        moved = 2 * rounds * side.bytes * len(hosts.workers)
         found = {"MB/s": moved / seconds / 1e6, PER_SECOND: moved / used / 1e6, "CPU s a GB": used / moved * 1e9}
         return found, lost(side.stats())
 
 
-def measure_sides(frames: str, rounds: int, repeats: int) -> dict[str, Any]:
-    """Both switches in turn, in the same namespaces: the medians of each, and of the ratios."""
+def measure_sides(options: Options, frames: str, workers: int, rounds: int) -> tuple[Comparison, dict[str, Any]]:
+    """Both switches in turn, in the same namespaces: what they decide, the medians of each, and of the ratios."""
     samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     troubles = {}
-    with BridgeHosts(WORKERS, frames) as hosts:
-        for _ in range(repeats):
+    with BridgeHosts(workers, frames) as hosts:
+
+        def take_round() -> dict[str, float]:
             for side in SIDES:
-                found, troubles[side] = measure_side(hosts, side == "XDP", rounds)
+                found, troubles[side] = measure_side(options, hosts, side == "XDP", rounds)
                 samples[side].append(found)
+            return {side: found[-1][PER_SECOND] for side, found in samples.items()}
+
+        repeats = max(SAMPLES, options.repeats) if frames == "cards" else 3
+        compared = compare(options, take_round, [LEAST], rounds=repeats)
     medians = {side: {name: statistics.median(of[name] for of in samples[side]) for name in COLUMNS} for side in SIDES}
-    pairs = zip(*(samples[side] for side in SIDES), strict=True)
-    ratios = [xdp[PER_SECOND] / user[PER_SECOND] for user, xdp in pairs]
+    ratios = [LEAST.ratio(found) for found in compared.rounds]
     rows = [[side, FRAMES[frames], *(medians[side][name] for name in COLUMNS)] for side in SIDES]
     table(["switch", "frames", *COLUMNS], rows)
     print(f"ratios: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; of the last samples: {troubles}")
-    return {"medians": medians, "ratios": ratios, "ratio": statistics.median(ratios), "troubles": troubles}
+    return compared, {"medians": medians, "ratios": ratios, "ratio": compared.ratio(LEAST), "troubles": troubles}
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    rounds, samples = (2, 3) if options.quick else (8, max(SAMPLES, options.repeats))
+    workers, rounds = options.size(WORKERS, check=2), options.effort(8, quick=3, check=1)
+    kinds = options.effort(tuple(FRAMES), quick=("cards",), check=tuple(FRAMES))
 
     def measure() -> dict[str, Any]:
-        found = {frames: measure_sides(frames, rounds, samples if frames == "cards" else 3) for frames in FRAMES}
+        compared, found = {}, {}
+        for frames in kinds:
+            compared[frames], found[frames] = measure_sides(options, frames, workers, rounds)
         user, xdp = (found["cards"]["medians"][side][PER_SECOND] for side in SIDES)
-        ratio = found["cards"]["ratio"]
         return result(
-            NAME, ours=xdp, peer=user, ratio=ratio, bar=BAR, ok=ratio >= LEAST, unit=PER_SECOND, details=found
-        )
+            NAME, ours=xdp, peer=user, ratio=found["cards"]["ratio"], bar=BAR, ok=compared["cards"].ok,
+            unit=PER_SECOND, details=found,
+        )  # fmt: skip
 
-    return run(NAME, BAR, PER_SECOND, measure)
+    return run(NAME, BAR, PER_SECOND, measure, options)
 
 
 if __name__ == "__main__":

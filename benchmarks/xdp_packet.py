@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import ROOT, BenchmarkError, arguments, result, run, table
+from common import ROOT, NotInstalledError, arguments, result, run, table
 
 NAME = "xdp_packet"
 BAR = "adding a packet of 1 KiB of int32, its checksum verified, at most 150 ns"
@@ -29,17 +29,17 @@ def measured() -> dict[tuple[str, str, int], int]:
             [ROOT / "tools" / "native_tests.sh", "native", "", "xdp"], stdout=subprocess.DEVNULL, check=False
         )
     if not program.exists():
-        raise BenchmarkError("the native tests were built without the XDP switch: install clang and libbpf-dev")
+        raise NotInstalledError("the native tests were built without the XDP switch: install clang and libbpf-dev")
     done = subprocess.run([program, BUILD / "measure.bpf.o"], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise BenchmarkError(f"no XDP here: {done.stderr.strip()}")
+        raise NotInstalledError(f"no XDP here: {done.stderr.strip()}")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {(row["what"], row["form"], row["bytes"]): row["nanoseconds"] for row in rows}
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
-    arguments(__doc__ or NAME)
+    options = arguments(__doc__ or NAME)
 
     def measure() -> dict[str, Any]:
         found = measured()
@@ -51,7 +51,7 @@ def main() -> int:
             NAME, ours=ours, peer=None, ratio=ours / MOST, bar=BAR, ok=ours <= MOST, unit=UNIT, details=details
         )
 
-    return run(NAME, BAR, UNIT, measure)
+    return run(NAME, BAR, UNIT, measure, options)
 
 
 if __name__ == "__main__":

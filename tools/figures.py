@@ -353,12 +353,16 @@ def figures(path: Path) -> str:
     results = {result["name"]: result for result in report["results"]}
     dates = sorted({result["machine"]["date"][:10] for result in results.values()})
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    missed = ", ".join(f"`{name}`" for name, result in results.items() if not result["ok"])
+    by_verdict = {
+        verdict: ", ".join(f"`{name}`" for name, result in results.items() if result["ok"] is verdict)
+        for verdict in (False, None)
+    }
     lines = [
         f"Measured on {days}: {about['processor']}, {about['cores']} cores,"
         f" {about['memory_bytes'] / 2**30:.0f} GiB, a virtual disk; both sides in one run, medians"
         f" ([all of it]({path.resolve().relative_to(ROOT).with_suffix('.md')}), [how](benchmarks/README.md)).",
-        f"Bars that were missed: {missed or 'none'}.",
+        f"Bars that were missed: {by_verdict[False] or 'none'}."
+        + (f" Not decided: {by_verdict[None]}." if by_verdict[None] else ""),
         "",
         "| what | LuWu | peer or limit |",
         "|---|---|---|",

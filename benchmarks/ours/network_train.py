@@ -25,6 +25,7 @@ import luwu
 from luwu.errors import LuwuError
 from luwu.fabric.local import join
 from luwu.fabric.session import Session
+from luwu.models.generation import Sampling, generate
 
 GROUP = 32  # elements that share an exponent, docs/protocol.md
 TEXT_BYTES = 1 << 20
@@ -108,16 +109,8 @@ class Worker:
     def write(self, tokens: int) -> Reply:
         """Generates text, alone."""
         prompt = self._text[:32].long()
-        predictions: list[Any] = []
-        hook = self._model.gpt.register_forward_hook(lambda module, ids, prediction: predictions.append(prediction))
-
-        def predict(ids: Tensor) -> Any:  # the whole model gives its loss alone
-            self._model(ids, ids)
-            return predictions.pop()
-
         with self._failing():
-            text = gpt.generate(predict, prompt, tokens, self._shape["seq"], 0.8, 7)
-        hook.remove()
+            text = torch.cat(list(generate(self._model, prompt, tokens, self._shape["seq"], Sampling(0.8, seed=7))))
         return {"digest": hashlib.sha256(text.numpy().tobytes()).hexdigest()}
 
     def stats(self) -> Reply:
