@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile, check_not_around_units
 from luwu.worker.dtypes import BlockDtypes, check_dtype, check_ties, choose_dtypes
 from luwu.worker.flatten import Unit, flatten, manifest_of
@@ -22,7 +23,7 @@ from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
-from luwu.worker.saving import guard_loading, guard_saving
+from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
 from luwu.worker.select import Blocks, modules_outside, select_modules
 from luwu.worker.staging import make_staging
 from luwu.worker.weights import CheckpointWeights
@@ -196,7 +197,9 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     for unit in units:
         object.__setattr__(unit.module, "compile", RefuseCompile("" if unit is root else unit.name))
     guard_saving(model)
+    guard_state_dict(model, units)
     guard_loading(units)
+    watch_clipping(units)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)

@@ -10,6 +10,7 @@ from torch import nn
 
 from luwu.errors import ConfigError
 from luwu.worker.flatten import Unit
+from luwu.worker.placeholders import put_placeholders, refuse_placeholders
 from luwu.worker.uncopyable import Uncopyable
 
 
@@ -42,17 +43,25 @@ def guard_saving(model: nn.Module) -> None:
         object.__setattr__(model, "save_pretrained", SaveGiven(save))
 
 
+def guard_state_dict(model: nn.Module, units: list[Unit]) -> None:
+    """Let ``model.state_dict()`` be refused, and that of a part of it tell names and shapes, but no values.
+
+    A part's is asked for by libraries that look for names: peft does so when it is given values to save.
+    """
+    for module in _modules_with_parameters(units):
+        module.register_state_dict_post_hook(put_placeholders)
+    model.register_state_dict_post_hook(refuse_placeholders)
+
+
 def guard_loading(units: list[Unit]) -> None:
     """Let ``load_state_dict``, of the model or a part of it, refuse values of parameters; buffers may be loaded."""
-    modules = {
-        id(module): module
-        for unit in units
-        for block in unit.blocks
-        for slot in block.slots
-        for module, _ in slot.places
-    }
-    for module in modules.values():
+    for module in _modules_with_parameters(units):
         module.register_load_state_dict_pre_hook(_refuse_values)
+
+
+def _modules_with_parameters(units: list[Unit]) -> list[nn.Module]:
+    slots = [slot for unit in units for block in unit.blocks for slot in block.slots]
+    return list({id(module): module for slot in slots for module, _ in slot.places}.values())
 
 
 def _refuse_values(module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:

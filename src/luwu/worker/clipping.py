@@ -1,0 +1,73 @@
+"""Tells a user whose loop clips gradients with torch that there are none to clip."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from luwu.worker.flatten import Unit
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_CLIPPING = "torch.nn.utils.clip_grad"
+_WARNED_ATTRIBUTE = "_luwu_clipping_warned"
+
+_WHY = (
+    "torch.nn.utils.clip_grad_norm_ of a parallelized model: it finds no gradients, because they "
+    "leave for the server during backward, so it clips nothing and returns 0; take it out of the loop, and clip with "
+    "the optimizer: luwu.AdamW(model, max_grad_norm=1.0), whose last_grad_norm tells the norm"
+)
+
+
+_grad: Any = vars(torch._C.TensorBase)["grad"]
+
+
+class StoredParameter(nn.Parameter):
+    """A trainable parameter of a parallelized model: as torch's own, but its ``grad`` notices who clips gradients.
+
+    torch's functions give no other sign: they read ``grad`` of every parameter, and go on without a word where it is
+    None.
+    """
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient: None, but for a moment in backward."""
+        caller = sys._getframe(1)
+        if caller.f_globals.get("__name__") == _CLIPPING:
+            _warn_once(self, caller)
+        found: Tensor | None = _grad.__get__(self)
+        return found
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        _grad.__set__(self, gradient)
+
+    @grad.deleter
+    def grad(self) -> None:
+        _grad.__delete__(self)
+
+
+def watch_clipping(units: list[Unit]) -> None:
+    """Warn, once for the model, when a function of torch is about to clip the gradients of its parameters."""
+    warned: list[bool] = []
+    for unit in units:
+        for slot in unit.trainable.slots if unit.trainable is not None else ():
+            if type(slot.parameter) is nn.Parameter:
+                slot.parameter.__class__ = StoredParameter
+                setattr(slot.parameter, _WARNED_ATTRIBUTE, warned)
+
+
+def _warn_once(parameter: StoredParameter, caller: FrameType) -> None:
+    warned: list[bool] = getattr(parameter, _WARNED_ATTRIBUTE)
+    if warned:
+        return
+    warned.append(True)
+    level, frame = 4, caller.f_back  # 1 is this function, 2 the property, 3 its caller
+    while frame is not None and frame.f_globals.get("__name__") == _CLIPPING:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(_WHY, stacklevel=level)
