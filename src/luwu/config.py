@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
@@ -134,10 +134,14 @@ class DataSettings(Group):
     """sequences of held-back text that validation looks at"""
 
 
+OptimizerName = Literal["adamw", "adamw8bit", "adam", "sgd", "lion", "adagrad"]
+OPTIMIZER_NAMES: tuple[str, ...] = get_args(OptimizerName)
+
+
 class OptimizerSettings(Group):
     """The optimizer, its warmup and its cosine decay."""
 
-    name: Annotated[Literal["adamw", "adamw8bit", "adam", "sgd", "lion", "adagrad"], FIXED] = "adamw"
+    name: Annotated[OptimizerName, FIXED] = "adamw"
     """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
     lr: Annotated[float, Field(gt=0.0)] = 3e-3
     """highest learning rate, reached after warmup"""

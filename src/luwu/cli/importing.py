@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from luwu.cli.terminal import say
+from luwu.config import OPTIMIZER_NAMES
 
 
 def import_model(
@@ -27,7 +28,7 @@ def import_model(
     ] = None,
     optimizer: Annotated[
         str,
-        typer.Option(help="to train with: adamw, adamw8bit, adam, sgd, lion or adagrad"),
+        typer.Option(help=f"to train with: {', '.join(OPTIMIZER_NAMES)}"),
     ] = "adamw",
     blocks: Annotated[
         list[str] | None,

@@ -9,6 +9,7 @@ from torch import nn
 
 import luwu
 from luwu.config import OptimizerSettings
+from luwu.optim.kinds import optimizer_of
 from luwu.optim.optimizer import StoreOptimizer
 
 Arguments = Callable[[OptimizerSettings], dict[str, Any]]
@@ -18,24 +19,25 @@ def _of_moments(settings: OptimizerSettings) -> dict[str, Any]:
     return {"betas": (settings.beta1, settings.beta2), "eps": settings.eps}
 
 
-_OPTIMIZERS: dict[str, tuple[type[StoreOptimizer], Arguments]] = {
-    "adamw": (luwu.AdamW, _of_moments),
-    "adamw8bit": (luwu.AdamW8bit, _of_moments),
-    "adam": (luwu.Adam, _of_moments),
-    "sgd": (luwu.SGD, lambda settings: {"momentum": settings.momentum}),
-    "lion": (luwu.Lion, lambda settings: {"betas": (settings.beta1, settings.beta2)}),
-    "adagrad": (luwu.Adagrad, lambda settings: {"eps": settings.eps}),
+ARGUMENTS: dict[str, Arguments] = {
+    "adamw": _of_moments,
+    "adamw8bit": _of_moments,
+    "adam": _of_moments,
+    "sgd": lambda settings: {"momentum": settings.momentum},
+    "lion": lambda settings: {"betas": (settings.beta1, settings.beta2)},
+    "adagrad": lambda settings: {"eps": settings.eps},
 }
+"""By kind, which of a run's settings its class takes beside rate, decay and clipping."""
 
 
 def optimizer_class(settings: OptimizerSettings) -> type[StoreOptimizer]:
     """The class, for `luwu.parallelize`."""
-    return _OPTIMIZERS[settings.name][0]
+    return optimizer_of(settings.name)
 
 
 def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> StoreOptimizer:
     """The optimizer of a parallelized model; what the settings hold for other optimizers does not count."""
-    kind, arguments = _OPTIMIZERS[settings.name]
+    kind, arguments = optimizer_of(settings.name), ARGUMENTS[settings.name]
     decay = settings.weight_decay
     groups = luwu.decay_groups(model, decay) if settings.decays == "matrices" else model
     return kind(groups, lr=settings.lr, weight_decay=decay, max_grad_norm=settings.max_grad_norm, **arguments(settings))  # type: ignore[call-arg]

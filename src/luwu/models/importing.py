@@ -9,6 +9,7 @@ import torch
 
 from luwu.errors import ConfigError
 from luwu.models.pretrained import PretrainedReader, build_on_meta, ignored_names, read_buffers
+from luwu.optim.kinds import optimizer_of
 from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_source import DcpSource
@@ -16,7 +17,7 @@ from luwu.store.importing import ImportReport, import_values
 from luwu.store.manifest import DEFAULT_OPTIMIZER, DTYPES
 from luwu.store.model_files import keep_model_files
 from luwu.store.sources import CheckpointSource
-from luwu.store.values import OPTIMIZERS, Progress, no_progress
+from luwu.store.values import Progress, no_progress
 from luwu.worker.describe import describe
 
 
@@ -50,8 +51,7 @@ def import_pretrained(
         CheckpointError: its tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
             the store's folders hold another store. Others: see `luwu.store.importing.import_values`.
     """
-    if optimizer not in OPTIMIZERS:
-        raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, found {optimizer!r}")
+    optimizer_of(optimizer)
     for name in (dtype, *(block_dtypes or {}).values()):
         if name not in DTYPES:
             raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {name!r}")

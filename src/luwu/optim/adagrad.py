@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from luwu.optim.optimizer import ParameterGroups, StoreOptimizer
@@ -28,6 +29,8 @@ class Adagrad(StoreOptimizer):
 
     kind = "adagrad"
     order = ("lr", "lr_decay", "weight_decay", "eps", "initial_accumulator_value")
+    states = ("sum",)
+    same_states = torch.optim.Adagrad
 
     def __init__(
         self,

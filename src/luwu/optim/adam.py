@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from luwu.optim.optimizer import ParameterGroups, StoreOptimizer
@@ -27,6 +28,8 @@ class Adam(StoreOptimizer):
 
     kind = "adam"
     order = ("lr", "betas", "eps", "weight_decay")
+    states = ("exp_avg", "exp_avg_sq")
+    same_states = torch.optim.Adam
 
     def __init__(
         self,

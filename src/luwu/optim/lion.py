@@ -27,6 +27,7 @@ class Lion(StoreOptimizer):
 
     kind = "lion"
     order = ("lr", "betas", "weight_decay")
+    states = ("exp_avg",)
 
     def __init__(
         self,

@@ -30,8 +30,10 @@ class StoreOptimizer(torch.optim.Optimizer):
     blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. With
     ``max_grad_norm`` `step` may return before the step is on the disk: the next one waits for that.
 
-    A subclass names its ``kind``, as the server and the store's manifest know it, and the ``order`` in which the
-    server's part takes a group's settings.
+    A subclass names its ``kind``, as the server and the store's manifest know it, the ``order`` in which the server's
+    part takes a group's settings, and the ``states`` that the store keeps of each parameter, in the order of its
+    planes, by torch's names. ``same_states`` is torch's optimizer that keeps the same ones, with a step for each
+    parameter, if there is one: checkpoints of torch.distributed.checkpoint go out and come in as its own.
 
     Args:
         params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
@@ -48,6 +50,8 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     kind: ClassVar[str]
     order: ClassVar[tuple[str, ...]]
+    states: ClassVar[tuple[str, ...]]
+    same_states: ClassVar[type[torch.optim.Optimizer] | None] = None
     last_step_committed: bool
     last_grad_norm: float | None
     """Global norm of the last step's gradient before clipping: nan if it was not finite, None without clipping."""

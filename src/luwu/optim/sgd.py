@@ -31,6 +31,7 @@ class SGD(StoreOptimizer):
 
     kind = "sgd"
     order = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    states = ("momentum_buffer",)
 
     def __init__(
         self,

@@ -42,14 +42,6 @@ FILE_BYTES = 2**30
 VERSION = "1.0.0"
 """Of the format, as torch 2.13 writes it."""
 
-TORCH_OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
-    "adamw": torch.optim.AdamW,
-    "adamw8bit": torch.optim.AdamW,  # its states in float32
-    "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
-}
-"""What torch calls the optimizers whose states it has, with a step for each parameter, as the store does."""
-
 _ITEM_BYTES = 2048
 """What torch.save adds to a piece, at most."""
 
@@ -264,10 +256,13 @@ class _Export:
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting of the optimizer as torch has it, with those that are given."""
-    optimizer = TORCH_OPTIMIZERS.get(kind)
+    from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
+
+    known_to_torch = torch_optimizers()
+    optimizer = known_to_torch.get(kind)
     if optimizer is None:
         raise ConfigError(
-            f"optimizer {kind}: expected one whose states torch has with their step ({', '.join(TORCH_OPTIMIZERS)}) "
+            f"optimizer {kind}: expected one whose states torch has with their step ({', '.join(known_to_torch)}) "
             "for torch.distributed.checkpoint; export safetensors"
         )
     blank = torch.nn.Parameter(torch.zeros(1))

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from luwu.errors import CheckpointError, ConfigError
 from luwu.store.checkpoint import listed
-from luwu.store.dcp_output import METADATA_NAME, TORCH_OPTIMIZERS
+from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_tensor import SavedPiece
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
@@ -165,15 +165,18 @@ class DcpSource:
     """
 
     def __init__(self, path: Path, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
+        from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
+
+        known_to_torch = torch_optimizers()
         self.reader = DcpReader(path)
         self._moments = moment_names(manifest)
         parameters = [each for block in manifest.blocks for each in block.parameters]
         trained = [each for block in manifest.blocks if block.trainable for each in block.parameters]
         self._state_prefix = self._find_states(trained)
-        if self._state_prefix is not None and manifest.optimizer not in TORCH_OPTIMIZERS:
+        if self._state_prefix is not None and manifest.optimizer not in known_to_torch:
             raise ConfigError(
                 f"{path}: has optimizer states, which a store for {manifest.optimizer} does not take from torch; "
-                f"import for one of {', '.join(TORCH_OPTIMIZERS)}, or save the checkpoint without them"
+                f"import for one of {', '.join(known_to_torch)}, or save the checkpoint without them"
             )
         self.reader.prefix = self._find_model(parameters)
         state_names = [] if self._state_prefix is None else [f"^{re.escape(self._state_prefix)}state\\."]

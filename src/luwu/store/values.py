@@ -23,23 +23,15 @@ def no_progress(done: int, total: int) -> None:
     """For who does not look."""
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATES = {
-    "adamw": _MOMENTS,
-    "adamw8bit": _MOMENTS,
-    "adam": _MOMENTS,
-    "sgd": ("momentum_buffer",),
-    "lion": ("exp_avg",),
-    "adagrad": ("sum",),
-}
-
-OPTIMIZERS = tuple(_STATES)
-"""The kinds whose states a store may keep."""
-
-
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
-    """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes."""
-    return _STATES[manifest.optimizer]
+    """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes.
+
+    Raises:
+        ConfigError: there is no optimizer of the manifest's kind.
+    """
+    from luwu.optim.kinds import optimizer_of  # here: optimizers know models, which know stores
+
+    return optimizer_of(manifest.optimizer).states
 
 
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:

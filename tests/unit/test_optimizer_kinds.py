@@ -1,0 +1,56 @@
+"""An optimizer is described by its class alone: what reads stores finds it there."""
+
+import gc
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import luwu
+from luwu.config import OPTIMIZER_NAMES
+from luwu.errors import ConfigError
+from luwu.launch.optimizers import ARGUMENTS
+from luwu.optim.kinds import optimizer_classes, optimizer_of, torch_optimizers
+from luwu.optim.optimizer import StoreOptimizer
+from luwu.store.dcp_output import _all_settings
+from luwu.store.manifest import Manifest
+from luwu.store.values import moment_names
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "optimizers.md"
+
+
+def test_a_class_is_all_that_stores_need():
+    class Toy(StoreOptimizer):
+        kind = "toy"
+        order = ("lr",)
+        states = ("first", "second", "third")
+        same_states = torch.optim.Rprop
+
+    class Tuned(Toy):
+        """A subclass of the same kind changes nothing."""
+
+    assert optimizer_of("toy") is Toy
+    assert moment_names(Manifest("float32", 1024, (), "toy")) == ("first", "second", "third")
+    assert "etas" in _all_settings("toy", {})
+    del Toy, Tuned
+    gc.collect()
+    with pytest.raises(ConfigError, match=r"optimizer: expected one of adagrad, .*found 'toy'"):
+        optimizer_of("toy")
+
+
+def test_every_place_that_names_optimizers_names_all_of_them():
+    """These are the places that docs/optimizers.md tells to touch, and its own table."""
+    kinds = set(optimizer_classes())
+    assert kinds == set(OPTIMIZER_NAMES) == set(ARGUMENTS)
+    assert {each.__name__ for each in optimizer_classes().values()} <= set(luwu.__all__)
+    assert set(re.findall(r"^\| `\w+` \| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)) == kinds
+
+
+@pytest.mark.parametrize("kind", sorted(torch_optimizers()))
+def test_states_have_the_names_that_torch_gives_them(kind):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch_optimizers()[kind]([parameter])
+    parameter.grad = torch.ones(2)
+    optimizer.step()
+    assert set(optimizer.state[parameter]) == {"step", *optimizer_of(kind).states}
