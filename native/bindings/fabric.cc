@@ -70,7 +70,7 @@ std::int64_t wait(fabric::Endpoint& endpoint, fabric::Handle handle) {
     }
 }
 
-nb::dict endpoint_stats(const fabric::Endpoint& endpoint) {
+nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
     const fabric::EndpointStats stats = endpoint.stats();
     nb::dict result;
     result["bytes_pulled"] = stats.bytes_pulled;
@@ -163,7 +163,12 @@ void bind_endpoint(nb::module_& module) {
         .def("finish_initialise", &fabric::Endpoint::finish_initialise, nb::call_guard<nb::gil_scoped_release>())
         .def("done", &fabric::Endpoint::done, "handle"_a)
         .def("wait", &wait, "handle"_a, "Blocks until a request is done; raises the server's error if it failed.")
-        .def("stats", &endpoint_stats);
+        .def("count_wait", &fabric::Endpoint::count_wait, "begun_ns"_a, "waited_since_ns"_a,
+             "Counts as communication what began then and ended now, and as waiting the time since then. Times are "
+             "time.monotonic_ns().")
+        .def("stats", &endpoint_stats,
+             "bytes_pulled and bytes_pushed count when a block is asked for or handed over; busy_seconds is the time "
+             "in which anything was under way, wait_seconds that in which the worker stood still for it.");
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ Aggregator::Aggregator(std::uint64_t elements, std::uint32_t workers, std::uint3
       pushes_(workers, nullptr),
       waiting_pulls_(workers, nullptr),
       unread_(workers, false),
-      streams_(workers, {window_.bytes()}) {
+      streams_(workers, {elements * sizeof(float)}) {
     streams_.control().gradient_bytes = window_.bytes();
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
         arena_files_.emplace_back("luwu-arena", window_.bytes() + kArenaSlackBytes);

@@ -39,10 +39,10 @@ WorkerArea& worker_area(ControlArea& control, std::uint32_t rank) {
     return *(reinterpret_cast<WorkerArea*>(areas) + rank);
 }
 
-std::vector<std::uint64_t> window_bytes_of_blocks(const store::StoreShape& shape) {
+std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape) {
     std::vector<std::uint64_t> bytes;
     for (const store::BlockShape& block : shape.blocks) {
-        bytes.push_back(store::round_up(block.bytes(), store::kPage));
+        bytes.push_back(block.bytes());
     }
     return bytes;
 }

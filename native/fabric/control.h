@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-inline constexpr std::uint64_t kControlMagic = 0x334C544355575554;  // "TUWUCTL3" in memory
+inline constexpr std::uint64_t kControlMagic = 0x344C544355575554;  // "TUWUCTL4" in memory
 inline constexpr std::uint32_t kRingRequests = 256;
 inline constexpr std::uint32_t kMaximumGroups = 64;
 
@@ -65,14 +65,15 @@ struct ControlArea {
 inline constexpr std::uint64_t kArenaSlackBytes = 4 * store::kPage;  // what an arena's file has for that
 static_assert(arena_start(15) <= kArenaSlackBytes);
 
-// Control memory: ControlArea, then the blocks' window bytes, then one WorkerArea each, on cache lines.
+// Control memory: ControlArea, then the blocks' bytes, then one WorkerArea each, on cache lines.
 [[nodiscard]] std::uint64_t control_bytes(std::uint32_t workers, std::uint32_t blocks);
 [[nodiscard]] std::uint64_t* block_bytes_table(ControlArea& control);
 [[nodiscard]] WorkerArea& worker_area(ControlArea& control, std::uint32_t rank);
 
-// What a worker's memory is made of, wherever it is: a block's place in a window, and the file of an arena. First
-// values travel as fp32 through the arena, whatever the gradients' dtype. Pages that nobody writes cost nothing.
-[[nodiscard]] std::vector<std::uint64_t> window_bytes_of_blocks(const store::StoreShape& shape);
+// The parameters of each block; in a window they take whole pages.
+[[nodiscard]] std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape);
+// The file of a worker's arena, wherever it is. First values travel as fp32 through the arena, whatever the gradients'
+// dtype. Pages that nobody writes cost nothing.
 [[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan);
 
 [[nodiscard]] std::uint64_t monotonic_ns();

@@ -70,18 +70,28 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
     const std::lock_guard lock(mutex_);
     const std::uint64_t sequence = next_sequence_[static_cast<std::size_t>(stream)]++;
     Request& request = slot(stream, sequence);
-    while (state_of(request) == RequestState::posted) {  // a full ring: the server is that far behind
-        futex_wait(request.state, static_cast<std::uint32_t>(RequestState::posted), kLivenessCheck);
-        check_server();
+    if (state_of(request) == RequestState::posted) {  // a full ring: the server is that far behind
+        const std::uint64_t begin = monotonic_ns();
+        while (state_of(request) == RequestState::posted) {
+            futex_wait(request.state, static_cast<std::uint32_t>(RequestState::posted), kLivenessCheck);
+            check_server();
+        }
+        waited_.add({begin, request.done_ns});
     }
+    const auto ring = static_cast<std::size_t>(stream);
+    count_request(ring, sequence % kRingRequests);  // the one before, if nobody waited for it
+    if (busy_.full() || waited_.full()) count_times();
     request.operation = operation;
     request.sequence = sequence;
     request.block = block;
     request.flag = flag;
     request.argument = argument;
     request.posted_ns = monotonic_ns();
+    uncounted_[ring][sequence % kRingRequests] = operation != Operation::release;
+    if (operation == Operation::pull) stats_.bytes_pulled += bytes_of(block);
+    if (operation == Operation::push) stats_.bytes_pushed += bytes_of(block);
     request.state.store(static_cast<std::uint32_t>(RequestState::posted), std::memory_order_release);
-    auto& doorbell = control_.doorbells[static_cast<std::size_t>(stream)];
+    auto& doorbell = control_.doorbells[ring];
     doorbell.fetch_add(1, std::memory_order_release);
     futex_wake(doorbell);
     return make_handle(stream, sequence);
@@ -158,45 +168,63 @@ std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseco
         if (monotonic_ns() >= until) break;
     }
     const std::lock_guard lock(mutex_);
-    stats_.wait_nanoseconds += monotonic_ns() - begin;
     if (request.sequence != sequence_of(handle)) {
         throw Error(ErrorKind::order, "a handle was waited for after " + std::to_string(kRingRequests) +
                                           " later requests; wait for each request in time");
     }
     const RequestState state = state_of(request);
+    // Until it was done, not until this thread was given a processor again: that is no communication.
+    waited_.add({begin, state == RequestState::posted ? monotonic_ns() : request.done_ns});
     if (state == RequestState::posted) return std::nullopt;
     if (state == RequestState::failed) {
         check_server();
         throw Error(ErrorKind::server, "the server refused a request and gave no reason");
     }
-    if (state == RequestState::done) finished(request);
+    if (state == RequestState::done) finished(stream_of(handle), request);
     return request.result;
 }
 
-void Endpoint::finished(Request& request) {
-    request.state.store(static_cast<std::uint32_t>(RequestState::idle), std::memory_order_relaxed);  // counted once
-    const std::uint64_t bytes = request.block < control_.blocks ? block_bytes_table(control_)[request.block] : 0;
-    switch (request.operation) {
-        case Operation::pull: {
-            const auto offset = static_cast<std::uint64_t>(request.result);
-            held_[request.block].offset = offset;
-            ++held_[request.block].count;
-            std::uint64_t& mapped = mapped_[offset];
-            mapped_bytes_ += std::max(mapped, bytes) - mapped;
-            mapped = std::max(mapped, bytes);
-            stats_.bytes_pulled += bytes;
-            break;
+std::uint64_t Endpoint::bytes_of(std::uint32_t block) const {
+    return block < control_.blocks ? block_bytes_table(control_)[block] : 0;
+}
+
+void Endpoint::finished(Stream stream, Request& request) {
+    count_request(static_cast<std::size_t>(stream), request.sequence % kRingRequests);
+    request.state.store(static_cast<std::uint32_t>(RequestState::idle), std::memory_order_relaxed);  // held once
+    if (request.operation == Operation::commit) squares_ = request.squares;
+    if (request.operation != Operation::pull) return;
+    const auto offset = static_cast<std::uint64_t>(request.result);
+    const std::uint64_t bytes = store::round_up(bytes_of(request.block), store::kPage);
+    held_[request.block].offset = offset;
+    ++held_[request.block].count;
+    std::uint64_t& mapped = mapped_[offset];
+    mapped_bytes_ += std::max(mapped, bytes) - mapped;
+    mapped = std::max(mapped, bytes);
+}
+
+void Endpoint::count_request(std::size_t stream, std::size_t slot) {
+    bool& uncounted = uncounted_[stream][slot];
+    const Request& request = area_.rings[stream].requests[slot];
+    if (uncounted) busy_.add({request.posted_ns, request.done_ns});
+    uncounted = false;
+}
+
+void Endpoint::count_times() {
+    std::vector<Interval> open;
+    for (std::size_t stream = 0; stream < uncounted_.size(); ++stream) {
+        for (std::size_t slot = 0; slot < kRingRequests; ++slot) {
+            const Request& request = area_.rings[stream].requests[slot];
+            if (!uncounted_[stream][slot]) continue;
+            if (state_of(request) == RequestState::posted) {
+                open.push_back({request.posted_ns, 0});
+            } else {
+                count_request(stream, slot);
+            }
         }
-        case Operation::push:
-            stats_.bytes_pushed += bytes;
-            break;
-        case Operation::commit:
-            squares_ = request.squares;
-            break;
-        default:
-            break;
     }
-    stats_.busy_nanoseconds += request.done_ns - request.posted_ns;
+    const std::uint64_t now = monotonic_ns();
+    stats_.busy_nanoseconds = busy_.count(now, open);
+    stats_.wait_nanoseconds = waited_.count(now);
 }
 
 void Endpoint::check_server() const {
@@ -214,8 +242,16 @@ double Endpoint::squares() const {
     return squares_;
 }
 
-EndpointStats Endpoint::stats() const {
+void Endpoint::count_wait(std::uint64_t begun_ns, std::uint64_t waited_since_ns) {
+    const std::uint64_t now = monotonic_ns();
     const std::lock_guard lock(mutex_);
+    busy_.add({begun_ns, now});
+    waited_.add({waited_since_ns, now});
+}
+
+EndpointStats Endpoint::stats() {
+    const std::lock_guard lock(mutex_);
+    count_times();
     return stats_;
 }
 

@@ -8,17 +8,19 @@
 #include <vector>
 
 #include "fabric/control.h"
+#include "fabric/covered_time.h"
 #include "fabric/shared_memory.h"
 
 namespace luwu::fabric {
 
 using Handle = std::int64_t;
 
+// Bytes count when they are asked for or handed over: whoever waited for a commit finds all of the step's.
 struct EndpointStats {
     std::uint64_t bytes_pulled = 0;
     std::uint64_t bytes_pushed = 0;
     std::uint64_t wait_nanoseconds = 0;  // the worker stood still for the fabric
-    std::uint64_t busy_nanoseconds = 0;  // sum over finished pulls, pushes and commits of the time from post to done
+    std::uint64_t busy_nanoseconds = 0;  // something was between post and done; a release is not
 };
 
 struct EndpointFiles {
@@ -59,14 +61,20 @@ class Endpoint {
     [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most);
     // Of the last step that was waited for, as pipeline::Outcome has it.
     [[nodiscard]] double squares() const;
-    [[nodiscard]] EndpointStats stats() const;
+    // Something else than a request was under way since then, and the worker has stood still for it since then. Both
+    // ended now; the times are monotonic_ns().
+    void count_wait(std::uint64_t begun_ns, std::uint64_t waited_since_ns);
+    [[nodiscard]] EndpointStats stats();
 
   private:
     Handle post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument,
                 std::uint32_t flag = 0);
     [[nodiscard]] Request& slot(Stream stream, std::uint64_t sequence);
     void check_server() const;
-    void finished(Request& request);
+    [[nodiscard]] std::uint64_t bytes_of(std::uint32_t block) const;
+    void finished(Stream stream, Request& request);
+    void count_request(std::size_t stream, std::size_t slot);  // that is done, once
+    void count_times();
     void unmap_surplus(std::uint64_t offset);
 
     int liveness_;
@@ -78,6 +86,7 @@ class Endpoint {
     std::uint64_t arena_start_;
     mutable std::mutex mutex_;
     std::array<std::uint64_t, 2> next_sequence_{1, 1};
+    std::array<std::array<bool, kRingRequests>, 2> uncounted_{};  // by Stream: posted, and not yet in busy_
     std::uint64_t registered_bytes_ = 0;
     struct Held {
         std::uint64_t offset = 0;
@@ -88,6 +97,8 @@ class Endpoint {
     std::uint64_t mapped_bytes_ = 0;
     std::uint64_t most_mapped_bytes_;
     EndpointStats stats_;
+    CoveredTime busy_;
+    CoveredTime waited_;
     double squares_ = pipeline::kNoSquares;
 };
 

@@ -9,14 +9,6 @@ namespace luwu::fabric {
 
 namespace {
 
-std::vector<std::uint64_t> parameter_bytes(const store::StoreShape& shape) {
-    std::vector<std::uint64_t> bytes;
-    for (const store::BlockShape& block : shape.blocks) {
-        bytes.push_back(block.bytes());
-    }
-    return bytes;
-}
-
 // Calls `done` when it was called so often itself; with false if it ever was.
 StepPath::Done when_all(std::size_t count, StepPath::Done done) {
     struct Joint {
@@ -45,8 +37,8 @@ RemoteWorker::RemoteWorker(const RemoteConfig& config, const pipeline::Residency
       step_path_(config.step_path),
       arena_file_("luwu-arena", arena_file_bytes(shape_, plan)),
       arena_(arena_file_.descriptor(), MapMode::shared),
-      streams_(1, window_bytes_of_blocks(shape_)),
-      window_(plan, parameter_bytes(shape_),
+      streams_(1, bytes_of_blocks(shape_)),
+      window_(plan, bytes_of_blocks(shape_),
               [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }) {
     for (const LinkSettings& settings : config.links) {
         links_.push_back(std::make_unique<TcpLink>(settings, [this](const Error& error) { fail(error); }));

@@ -14,7 +14,7 @@ pipeline::Reply reply_to(Request& request) {
 
 }  // namespace
 
-Server::Server(ServerConfig config) : streams_(config.workers, window_bytes_of_blocks(config.shape)) {
+Server::Server(ServerConfig config) : streams_(config.workers, bytes_of_blocks(config.shape)) {
     core_ = std::make_unique<ParameterServer>(std::move(config),
                                               [this](const Error& error) { streams_.announce_failure(error); });
     streams_.control().gradient_bytes = core_->plan().arena_bytes;

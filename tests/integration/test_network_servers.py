@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -94,6 +95,27 @@ def test_the_same_bits_as_one_server(tmp_path: Path, transport: str, switches: i
     for number in range(count):
         reader, _ = open_reader([tmp_path / f"store-{number}"])
         assert (reader.step, reader.attempts, reader.rolled_back) == (4, 6, 2)
+
+
+@pytest.mark.parametrize(("transport", "switches"), TRANSPORTS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_bytes_are_the_blocks_and_waiting_is_part_of_the_time(
+    tmp_path: Path, transport: str, switches: int, count: int
+) -> None:
+    """At the end of each step, a rolled-back one too, whatever the transport and however many servers."""
+    nbytes = 4 * sum(block.elements for block in small_manifest().blocks)
+
+    def look(worker: NumpyWorker) -> None:
+        began, first = time.monotonic(), worker.endpoint.stats()
+        for number, spoil in enumerate((False, True, False), start=1):
+            assert worker.step(spoil=spoil) is not spoil
+            found = worker.endpoint.stats()
+            moved = {name: found[name] - first[name] for name in found}
+            assert (moved["bytes_pulled"], moved["bytes_pushed"]) == (number * nbytes, number * nbytes)
+            assert 0 < moved["wait_seconds"] <= moved["busy_seconds"] <= time.monotonic() - began
+
+    with servers(tmp_path, count, transport, switches) as named:
+        train(remote(url_of(*named), WORKERS), WORKERS, look, coarse=True)
 
 
 @pytest.mark.parametrize("optimizer", ["lion", "adamw8bit"])

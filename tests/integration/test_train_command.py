@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -18,7 +19,9 @@ from tests.integration.training import (
     wait_for_steps,
 )
 
+from luwu.observe.display import size
 from luwu.server.server import LocalServer
+from luwu.store.manifest import Manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
 
@@ -45,6 +48,7 @@ def undisturbed(folder):
     """Losses and validation line of a run that nobody touched."""
     code, output, error = finish(start_small_run(folder, "undisturbed"))
     assert code == 0, error
+    (folder / "undisturbed-said").write_text(output)
     return steps_of(folder, "undisturbed"), validation(output)
 
 
@@ -56,6 +60,19 @@ def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
     for name in ("loss.png", "throughput.png", "metrics.jsonl", "config.toml", "worker-0.log"):
         assert (folder / "undisturbed" / name).stat().st_size >= 0
     assert not (folder / "undisturbed" / "luwu.sock").exists()
+
+
+def test_what_a_run_pulled_and_pushed_is_known_from_its_model(folder, undisturbed):
+    """To the byte, at every step. The last block is pulled once, but for the first step, which learns the order."""
+    stored = json.loads((folder / "undisturbed/store/manifest.json").read_text())["manifest"]
+    root, first, last = (4 * block.elements for block in Manifest.from_json(json.dumps(stored)).blocks)
+    for row in metrics(folder, "undisturbed"):
+        steps = row["step"]
+        assert row["bytes_pushed"] == 2 * steps * (root + first + last)
+        assert row["bytes_pulled"] == 2 * (steps * (root + 2 * first + last) + last)
+    said = (folder / "undisturbed-said").read_text()
+    (shown,) = (line for line in said.splitlines() if line.startswith(f"step {STEPS}/{STEPS}"))
+    assert f"pulled {size(row['bytes_pulled'])}  pushed {size(row['bytes_pushed'])}  store" in shown
 
 
 def test_micro_batches_change_rounding_alone(folder):
@@ -150,7 +167,7 @@ def check_unreported(rows, lost):
         unknown = {name for name in ("seconds", "tokens_per_second", "hidden") if row[name] is None}
         assert len(unknown) == (3 if row["step"] in lost else 0), row
         assert row["committed"] and row["tokens"] == 6 * 32
-        assert row["bytes_pulled"] > 0
+        assert row["bytes_pulled"] > 0 and row["bytes_pushed"] > 0
 
 
 def test_a_step_that_was_committed_and_not_reported_has_its_row(folder, undisturbed, monkeypatch):

@@ -92,6 +92,19 @@ Error failure_of_step(TestJob& job, std::uint32_t rank) {
     });
 }
 
+// A step without pulls, whose last pushes are not waited for, as a worker does.
+std::int64_t push_all(TestJob& job, std::uint32_t rank, std::uint64_t step) {
+    std::vector<fabric::Handle> sent;
+    job.begin(rank, kGroups);
+    for (auto block = static_cast<std::uint32_t>(job.shape().blocks.size()); block-- > 0;) {
+        if (!job.shape().blocks[block].trainable) continue;
+        if (sent.size() > 1) test::finish(job.endpoint(rank), sent[sent.size() - 2]);
+        sent.push_back(job.push(rank, step, block));
+    }
+    job.vote(rank, false);
+    return job.wait_outcome(rank);
+}
+
 bool names(const Error& error, const std::string& words) {
     const bool found = std::string(error.what()).find(words) != std::string::npos;
     if (!found) MESSAGE("it says: " << std::string(error.what()));
@@ -447,6 +460,31 @@ TEST_CASE("a server that is closed in the middle of a step ends, and the store s
     }
 }
 
+TEST_CASE("at the end of a step its bytes are counted, and its time once, though nobody waited for the last pushes") {
+    // More steps than a ring has room for requests.
+    constexpr std::uint64_t kSteps = 60;
+    over_all(2, kSteps, [](TestJob& job, Transport) {
+        std::uint64_t bytes = 0;
+        for (const store::BlockShape& block : job.shape().blocks) bytes += block.trainable ? block.bytes() : 0;
+        job.all([&](std::uint32_t rank) {
+            fabric::Endpoint& mine = job.endpoint(rank);
+            const auto first = mine.stats();
+            for (std::uint64_t step = 1; step <= kSteps; ++step) {
+                const std::uint64_t began = fabric::monotonic_ns();
+                const auto before = mine.stats();
+                CHECK(push_all(job, rank, step) == 1);
+                const auto after = mine.stats();
+                CHECK(after.bytes_pushed - first.bytes_pushed == step * bytes);
+                CHECK(after.bytes_pulled == first.bytes_pulled);
+                const std::uint64_t busy = after.busy_nanoseconds - before.busy_nanoseconds;
+                CHECK(busy > 0);
+                CHECK(busy <= fabric::monotonic_ns() - began);
+                CHECK(after.wait_nanoseconds - before.wait_nanoseconds <= busy);
+            }
+        });
+    });
+}
+
 TEST_CASE("handles tell when they are done, once and again, and wrong ones are named") {
     over_all(1, 0, [](TestJob& job, Transport transport) {
         fabric::Endpoint& mine = job.endpoint(0);
@@ -463,9 +501,10 @@ TEST_CASE("handles tell when they are done, once and again, and wrong ones are n
         test::finish(mine, push);
         CHECK(mine.done(push));
         const auto stats = mine.stats();
-        CHECK(stats.bytes_pushed >= job.shape().blocks[6].elements * sizeof(float));
-        CHECK(stats.bytes_pulled >= 2 * job.shape().blocks[2].elements * sizeof(float));
+        CHECK(stats.bytes_pushed == job.shape().blocks[6].bytes());
+        CHECK(stats.bytes_pulled == 2 * job.shape().blocks[2].bytes());
         CHECK(stats.busy_nanoseconds > 0);
+        CHECK(stats.wait_nanoseconds <= stats.busy_nanoseconds);
         test::wait_until([&] { return job.core().stats().bytes_pushed > 0; });
         CHECK(job.core().stats().bytes_pushed == job.shape().blocks[6].elements * sizeof(float));
         CHECK(job.core().stats().pulls == (transport == Transport::shared_memory ? 2 : 1));

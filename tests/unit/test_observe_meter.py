@@ -6,7 +6,6 @@ from luwu.observe.meter import Meter
 
 
 def report(attempt, *, committed=True, loss=2.0, sequences=4, seconds=1.0, wait=0.0, busy=1.0, **changes):
-    endpoint = {"bytes_pulled": 100, "bytes_pushed": 50, "wait_seconds": wait, "busy_seconds": busy}
     return {
         "kind": "step",
         "attempt": attempt,
@@ -17,8 +16,12 @@ def report(attempt, *, committed=True, loss=2.0, sequences=4, seconds=1.0, wait=
         "tokens": sequences * 8,
         "lr": 0.1,
         "grad_norm": 0.5,
-        "seconds": seconds,
-        "endpoint": endpoint,
+        "began": 100.0,
+        "ended": 100.0 + seconds,
+        "waited_seconds": wait,
+        "busy_seconds": busy,
+        "bytes_pulled": 100,
+        "bytes_pushed": 50,
     } | changes
 
 
@@ -43,13 +46,27 @@ def test_reports_may_overtake_each_other():
     assert (first.attempt, second.attempt) == (0, 1)
 
 
-def test_the_hidden_share_counts_waiting_since_the_step_before():
-    meter = Meter(workers=1, steps=10)
-    first = meter.add(0, report(0, wait=1.0, busy=1.0))
-    second = meter.add(0, report(1, wait=1.5, busy=3.0))
+def test_the_hidden_share_is_of_time_not_of_steps():
+    meter = Meter(workers=2, steps=10)
+    meter.add(0, report(0, wait=1.0, busy=1.0))
+    first = meter.add(1, report(0, wait=0.0, busy=1.0))
+    meter.add(0, report(1, wait=0.0, busy=3.0))
+    second = meter.add(1, report(1, wait=1.0, busy=5.0))
     assert first is not None and second is not None
-    assert (first.hidden, second.hidden) == (0.0, 0.75)
-    assert meter.hidden() == pytest.approx(0.375)
+    assert (first.hidden, second.hidden) == (0.5, 0.875)
+    assert meter.hidden() == pytest.approx(0.8)
+
+
+def test_the_seconds_of_all_steps_are_the_time_of_training():
+    """Workers end a step at different times, and in turn; a validation lies between two steps."""
+    meter = Meter(workers=2, steps=10)
+    begins = [(10.0, 10.0), (11.0, 11.5), (113.0, 112.0)]
+    ends = [(11.0, 11.5), (13.0, 12.0), (114.0, 114.5)]
+    found = []
+    for attempt, (began, ended) in enumerate(zip(begins, ends, strict=True)):
+        meter.add(0, report(attempt, began=began[0], ended=ended[0]))
+        found.append(meter.add(1, report(attempt, began=began[1], ended=ended[1])))
+    assert [record.seconds for record in found] == [1.5, 1.5, 1.5]
 
 
 def test_without_communication_nothing_stays_unhidden():

@@ -17,10 +17,18 @@ from luwu.store.manifest import Manifest
 from luwu.worker.interface import DataEndpoint
 
 
+class LinkEndpoint(DataEndpoint, Protocol):
+    """A data plane that is told of the control plane's part."""
+
+    def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
+        """Count in `stats` what began then and ended now, and waiting since then; times are ``time.monotonic_ns()``."""
+        ...
+
+
 class WorkerLink(Protocol):
     """A worker's connection to the data plane. Its functions may be called from any thread."""
 
-    def endpoint(self, shared_window: bool = False) -> DataEndpoint:
+    def endpoint(self, shared_window: bool = False) -> LinkEndpoint:
         """Pull, push and first values; `begin` and `commit` are the control plane's."""
         ...
 

@@ -11,9 +11,9 @@ import grpc
 
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.control import ControlClient
-from luwu.fabric.links import WorkerLink
+from luwu.fabric.links import LinkEndpoint, WorkerLink
 from luwu.fabric.striping import Striping
-from luwu.worker.interface import DataEndpoint, HyperParameters, LossScale, Memory
+from luwu.worker.interface import HyperParameters, LossScale, Memory
 
 
 class RemoteEndpoint:
@@ -32,14 +32,13 @@ class RemoteEndpoint:
         self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping, *, shared_window: bool
     ) -> None:
         self._link = link
-        self._data: DataEndpoint = link.endpoint(shared_window)
+        self._data: LinkEndpoint = link.endpoint(shared_window)
         self._controls = controls
         self._striping = striping
         self._pushes = [0] * len(controls)
         self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
-        self._commits: dict[int, list[grpc.Future]] = {}
+        self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # and when they were asked for
         self._last_commit = 0
-        self._commit_seconds = 0.0
         self._grad_norm: float | None = None
 
     @property
@@ -78,7 +77,10 @@ class RemoteEndpoint:
             request.loss_scale.CopyFrom(pb.LossScale(scale=loss_scale[0], good_steps=loss_scale[1]))
         for values in groups:
             request.groups.add(values=values)
-        for server, reply in enumerate(self._finish([control.start("Begin", request) for control in self._controls])):
+        started = time.monotonic_ns()
+        replies = self._finish([control.start("Begin", request) for control in self._controls])
+        self._data.count_wait(started, started)
+        for server, reply in enumerate(replies):
             self._link.begin_step(server, reply.epoch, reply.given_up)
 
     def pull(self, block: int, alone: bool = False) -> int:
@@ -107,21 +109,23 @@ class RemoteEndpoint:
 
     def commit(self, skip: bool = False) -> int:
         """End the attempt; `wait` gives how, see `luwu.worker.interface.Endpoint`."""
+        asked = time.monotonic_ns()
         calls = [
             control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
             for control, pushes in zip(self._controls, self._pushes, strict=True)
         ]
         self._last_commit -= 1
-        self._commits[self._last_commit] = calls
+        self._commits[self._last_commit] = asked, calls
         return self._last_commit
 
     def wait(self, handle: int) -> int:
         """Block until the request is done and return its result."""
         if handle >= 0:
             return self._data.wait(handle)
-        started = time.perf_counter()
+        started = time.monotonic_ns()
+        asked, calls = self._commits.pop(handle)
         try:
-            end = self._decide(self._finish(self._commits.pop(handle)))
+            end = self._decide(self._finish(calls))
             if end != pb.COMMITTED:
                 for push in self._last_pushes.values():
                     self._data.wait(push)  # else one that is late would belong to the next step
@@ -129,7 +133,7 @@ class RemoteEndpoint:
             self._link.end_step()
             return end
         finally:
-            self._commit_seconds += time.perf_counter() - started
+            self._data.count_wait(asked, started)
 
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
         """How the step ends. What several servers have prepared is committed by all of them or by none."""
@@ -154,5 +158,4 @@ class RemoteEndpoint:
 
     def stats(self) -> dict[str, Any]:
         """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds."""
-        stats = self._data.stats()
-        return stats | {name: stats[name] + self._commit_seconds for name in ("wait_seconds", "busy_seconds")}
+        return self._data.stats()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -112,6 +114,7 @@ class Trainer:
         self._sampler = sampler
         self._device = device
         self._optimizer = make_optimizer(settings.optimizer, model.module)
+        self._ended = time.monotonic()  # of the attempt before
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
@@ -121,7 +124,7 @@ class Trainer:
         ends without its vote, so after that commit every worker finds the attempt there.
         """
         session, run = self._session, self._settings.run
-        started = time.perf_counter()
+        began, moved = self._ended, session.endpoint.stats()
         made = counts_of_run(session)
         attempt, before = made.attempts, made.step
         lr = self._settings.optimizer.rate(before, run.steps)
@@ -157,14 +160,28 @@ class Trainer:
             "step": step,
             "committed": committed,
             "grad_norm": self._optimizer.last_grad_norm,
-            "seconds": time.perf_counter() - started,
-            "endpoint": session.endpoint.stats(),
+            **self._times_since(began, moved),
         }
         last = stop_path.exists() and int(stop_path.read_text()) == attempt
         if committed and not last:
+            validating = time.monotonic()
             words["validation"] = self._validate_if_due()
+            self._ended += time.monotonic() - validating
         self._report(words)
         return last
+
+    def _times_since(self, began: float, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The times and bytes of `StepReport` at the end of an attempt, from the endpoint's counts at its beginning."""
+        now = self._session.endpoint.stats()
+        self._ended = time.monotonic()
+        return {
+            "began": began,
+            "ended": self._ended,
+            "waited_seconds": now["wait_seconds"] - before["wait_seconds"],
+            "busy_seconds": now["busy_seconds"] - before["busy_seconds"],
+            "bytes_pulled": now["bytes_pulled"],
+            "bytes_pushed": now["bytes_pushed"],
+        }
 
     def _note(self, known: AttemptPart) -> None:
         """Write down what the row of this attempt needs: this worker may come to nothing after its vote."""

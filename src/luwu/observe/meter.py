@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -15,7 +15,12 @@ RECENT_STEPS = 20
 
 
 class StepReport(TypedDict):
-    """What a worker says after each attempt at a step. Byte and second counts of `endpoint` are since it joined."""
+    """What a worker says after each attempt at a step.
+
+    Times are ``time.monotonic()``, which all processes of a machine share. ``began`` is when the attempt before had
+    ended, with its validation. Something travelled during ``busy_seconds`` of the attempt, and the worker waited for it
+    in ``waited_seconds`` of them. Bytes are those since it joined.
+    """
 
     kind: str
     attempt: int
@@ -26,8 +31,12 @@ class StepReport(TypedDict):
     tokens: int
     lr: float
     grad_norm: float | None
-    seconds: float
-    endpoint: Mapping[str, int | float]
+    began: float
+    ended: float
+    waited_seconds: float
+    busy_seconds: float
+    bytes_pulled: int
+    bytes_pushed: int
     loss_scale: NotRequired[float | None]
     """that the attempt's loss was scaled by, where it was"""
     validation: NotRequired[tuple[float, int] | None]
@@ -38,8 +47,10 @@ class StepReport(TypedDict):
 class StepRecord:
     """One attempt over all workers, as metrics.jsonl keeps it.
 
-    `step` counts committed steps, this one included; `hidden` is the share of communication that no worker waited for;
-    `grad_norm` is the gradient's global norm before clipping, None without clipping.
+    `step` counts committed steps, this one included; `grad_norm` is the gradient's global norm before clipping, None
+    without clipping. `seconds` go from the end of the attempt before, without validations, to the end of this one, so
+    that those of all attempts are the time of training. `hidden` is the share of the time in which something travelled
+    that no worker waited for it. Bytes are of all workers since they joined, of whole blocks with their padding.
     """
 
     step: int
@@ -69,8 +80,8 @@ class Meter:
         self.rolled_back = 0
         self.last: StepRecord | None = None
         self._open: dict[int, dict[int, StepReport]] = {}
-        self._endpoints: dict[int, Mapping[str, int | float]] = {}
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
+        self._recent_times: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)  # waited, busy
 
     def add(self, rank: int, report: StepReport) -> StepRecord | None:
         """Take a report; the record of its attempt once every worker has reported it."""
@@ -93,7 +104,7 @@ class Meter:
 
     def hidden(self) -> float:
         """Share of communication hidden behind compute, over the last steps."""
-        return sum(record.hidden for record in self._recent) / len(self._recent) if self._recent else 0.0
+        return _hidden(self._recent_times) if self._recent else 0.0
 
     def seconds_left(self) -> float:
         """Time to the last step at the recent pace."""
@@ -105,7 +116,9 @@ class Meter:
     def _merge(self, reports: Mapping[int, StepReport]) -> StepRecord:
         first = next(iter(reports.values()))
         tokens = sum(report["tokens"] for report in reports.values())
-        seconds = max(report["seconds"] for report in reports.values())
+        seconds = max(report["ended"] for report in reports.values()) - max(r["began"] for r in reports.values())
+        times = [(report["waited_seconds"], report["busy_seconds"]) for report in reports.values()]
+        self._recent_times.append((sum(waited for waited, _ in times), sum(busy for _, busy in times)))
         return StepRecord(
             step=first["step"],
             attempt=first["attempt"],
@@ -116,22 +129,18 @@ class Meter:
             tokens=tokens,
             seconds=seconds,
             tokens_per_second=tokens / seconds if seconds else 0.0,
-            hidden=self._hidden_since_last(reports),
-            bytes_pulled=int(sum(report["endpoint"]["bytes_pulled"] for report in reports.values())),
-            bytes_pushed=int(sum(report["endpoint"]["bytes_pushed"] for report in reports.values())),
+            hidden=_hidden(times),
+            bytes_pulled=sum(report["bytes_pulled"] for report in reports.values()),
+            bytes_pushed=sum(report["bytes_pushed"] for report in reports.values()),
             validation_loss=_validation_loss(reports),
             loss_scale=first.get("loss_scale"),
         )
 
-    def _hidden_since_last(self, reports: Mapping[int, StepReport]) -> float:
-        """One minus the time workers stood waiting over the time their requests took."""
-        waited = busy = 0.0
-        for rank, report in reports.items():
-            before = self._endpoints.get(rank, {})
-            waited += report["endpoint"]["wait_seconds"] - before.get("wait_seconds", 0.0)
-            busy += report["endpoint"]["busy_seconds"] - before.get("busy_seconds", 0.0)
-            self._endpoints[rank] = report["endpoint"]
-        return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
+
+def _hidden(times: Iterable[tuple[float, float]]) -> float:
+    """One minus the time waited over the time in which something travelled."""
+    waited, busy = (sum(column) for column in zip(*times, strict=True))
+    return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
 
 
 def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:

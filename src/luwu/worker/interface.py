@@ -84,7 +84,12 @@ class DataEndpoint(Protocol):
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds."""
+        """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds.
+
+        Bytes are of whole blocks, their padding included, as the block's dtype has them; they count when a block is
+        asked for or handed over. Something was under way during ``busy_seconds``, and for ``wait_seconds`` of them the
+        worker stood still.
+        """
         ...
 
 
