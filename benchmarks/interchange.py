@@ -176,7 +176,7 @@ def main() -> int:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         rows = []
         try:
-            for family in ("llama", "gpt2"):
+            for family in options.size(("llama", "gpt2"), check=("llama",)):
                 with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                     rows.append(go_round(family, layers, hidden, steps, Path(folder)))
         finally:
