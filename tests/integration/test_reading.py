@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from luwu.launch.reading import find_readable
 from luwu.launch.writing import write
 from luwu.models.generation import Sampling
 from luwu.models.importing import import_pretrained
+from luwu.store.run_record import read_record
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +102,39 @@ def test_a_run_writes_texts_that_their_seeds_repeat(folder):
     assert first == "--- 1 of 2\n" + output and second.startswith("In story 7") and second != output
     code, output, error = luwu("generate", folder / "run", "--length", 40)  # a prompt of its own
     assert code == 0, error
+
+
+@pytest.mark.timeout(400)  # a run, and five commands
+def test_a_store_is_read_by_the_run_that_it_knows(folder, llama, tmp_path):
+    asked = ("--length", 12, "--prompt", "In story 7")
+    assert luwu("generate", folder / "run" / "store", *asked) == luwu("generate", folder / "run", *asked)
+    # Imported without a tokenizer, and then trained with one.
+    shutil.copytree(llama[0] / "llama", tmp_path / "llama", ignore=shutil.ignore_patterns("tokenizer.json"))
+    import_pretrained(tmp_path / "llama", [tmp_path / "store"])
+    code, _, error = luwu("generate", tmp_path / "store", *asked)
+    assert code == 2 and "found none; put it there" in error and "name the folder of a run" in error
+    (tmp_path / "settings.toml").write_text(
+        '[run]\nbatch = 2\nworkers = 1\nmemory = "64MiB"\n[data]\nvalidation_windows = 1\n[sample]\nlength = 4\n'
+    )
+    flags = [
+        "--data",
+        str(folder / "stories"),
+        "--model",
+        "llama",
+        "--tokenizer",
+        str(llama[0] / "llama"),
+        "--seq",
+        "32",
+    ]
+    code, _, error = finish(start_run(tmp_path, "run", *flags, "--store", "store", "--steps", "1"), 200)
+    assert code == 0, error
+    code, output, error = luwu("generate", tmp_path / "store", *asked)
+    assert code == 0 and output.startswith("In story 7"), error
+    assert (code, output, error) == luwu("generate", tmp_path / "run", *asked)
+    code, output, error = luwu("store", "info", tmp_path / "store")
+    assert "LlamaForCausalLM" in output and f"{tmp_path / 'run'} on " in output and "data stories" in output
+    code, output, error = luwu("store", "info", folder / "run" / "store")
+    assert "the GPT of luwu train: 2 layers, 32 wide, 2 heads, sequences of 32 tokens" in output
 
 
 def test_an_imported_model_writes_what_transformers_writes(llama):
@@ -188,7 +224,7 @@ def test_a_store_that_is_in_use_says_what_to_do(folder):
     [
         (["generate", "{run}/nothing"], "expected a run folder or a store, found no such folder"),
         (["eval", "{run}/.."], "found neither config.toml nor manifest.json"),
-        (["generate", "{run}/store"], "expected a store of luwu import, which knows its model, found one without"),
+        (["generate", "{run}/alone"], "found one that was not imported, and whose run folder is not there .it was "),
         (["generate", "{run}", "--prompt", ""], "--prompt: expected some text, found none"),
         (["generate", "{run}", "--prompt", "a", "--prompt-file", "b"], "expected it or --prompt-file, found both"),
         (["generate", "{run}", "--prompt-file", "{run}/no"], "--prompt-file: .* cannot be read as text"),
@@ -206,6 +242,12 @@ def test_what_cannot_be_is_refused(folder, llama, arguments, says):
     import re
 
     (folder / "run" / "short").write_text("abc")
+    if not (folder / "run" / "alone").exists():
+        shutil.copytree(folder / "run" / "store", folder / "run" / "alone")
+        record = read_record(folder / "run" / "alone")
+        (folder / "run" / "alone" / "run.json").write_text(
+            json.dumps({"format": 1, **asdict(replace(record, folder="/gone"))})
+        )
     named = [argument.format(run=folder / "run", llama="{llama}") for argument in arguments]
     stores = [str(store) for store in llama[1]]
     named = [part for argument in named for part in (stores if argument == "{llama}" else [argument])]

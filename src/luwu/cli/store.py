@@ -80,6 +80,30 @@ def compact(folders: Folders) -> None:
     say(f"{bytes_text(give_back(store_folders(folders)))} given back")
 
 
+def model_text(found: StoreInfo) -> str:
+    """The model of a store, as far as it was imported or trained by `luwu train`."""
+    if found.model:
+        return ", ".join(found.model)
+    if found.run is None:
+        return "not known: it was neither imported nor trained by luwu train"
+    settings = found.run.settings
+    if settings.get("model.path"):
+        return f"described by {settings['model.path']}"
+    shape = {"layers": "layers", "hidden": "wide", "heads": "heads"}
+    words = ", ".join(f"{settings.get(f'model.{name}')} {unit}" for name, unit in shape.items())
+    return f"the GPT of luwu train: {words}, sequences of {settings.get('model.seq')} tokens"
+
+
+def run_text(found: StoreInfo) -> str:
+    """The run that a store belongs to; empty where none is known."""
+    if found.run is None:
+        return ""
+    data = found.run.data.get("name")
+    text = f"{found.run.folder} on {found.run.host}" + (f", data {data}" if data else "")
+    first = found.run.first.step
+    return f"{text}; began at step {first} of the store" if first else text
+
+
 def print_info(found: StoreInfo) -> None:
     """One line for each thing to know."""
     from rich.console import Console
@@ -92,7 +116,8 @@ def print_info(found: StoreInfo) -> None:
     tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"
     state = "an import that was not finished" if found.unfinished_import else step + tried
     rows = {
-        "model": ", ".join(found.model) or "not known: it was not imported",
+        "model": model_text(found),
+        "run": run_text(found),
         "from": f"{counted(len(found.origin), 'file')} such as {found.origin[0]}" if found.origin else "",
         "step": state + (" (open in another process)" if found.in_use else ""),
         "parameters": f"{found.trainable + found.frozen:,}, {found.frozen:,} of them frozen; {found.dtype}",

@@ -118,10 +118,10 @@ class ReadableRun(Readable):
 
     settings: Settings
 
-    def __init__(self, folder: Path, snapshot: int | None = None) -> None:
+    def __init__(self, folder: Path, snapshot: int | None = None, stores: list[Path] | None = None) -> None:
         run = RunFolder(folder)
         self.settings = build_settings(run.saved_settings() or {})
-        stores = [Path(store) for store in self.settings.run.stores] or [run.path / "store"]
+        stores = stores or run.stores(self.settings)
         if not (stores[0] / MANIFEST_NAME).is_file():
             raise ConfigError(
                 f"{folder}: expected the run's store in {stores[0]}, found none; a run that was trained with --server "
@@ -160,7 +160,8 @@ class ReadableImport(Readable):
         if not (folder / TOKENIZER_FILE).is_file():
             raise ConfigError(
                 f"{name}: expected {TOKENIZER_FILE} among the model's files in {folder}, found none; put it there, as "
-                "save_pretrained of transformers' fast tokenizer writes it"
+                "save_pretrained of transformers' fast tokenizer writes it, or name the folder of a run that has "
+                "trained on it with a tokenizer"
             )
         self._tokenizer = FileTokenizer(folder)
         self.tokenizer = self._tokenizer
@@ -223,12 +224,31 @@ def find_readable(named: list[Path], snapshot: int | None = None) -> Readable:
     if (stores[0] / UNFINISHED_IMPORT_NAME).exists():
         raise ConfigError(f"{first}: expected a whole store, found an import that was not finished; give it again")
     folder = kept_model_folder(stores[0])
+    if folder is None or not (folder / TOKENIZER_FILE).is_file():
+        run = _run_of(stores[0])
+        if run is not None:
+            return ReadableRun(run, snapshot, stores)
     if folder is None:
         raise ConfigError(
-            f"{first}: expected a store of luwu import, which knows its model, found one without; name the run folder "
-            "if luwu train made it, or open it in a script with luwu.open and luwu.parallelize"
+            f"{first}: expected a store whose model is known, found one that was not imported, and whose run folder is "
+            f"not there{_named_run(stores[0])}; name the run folder, or open the store in a script with luwu.open and "
+            "luwu.parallelize"
         )
     return ReadableImport(first, stores, folder, snapshot)
+
+
+def _run_of(store: Path) -> Path | None:
+    """The folder of the run that trained a store, where it is still there."""
+    record = read_record(store)
+    if record is None:
+        return None
+    folder = RunFolder(Path(record.folder))
+    return folder.path if folder.saved_id() == record.id and folder.config_path.is_file() else None
+
+
+def _named_run(store: Path) -> str:
+    record = read_record(store)
+    return "" if record is None else f" (it was {record.folder} on {record.host})"
 
 
 def _units_of(manifest: Manifest) -> list[str] | None:

@@ -18,6 +18,7 @@ from luwu.fabric.blocks import block_specs
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
+from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import Progress, has_master, moment_names, no_progress, require_identity, require_whole
 
@@ -46,7 +47,8 @@ class StoreInfo:
 
     Attributes:
         uuid: of the store.
-        model: architectures that config.json names; empty where the store was not imported.
+        model: architectures that the imported config.json names; empty where the store was not imported.
+        run: that it belongs to; None: luwu train has not trained on it.
         dtype: of the parameters as workers pull them; of several, each with its number of blocks.
         trainable, frozen: parameters.
         blocks, chunks: that they are divided into.
@@ -64,6 +66,7 @@ class StoreInfo:
 
     uuid: str
     model: tuple[str, ...]
+    run: RunRecord | None
     dtype: str
     trainable: int
     frozen: int
@@ -111,6 +114,7 @@ def info(folders: list[Path]) -> StoreInfo:
     return StoreInfo(
         uuid=identity.uuid,
         model=_architectures(folders[0]),
+        run=read_record(folders[0]),
         dtype=_dtypes_of(manifest),
         trainable=counts[True],
         frozen=counts[False],
