@@ -162,7 +162,8 @@ def run_training(
     from rich.console import Console
 
     from luwu.config import build_settings, check_resume, read_toml
-    from luwu.launch.checks import check_store
+    from luwu.data.tokenizer import BYTE_VALUES
+    from luwu.launch.checks import check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
@@ -181,6 +182,7 @@ def run_training(
             settings = build_settings({"data": {"tokenizer": tokenizer_of_model(settings.model.path)}}, *chosen)
         check_data(settings)
     if server is None:
+        check_memory(settings, BYTE_VALUES)
         check_store(settings, folder, takes_weights=takes_weights)
     console = Console()
     with choose_display(console, settings.run.steps) as display:

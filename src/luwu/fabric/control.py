@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -18,6 +19,9 @@ from luwu.fabric.address import parse_url
 from luwu.fabric.credentials import Credentials, make_nonce
 from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
 from luwu.fabric.timeouts import Timeouts
+from luwu.fabric.waiting import saying
+
+log = logging.getLogger(__name__)
 
 REFUSALS = 3
 """A port that takes connections, and so often (and for `refused_seconds`) does not speak as it should, is not ours."""
@@ -84,11 +88,13 @@ class ControlClient:
             ConfigError: the server does not want this participant. Others: see `luwu.errors`.
         """
         own = make_nonce()
-        hello = self._hello(own)
+        with saying(log, f"a server at {self.url}, which does not answer yet,", self._timeouts.connect_seconds):
+            hello = self._hello(own)
         proof = self._credentials.prove_participant(own, hello.nonce, asked)
         seconds = self._timeouts.rejoin_seconds + self._timeouts.answer_seconds
         try:
-            reply = join(self._stub, hello.nonce, proof, seconds)
+            with saying(log, f"the server at {self.url}, whose run before this one has not ended,", seconds):
+                reply = join(self._stub, hello.nonce, proof, seconds)
         except grpc.RpcError as error:
             raise self._translated(error, "joining") from None
         expected = self._credentials.prove_server(own, hello.nonce, asked)
@@ -135,6 +141,11 @@ class ControlClient:
                 raise self._again(self._error or ServerError("the session was closed during a call")) from None
             except grpc.RpcError as error:
                 raise self._translated(error, "waiting for an answer") from None
+
+    @property
+    def met(self) -> bool:
+        """Whether the server has taken this participant in."""
+        return bool(self._metadata)
 
     def give_up(self) -> None:
         """Let a join that has not reached a server end at once."""

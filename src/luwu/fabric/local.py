@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -15,6 +16,7 @@ from luwu.config import parse_size
 from luwu.errors import ConfigError, ServerError
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
 from luwu.fabric.session import Session
+from luwu.fabric.waiting import saying
 from luwu.server.server import LocalServer
 from luwu.store.manifest import Manifest
 from luwu.store.run_record import Counts
@@ -23,6 +25,9 @@ DEFAULT_MEMORY = "8GiB"
 _JOIN_SECONDS = 60.0
 _RETRY_SECONDS = 0.05
 _LEAVE_SECONDS = 60.0
+
+
+log = logging.getLogger(__name__)
 
 
 class LocalSession(Session):
@@ -39,7 +44,9 @@ class LocalSession(Session):
         return self._server
 
     def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
-        answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})
+        first_values = ", and for worker 0 to write its first values" if self.rank else ""
+        with saying(log, f"the server to open the store{first_values}", None):
+            answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})
         try:
             self._endpoint = _native.Endpoint(files, self.rank, self._connection.fileno(), shared_window)
         finally:
@@ -76,7 +83,8 @@ class LocalSession(Session):
                 with suppress(OSError):  # the server may be gone already
                     send(self._connection, {"type": "leave"})
                 if self._server is not None:
-                    self._server.wait_for_leaves(_LEAVE_SECONDS)
+                    with saying(log, "the other workers to leave", _LEAVE_SECONDS):
+                        self._server.wait_for_leaves(_LEAVE_SECONDS)
         finally:
             if self._server is not None:
                 self._server.close()
@@ -153,19 +161,8 @@ def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServe
     """
     path = Path(socket_path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    deadline = time.monotonic() + _JOIN_SECONDS
-    while True:
-        try:
-            with short_address(path) as address:
-                connection.connect(address)
-            break
-        except OSError as error:
-            if time.monotonic() > deadline:
-                connection.close()
-                raise ServerError(
-                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
-                ) from error
-            time.sleep(_RETRY_SECONDS)
+    with saying(log, f"a server at {path}", _JOIN_SECONDS):
+        _reach(connection, path)
     session = LocalSession(connection, rank, workers, server)
     try:
         session._ask({"type": "join", "protocol": PROTOCOL_VERSION, "rank": rank, "workers": workers})
@@ -173,3 +170,19 @@ def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServe
         connection.close()
         raise
     return session
+
+
+def _reach(connection: socket.socket, path: Path) -> None:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            with short_address(path) as address:
+                connection.connect(address)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                connection.close()
+                raise ServerError(
+                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                ) from error
+            time.sleep(_RETRY_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -19,8 +20,11 @@ from luwu.fabric.remote_server import RemoteServer
 from luwu.fabric.session import Session
 from luwu.fabric.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.fabric.waiting import saying
 from luwu.store.manifest import Manifest
 from luwu.store.run_record import Claim, Counts
+
+log = logging.getLogger(__name__)
 
 
 class RemoteSession(Session):
@@ -150,7 +154,9 @@ class RemoteSession(Session):
             server.attach(part, share, self._transport, self._switch, run)
             for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
         ]
-        replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]
+        others = "the server to open its store, and for the other workers and the switches of the run,"
+        with saying(log, others, self._timeouts.gather_seconds):
+            replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]
         for server, reply in zip(self._servers, replies, strict=True):
             if (reply.step, reply.attempts) != (replies[0].step, replies[0].attempts):
                 raise ManifestMismatchError(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.config import Settings
-from luwu.errors import ConfigError, ManifestMismatchError, StoreCorruptError
+from luwu.config import Settings, format_size
+from luwu.errors import ConfigError, ManifestMismatchError, MemoryBudgetError, StoreCorruptError
 from luwu.launch.claiming import find_run_id, make_claim
 from luwu.launch.folder import RunFolder
+from luwu.observe.words import counted
+from luwu.plan.models import gpt_shape
+from luwu.server.forecast import forecast
 from luwu.store.folders import StoreIdentity, read_identity, reader_of
 from luwu.store.run_record import Counts, check_claim, read_record
 
@@ -37,6 +40,36 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
     if reader.initialised and not (takes_weights and (record is None or record.id != run_id)):
         first = Counts() if record is None else record.first
         check_steps(settings, int(reader.step) - first.step)
+
+
+def check_memory(settings: Settings, vocabulary: int) -> None:
+    """See that the server's memory budget is enough for the GPT of a run; other models are looked at as they are built.
+
+    Args:
+        settings: of the run.
+        vocabulary: tokens that the data has; of fewer the least budget is smaller.
+
+    Raises:
+        MemoryBudgetError: it is not; the message says the least.
+    """
+    model, run = settings.model, settings.run
+    if model.path is not None or run.block_dtypes:
+        return
+    shape = gpt_shape(model.layers, model.hidden, model.heads, sequence=model.seq, vocabulary=vocabulary, biases=False)
+    needed = forecast(
+        shape.block_elements(),
+        dtype=run.dtype,
+        optimizer=settings.optimizer.name,
+        folders=max(1, len(run.stores)),
+        memory_bytes=run.memory,
+        workers=run.workers,
+    ).minimum_bytes
+    if run.memory < needed:
+        least = -(-needed // 2**20)
+        raise MemoryBudgetError(
+            f"run.memory: expected at least {least}MiB for this model with {counted(run.workers, 'worker')}, found "
+            f"{format_size(run.memory)}; raise --memory, or take a smaller model"
+        )
 
 
 def check_steps(settings: Settings, made: int) -> None:

@@ -16,6 +16,8 @@ from typing import Any, cast
 from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.errors import ServerError
+from luwu.fabric.waiting import until
+from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
@@ -128,6 +130,8 @@ class LocalRun:
             if self._outcome.corpus is None:
                 self._outcome.stopped = True
                 return self._outcome
+            if self._remote is None:
+                check_memory(self._settings, self._outcome.corpus.vocabulary)
             self._make_claim(self._outcome.corpus)
             self._metrics = MetricsLog(self._folder.metrics_path)
             try:
@@ -146,7 +150,6 @@ class LocalRun:
             list(run.stores),
             run.memory,
             run.workers,
-            on_report=self._queue,
             snapshots=snapshots,
             on_open=self._on_open,
         )
@@ -191,8 +194,7 @@ class LocalRun:
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
         self._display.stage("starting workers")
-        pipes = self._queue if self._remote is not None else None
-        workers = WorkerProcesses(self._folder, self._settings.run.workers, pipes)
+        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue)
         asked = False
         try:
             while workers.running():
@@ -209,6 +211,7 @@ class LocalRun:
                 if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
                     self._outcome.stopped = True
                     return
+                self._display.stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
                 workers.wait(GRACE_SECONDS)
                 self._take_reports()
                 raise workers.error()

@@ -1,15 +1,16 @@
-"""Workers' reports to the launcher where no server of this machine carries them: a pipe each, one JSON text a line."""
+"""Workers' reports to the launcher: a pipe each, one JSON text a line. Warnings of the log travel there, too."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from luwu.errors import ServerError
-from luwu.fabric.session import Session
 
 REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
 """Environment variable of a worker: the open file that its reports go to."""
@@ -18,20 +19,29 @@ Report = dict[str, Any]
 ReportFunction = Callable[[Report], None]
 
 
-def reporter(session: Session) -> ReportFunction:
-    """How this worker reports: through the launcher's pipe if it was given one, else through its session."""
-    descriptor = os.environ.get(REPORT_DESCRIPTOR)
-    return session.report if descriptor is None else pipe_reporter(int(descriptor))
+class WarningRelay(logging.Handler):
+    """Reports what LuWu warns of, such as whom this worker waits for, so that the launcher shows it."""
+
+    def __init__(self, report: ReportFunction) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Report one record's text; a launcher that has gone does not read it."""
+        with suppress(ServerError):
+            self._report({"kind": "say", "text": record.getMessage()})
 
 
 def pipe_reporter(pipe: int) -> ReportFunction:
-    """Reports through the launcher's pipe; ServerError once the launcher has ended."""
+    """Reports through the launcher's pipe, from any thread; ServerError once the launcher has ended."""
+    writing = threading.Lock()  # a long report takes several writes
 
     def report(words: Report) -> None:
         line = memoryview(f"{json.dumps(words)}\n".encode())
         try:
-            while line:
-                line = line[os.write(pipe, line) :]
+            with writing:
+                while line:
+                    line = line[os.write(pipe, line) :]
         except OSError as error:
             raise ServerError(f"the launcher of this process ended: {error}; run again to resume") from error
 

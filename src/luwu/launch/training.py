@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,7 +27,7 @@ from luwu.launch.job import Job
 from luwu.launch.last_attempts import AttemptPart, LastAttempts
 from luwu.launch.model import RunModel, make_model
 from luwu.launch.optimizers import make_optimizer
-from luwu.launch.reports import ReportFunction, reporter
+from luwu.launch.reports import REPORT_DESCRIPTOR, ReportFunction, WarningRelay, pipe_reporter
 from luwu.launch.worker import StopRequest
 from luwu.store.own_files import drop_shared
 from luwu.store.run_record import Claim, Counts
@@ -38,8 +40,11 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
     if corpus is None:
         raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
     device = choose_device(settings, rank)
+    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
+    logging.getLogger("luwu").addHandler(WarningRelay(report))
     session = find_session(job, rank, workers)
-    report = reporter(session)
+    if rank == 0:
+        report({"kind": "stage", "text": "opening the store, and writing its first values if it is new", "detail": ""})
     model = make_model(settings, session, device, corpus.vocabulary)
     if session.word:
         report({"kind": "say", "text": session.word})

@@ -7,6 +7,7 @@ seconds at most, to whoever asks.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import socketserver
 import statistics
@@ -20,6 +21,9 @@ from typing import Any
 
 from luwu.errors import ServerError
 from luwu.fabric.address import HostPort
+from luwu.fabric.waiting import saying
+
+log = logging.getLogger(__name__)
 
 STREAMS = 4
 """At once in each direction: one alone may be bound by a processor."""
@@ -59,8 +63,10 @@ def measure_link(other: HostPort, seconds: float) -> LinkRates:
         ServerError: it is not reached, or does not answer as one.
     """
     try:
+        with saying(log, f"luwu link at {other}, which does not answer yet,", PATIENCE_SECONDS):
+            answer_seconds = _answer_seconds(other)
         return LinkRates(
-            answer_seconds=_answer_seconds(other),
+            answer_seconds=answer_seconds,
             to_rate=_rate(other, [TO] * STREAMS, seconds),
             back_rate=_rate(other, [BACK] * STREAMS, seconds),
             both_rate=_rate(other, [TO, BACK] * STREAMS, seconds),

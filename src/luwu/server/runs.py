@@ -14,6 +14,7 @@ from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
+from luwu.fabric.waiting import until
 from luwu.server.participants import Participant, Participants
 from luwu.server.run import OpenCore, Run, Worker
 from luwu.server.status import Status
@@ -81,7 +82,7 @@ class Runs:
         self._run = self._make_run()
         self._closing = False
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
-        self._status = Status(timeouts.status_seconds)
+        self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
         self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
         self._thread.start()
 
@@ -248,9 +249,13 @@ class Runs:
             self._switches.pop(switch.name, None)
             if self._run.opened:
                 self._lost_switches[switch.name] = switch
+            waits = self._run.needs(switch) and not self._run.over
         self.participants.remove(switch, error)
         level = logging.INFO if switch.left else logging.ERROR
         log.log(level, "lost %s job=%x why=%r", switch.name, self._run.job, switch.end)
+        if waits:
+            back = until(self._timeouts.switch_return_seconds)
+            log.warning("waiting job=%x for=%s to be started again %s", self._run.job, switch.name, back)
 
     def _miss_switches(self, run: Run, now: float) -> None:
         """A run can go on without a switch that is started again in time, or that has no place in its tree."""
@@ -292,7 +297,9 @@ class Runs:
                 self._end(participant)
         if run.over and (not run.joined or now - (run.failed_at or now) > self._timeouts.drain_seconds):
             self._renew()
-        self._status.look(run, now)
+        with self._changed:
+            missing_switches = max(0, self._expected_switches - len(self._switches))
+        self._status.look(run, now, missing_switches)
 
     def _renew(self) -> None:
         """End the run for good; the store is free for the next one."""

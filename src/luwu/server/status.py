@@ -4,25 +4,53 @@ from __future__ import annotations
 
 import logging
 
+from luwu.fabric.waiting import PATIENCE_SECONDS, until
+from luwu.observe.words import counted
 from luwu.server.run import Run
 
 log = logging.getLogger(__name__)
 
 
 class Status:
-    """Logs every ``interval_seconds`` while there is something to say."""
+    """Logs every ``interval_seconds`` while there is something to say, and whom a run waits for soon after it does.
 
-    def __init__(self, interval_seconds: float) -> None:
+    Args:
+        interval_seconds: between two lines.
+        gather_seconds: that a run waits for its workers and switches.
+    """
+
+    def __init__(self, interval_seconds: float, gather_seconds: float) -> None:
         self._interval_seconds = interval_seconds
+        self._gather_seconds = gather_seconds
+        self._waits_since: float | None = None
+        self._waits_said = False
         self._said_at = 0.0
         self._job = -1
         self._failure = ""  # of the last snapshot that was due
         self._step: int | None = None  # at the last look; None before the store was open
 
-    def look(self, run: Run, now: float) -> None:
-        """Log the run's status if it is time; ``now`` is of the monotonic clock, in seconds."""
+    def look(self, run: Run, now: float, missing_switches: int = 0) -> None:
+        """Log the run's status if it is time.
+
+        Args:
+            run: the present one.
+            now: of the monotonic clock, in seconds.
+            missing_switches: how many must still join before it begins.
+        """
         if run.job != self._job:
             self._job, self._step, self._said_at = run.job, None, now
+            self._waits_since = None
+        waits_for = [f"worker {rank}" for rank in run.missing]
+        if missing_switches:
+            waits_for.append(counted(missing_switches, "switch", "switches"))
+        if run.begun or not run.joined or not waits_for:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since, self._waits_said = now, False
+        elif not self._waits_said and now - self._waits_since >= PATIENCE_SECONDS:
+            self._waits_said, self._said_at = True, now
+            self._say_waiting(run, waits_for, now)
+            return
         elapsed = now - self._said_at
         if elapsed < self._interval_seconds:
             return
@@ -32,8 +60,8 @@ class Status:
             log.warning("job=%x %s", run.job, failure)
         self._failure = failure
         before, self._step = self._step, run.step if run.opened else None
-        if run.joined and run.missing:
-            log.info("waiting job=%x for=%s", run.job, ",".join(f"worker {rank}" for rank in run.missing))
+        if self._waits_since is not None:
+            self._say_waiting(run, waits_for, now)
         elif self._step is not None:
             stats = run.stats()
             log.info(
@@ -44,3 +72,8 @@ class Status:
                 stats["rolled_back"],
                 0.0 if before is None else (self._step - before) / elapsed,
             )
+
+    def _say_waiting(self, run: Run, waits_for: list[str], now: float) -> None:
+        assert self._waits_since is not None
+        left = max(0.0, self._waits_since + self._gather_seconds - now)
+        log.info("waiting job=%x for=%s %s", run.job, ",".join(waits_for), until(round(left)))

@@ -136,7 +136,9 @@ class SwitchService:
                 self._refusal = ServerError(str(error))
                 return
             except LuwuError as error:
-                log.warning("lost server=%s why=%s", self._settings.server, error)
+                if not self._closing.is_set():  # else it has given up looking for one, or has left
+                    met = self._control is not None and self._control.met
+                    log.warning("%s server=%s why=%s", "lost" if met else "no", self._settings.server, error)
             except Exception as error:  # a thread that ends in silence would leave the process serving nothing
                 log.exception("failed")
                 self._refusal = ServerError(f"the switch failed: {error}; start it again")

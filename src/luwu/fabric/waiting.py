@@ -1,0 +1,36 @@
+"""Say in the log what is waited for, and until when, where a wait is longer than anybody takes for an answer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+PATIENCE_SECONDS = 2.0
+"""A wait that is over by then goes without a word."""
+
+
+@contextmanager
+def saying(log: logging.Logger, what: str, seconds: float | None) -> Iterator[None]:
+    """Log a warning if the block lasts longer than `PATIENCE_SECONDS`; a timer's thread does it.
+
+    Args:
+        log: of the module that waits. Python shows its warnings on standard error where nobody has set up logging.
+        what: is waited for, such as ``a server at luwu://10.0.0.9:7070``.
+        seconds: how long it is waited for at most; None: as long as it takes.
+    """
+    end = "" if seconds is None else f" {until(seconds)}"
+    timer = threading.Timer(PATIENCE_SECONDS, log.warning, ("waiting for %s%s", what, end))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def until(seconds: float) -> str:
+    """The end of a wait that begins now, by this machine's clock: ``until 14:03:20 (60 s)``."""
+    return f"until {datetime.now() + timedelta(seconds=seconds):%H:%M:%S} ({seconds:g} s)"

@@ -1,0 +1,116 @@
+"""Every wait that is longer than two seconds says what it waits for, and until when."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from types import SimpleNamespace
+
+import pytest
+from tests.unit.test_network_server import KEY, QUICK
+
+from luwu.errors import ServerError
+from luwu.fabric import local, waiting
+from luwu.fabric.address import HostPort
+from luwu.fabric.remote import RemoteSession
+from luwu.launch.reports import WarningRelay
+from luwu.observe import link
+from luwu.observe.link import measure_link
+from luwu.server.status import Status
+from luwu.switch.service import SwitchService
+from luwu.switch.settings import SwitchSettings
+
+NOBODY = "luwu://127.0.0.1:1"
+SOON = QUICK.model_copy(update={"connect_seconds": 0.5, "retry_seconds": 0.01})
+CLOCK = r"\d\d:\d\d:\d\d"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch, caplog):
+    """Waits speak at once, and what they say is kept."""
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.0)
+    caplog.set_level(logging.INFO, "luwu")
+
+
+def test_a_long_wait_speaks_and_a_short_one_does_not(monkeypatch, caplog):
+    said = threading.Event()
+    log = logging.getLogger("luwu.test")
+    monkeypatch.setattr(log, "warning", lambda *words: (log.log(logging.WARNING, *words), said.set()))
+    with waiting.saying(log, "nobody", 60):
+        assert said.wait(60)
+    assert re.fullmatch(rf"waiting for nobody until {CLOCK} \(60 s\)", caplog.messages[0])
+    monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 3600.0)
+    before = threading.active_count()
+    with waiting.saying(log, "nobody", None):
+        pass
+    assert len(caplog.messages) == 1 and threading.active_count() <= before + 1
+
+
+def test_who_connects_says_whom_it_waits_for(caplog):
+    with pytest.raises(ServerError, match="no server answered"):
+        RemoteSession(NOBODY, 0, 1, KEY, SOON)
+    assert re.search(rf"waiting for a server at {NOBODY}.* until {CLOCK} \(0\.5 s\)", caplog.text)
+
+
+def test_who_joins_a_socket_says_so(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(local, "_JOIN_SECONDS", 0.2)
+    with pytest.raises(ServerError, match="no server listens"):
+        local.join(tmp_path / "socket", 0, 1)
+    assert re.search(rf"waiting for a server at {tmp_path}/socket until {CLOCK} \(0\.2 s\)", caplog.text)
+
+
+def test_who_measures_a_link_says_so(monkeypatch, caplog):
+    said = threading.Event()
+    monkeypatch.setattr(link, "_answer_seconds", lambda other: said.wait(0.5) or 0.0)
+    monkeypatch.setattr(link, "_rate", lambda *arguments: 1.0)
+    measure_link(HostPort("10.0.0.9", 7090), 1.0)
+    assert re.search(rf"waiting for luwu link at 10\.0\.0\.9:7090.* until {CLOCK} \(10 s\)", caplog.text)
+
+
+def test_a_switch_that_never_met_its_server_has_not_lost_it(caplog):
+    settings = SwitchSettings(server=NOBODY, name="a", listen="127.0.0.1:0")
+    with SwitchService(settings, KEY, SOON.model_copy(update={"connect_seconds": 60.0})):
+        pass  # as at SIGTERM
+    assert "lost" not in caplog.text and "no server=" not in caplog.text
+
+
+def test_a_switch_whose_server_does_not_answer_says_that(monkeypatch, caplog):
+    said = threading.Event()
+    log = logging.getLogger("luwu.switch.service")
+    warning = log.warning
+    monkeypatch.setattr(log, "warning", lambda *words: (warning(*words), said.set()))
+    settings = SwitchSettings(server=NOBODY, name="a", listen="127.0.0.1:0")
+    with SwitchService(settings, KEY, SOON):
+        assert said.wait(60)
+    assert f"no server={NOBODY} why=no server answered" in caplog.text and "lost" not in caplog.text
+
+
+def run_that(**words: object) -> SimpleNamespace:
+    return SimpleNamespace(**({"job": 1, "joined": {0}, "missing": [1], "begun": False, "opened": False} | words))
+
+
+def test_a_server_says_soon_and_then_now_and_then_whom_it_waits_for(caplog):
+    status = Status(60.0, 600.0)
+    for now in (100.0, 101.9, 102.1, 103.0, 163.0):
+        status.look(run_that(stats=dict), now, missing_switches=2)  # type: ignore[arg-type]
+    assert len(caplog.messages) == 2
+    for message, left in zip(caplog.messages, (598, 537), strict=True):
+        assert re.fullmatch(rf"waiting job=1 for=worker 1,2 switches until {CLOCK} \({left} s\)", message)
+
+
+def test_a_server_without_anybody_or_with_all_waits_for_nobody(caplog):
+    status = Status(60.0, 600.0)
+    for now in (100.0, 103.0, 161.0):
+        status.look(run_that(joined=set(), stats=dict), now, missing_switches=2)  # type: ignore[arg-type]
+        status.look(run_that(begun=True, missing=[], stats=dict), now)  # type: ignore[arg-type]
+    assert not caplog.messages
+
+
+def test_a_worker_tells_the_launcher_of_its_waits():
+    told: list[object] = []
+    log = logging.Logger("a worker's")
+    log.addHandler(WarningRelay(told.append))
+    log.info("nothing")
+    log.warning("waiting for %s", "a server")
+    assert told == [{"kind": "say", "text": "waiting for a server"}]

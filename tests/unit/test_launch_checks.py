@@ -1,0 +1,45 @@
+"""What can be known of a run before it starts is said then, by the rules that decide later."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from luwu import _native
+from luwu.cli.main import app
+from luwu.config import build_settings
+from luwu.errors import MemoryBudgetError
+from luwu.fabric.blocks import block_specs
+from luwu.launch.checks import check_memory
+from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.worker.describe import describe
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(("optimizer", "workers", "vocabulary"), [("adamw", 1, 256), ("lion", 3, 5000)])
+def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabulary):
+    shape = {"layers": 3, "hidden": 192, "heads": 4, "seq": 64}
+    with torch.device("meta"):
+        model = GPT(GPTConfig(**shape, dropout=0.0, vocabulary=vocabulary))
+    manifest = describe(model, [Block], getattr(torch, dtype), optimizer)
+    specs = block_specs(manifest)
+    plan = _native.plan_store(specs, manifest.chunk_elements, optimizer, 1, 1, workers, False)
+    least = plan["minimum_bytes"]
+
+    def settings(memory):
+        run = {"memory": memory, "dtype": dtype, "workers": workers}
+        return build_settings({"model": shape, "run": run, "optimizer": {"name": optimizer}})
+
+    check_memory(settings(least), vocabulary)
+    with pytest.raises(MemoryBudgetError, match=r"run\.memory: expected at least \d+MiB for this model with \d worker"):
+        check_memory(settings(least - 1), vocabulary)
+
+
+def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    result = CliRunner().invoke(app, ["train", "--data", "text", "--memory", "100KiB"])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "luwu: run.memory: expected at least " in result.stderr and "found 100KiB" in result.stderr
+    assert not (tmp_path / "runs").exists()
