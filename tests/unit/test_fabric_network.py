@@ -13,7 +13,7 @@ from luwu.fabric import rpc
 from luwu.fabric.address import HostPort, parse_host_port, parse_url
 from luwu.fabric.credentials import Credentials, find_credentials, tls_files, worker_request
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
-from luwu.server.gate import MOST_CHALLENGES, Gate
+from luwu.server.gate import Gate
 
 ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
@@ -99,21 +99,50 @@ def test_a_proof_is_of_one_side_one_key_and_one_request():
     assert Credentials().prove_participant(*nonces, "worker 0 of 2") == b""
 
 
-def test_challenges_grow_old_and_are_not_kept_without_end():
-    own = b"n" * 32
-    gate = Gate(Credentials(KEY.encode()), challenge_seconds=1e-9)
+def answer(gate, challenge, request="worker 0 of 1", peer="ipv4:10.0.0.2:1234", own=b"n" * 32):
+    return gate.check(challenge, gate._credentials.prove_participant(own, challenge, request), request, peer)
+
+
+def test_a_challenge_is_good_for_one_join_of_one_host_for_a_while():
+    own, peer = b"n" * 32, "ipv4:10.0.0.2:1234"
+    old = Gate(Credentials(KEY.encode()), challenge_seconds=1e-9)
     with pytest.raises(AuthenticationError, match="too old"):
-        gate.check(gate.challenge(own), b"", "worker 0 of 1", "peer")
+        answer(old, old.challenge(own, peer))
     gate = Gate(Credentials(KEY.encode()), challenge_seconds=60)
-    first = gate.challenge(own)
-    for _ in range(MOST_CHALLENGES):
-        gate.challenge(own)
-    proof = gate._credentials.prove_participant(own, first, "worker 0 of 1")
-    with pytest.raises(AuthenticationError, match="unknown"):
-        gate.check(first, proof, "worker 0 of 1", "peer")
-    assert gate.refused == 1
     with pytest.raises(AuthenticationError, match="expected 32 bytes, found 3"):
-        gate.challenge(b"abc")
+        gate.challenge(b"abc", peer)
+    challenge = gate.challenge(own, peer)
+    changed = bytes([challenge[0] ^ 1]) + challenge[1:]
+    elsewhere = gate.challenge(own, "ipv4:10.0.0.3:1234")
+    other = Gate(Credentials(KEY.encode()), challenge_seconds=60).challenge(own, peer)
+    for wrong in (changed, elsewhere, other, challenge + b"x", challenge[:-1], b"n" * 32, b""):
+        with pytest.raises(AuthenticationError, match="unknown, used or too old"):
+            answer(gate, wrong)
+    assert answer(gate, challenge, peer="ipv4:10.0.0.2:4321")  # from another port, as after a break
+    with pytest.raises(AuthenticationError, match="unknown, used or too old"):
+        answer(gate, challenge)
+    assert gate.refused == 8
+
+
+def test_strangers_who_ask_for_challenges_cost_no_memory_and_push_nobody_out():
+    gate = Gate(Credentials(KEY.encode()), challenge_seconds=60)
+    challenge = gate.challenge(b"n" * 32, "ipv4:10.0.0.2:1234")
+    for _ in range(10_000):
+        stranger = gate.challenge(b"s" * 32, "ipv4:10.0.0.2:1234")
+    with pytest.raises(AuthenticationError, match="not the server's"):
+        gate.check(stranger, b"wrong", "worker 0 of 1", "ipv4:10.0.0.2:1234")
+    assert not gate._used
+    assert answer(gate, challenge)
+    assert len(gate._used) == 1
+
+
+def test_a_stranger_writes_no_lines_into_the_log(caplog):
+    gate = Gate(Credentials(KEY.encode()), challenge_seconds=60)
+    with pytest.raises(AuthenticationError):
+        gate.check(b"", b"", "switch evil\n2026-01-01 INFO joined worker 0\x1b[2J" + "x" * 10**6, "ipv4:10.0.0.2:1")
+    assert len(caplog.records) == 1
+    line = caplog.records[0].getMessage()
+    assert line.isprintable() and len(line) < 500 and r"evil\n2026" in line
 
 
 def test_errors_keep_their_class_and_fit_a_header():

@@ -183,8 +183,10 @@ def test_a_proof_is_good_for_one_join_of_one_rank(serve):
     proof = KEY.prove_participant(own, hello.nonce, "worker 0 of 2")
     with pytest.raises(grpc.RpcError, match="not the server's"):
         stub.JoinWorker(pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=1, workers=2))
+    right = pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=0, workers=2)
+    assert stub.JoinWorker(right).session
     with pytest.raises(grpc.RpcError, match="unknown, used or too old"):
-        stub.JoinWorker(pb.JoinWorkerRequest(nonce=hello.nonce, proof=proof, rank=0, workers=2))
+        stub.JoinWorker(right)
 
 
 @pytest.mark.parametrize("method", ["Attach", "Begin", "Commit", "Leave", "SetSegments", "Report", "Initialised"])

@@ -110,7 +110,7 @@ class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Hello(self, request, context):
-        """Asks for a challenge; the answer is good for one join, within `challenge_seconds`.
+        """Asks for a challenge; the answer is good for one join from the same host, within `challenge_seconds`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -18,7 +18,7 @@ from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, 
 from luwu.fabric.striping import Share, Standing
 from luwu.server.cores import StepEnding
 from luwu.server.gate import Gate
-from luwu.server.participants import Participant, printable
+from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Worker
 from luwu.server.runs import Runs, claim_nothing
 from luwu.server.topology import Place, SwitchMember
@@ -101,7 +101,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
                 f"protocol version: expected {PROTOCOL_VERSION}, found {request.protocol_version}; "
                 "install the server's version of luwu"
             )
-        nonce = self._gate.challenge(request.nonce)
+        nonce = self._gate.challenge(request.nonce, context.peer())
         return pb.HelloReply(protocol_version=PROTOCOL_VERSION, nonce=nonce, asks_for_key=self._gate.asks_for_key)
 
     @answering
@@ -119,6 +119,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Let a switch in."""
         asked = switch_request(request)
         proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
+        if on_one_line(request.name) != request.name:
+            raise ConfigError(f"name: expected up to 200 printable letters, found {on_one_line(request.name)}")
         switch = SwitchMember(
             name=f"switch {request.name}",
             peer=context.peer(),
@@ -243,7 +245,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     @answering
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.Empty:  # noqa: N802
         """A participant goes on purpose, or says why it cannot go on."""
-        self._runs.leave(self._participant(context), printable(request.failure))
+        self._runs.leave(self._participant(context), on_one_line(request.failure))
         return pb.Empty()
 
     def _participant(self, context: Any) -> Participant:

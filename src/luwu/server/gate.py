@@ -1,30 +1,44 @@
-"""Lets in who knows the job key: one challenge for one join."""
+"""Lets in who knows the job key: one challenge for one join, and no memory of those who only ask for one."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
+import secrets
+import struct
 import threading
 import time
 from collections import OrderedDict
 
 from luwu.errors import AuthenticationError
-from luwu.fabric.credentials import NONCE_BYTES, Credentials, make_nonce
+from luwu.fabric.credentials import NONCE_BYTES, Credentials
+from luwu.server.participants import on_one_line
 
-MOST_CHALLENGES = 4096
-"""Open challenges that are remembered; of more, the oldest are forgotten."""
+CLOSED = "the challenge is unknown, used or too old; join again"
+
+_MADE_AT = struct.Struct("<d")
+_SEAL_BYTES = 32
+_CHALLENGE_BYTES = _MADE_AT.size + NONCE_BYTES + _SEAL_BYTES
 
 log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Challenges participants and checks what they answer. ``refused`` counts those that were sent away."""
+    """Challenges participants and checks what they answer. ``refused`` counts those that were sent away.
+
+    A challenge is a cookie: the time at which it was made, the participant's own nonce, and an HMAC of both and of the
+    participant's host under a secret that this server draws when it starts. So asking for challenges, however often,
+    takes no memory and displaces nobody. Only those that were answered with a good proof are remembered, until they
+    are too old, so that each is good for one join.
+    """
 
     def __init__(self, credentials: Credentials, challenge_seconds: float) -> None:
         self._credentials = credentials
         self._challenge_seconds = challenge_seconds
+        self._secret = secrets.token_bytes(_SEAL_BYTES)
         self._lock = threading.Lock()
-        self._open: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+        self._used: OrderedDict[bytes, float] = OrderedDict()  # seal, and when it was used
         self.refused = 0
 
     @property
@@ -32,16 +46,12 @@ class Gate:
         """Whether a join needs a proof; without a key, mutual TLS has let the participant in already."""
         return self._credentials.key is not None
 
-    def challenge(self, participant_nonce: bytes) -> bytes:
-        """A nonce for one join; raises AuthenticationError."""
+    def challenge(self, participant_nonce: bytes, peer: str) -> bytes:
+        """A nonce for one join from this peer's host; raises AuthenticationError."""
         if len(participant_nonce) != NONCE_BYTES:
             raise AuthenticationError(f"nonce: expected {NONCE_BYTES} bytes, found {len(participant_nonce)}")
-        nonce = make_nonce()
-        with self._lock:
-            self._open[nonce] = (participant_nonce, time.monotonic() + self._challenge_seconds)
-            while len(self._open) > MOST_CHALLENGES:
-                self._open.popitem(last=False)
-        return nonce
+        content = _MADE_AT.pack(time.monotonic()) + participant_nonce
+        return content + self._seal(content, peer)
 
     def check(self, server_nonce: bytes, proof: bytes, request: str, peer: str) -> bytes:
         """Check the proof for a request and return the server's own.
@@ -49,24 +59,52 @@ class Gate:
         Raises:
             AuthenticationError: no such challenge, or the proof does not fit; counted and logged.
         """
-        with self._lock:
-            participant_nonce, deadline = self._open.pop(server_nonce, (b"", 0.0))
-        if time.monotonic() > deadline:
-            self._refuse("no open challenge", request, peer)
-            raise AuthenticationError(f"{request}: the challenge is unknown, used or too old; join again")
+        content, seal = server_nonce[:-_SEAL_BYTES], server_nonce[-_SEAL_BYTES:]
+        shown = on_one_line(request)
+        if not self._is_open(content, seal, peer):
+            raise self._refusal("no open challenge", f"{shown}: {CLOSED}", shown, peer)
+        participant_nonce = content[_MADE_AT.size :]
         expected = self._credentials.prove_participant(participant_nonce, server_nonce, request)
         if self.asks_for_key and not hmac.compare_digest(proof, expected):
-            self._refuse("wrong job key" if proof else "no job key", request, peer)
-            raise AuthenticationError(
-                f"{request}: the job key is not the server's; use the key file that the server was started with"
+            why = (
+                "the job key is not the server's; use the key file that the server was started with"
                 if proof
-                else f"{request}: this server asks for a job key, none was given; name its file with key_file=, "
-                "--key-file or LUWU_JOB_KEY_FILE"
+                else "this server asks for a job key, none was given; name its file with key_file=, --key-file or "
+                "LUWU_JOB_KEY_FILE"
             )
+            raise self._refusal("wrong job key" if proof else "no job key", f"{shown}: {why}", shown, peer)
+        if not self._use(seal):
+            raise self._refusal("no open challenge", f"{shown}: {CLOSED}", shown, peer)
         return self._credentials.prove_server(participant_nonce, server_nonce, request)
 
-    def _refuse(self, why: str, request: str, peer: str) -> None:
+    def _seal(self, content: bytes, peer: str) -> bytes:
+        return hmac.digest(self._secret, content + _host_of(peer).encode(), hashlib.sha256)
+
+    def _is_open(self, content: bytes, seal: bytes, peer: str) -> bool:
+        if len(content) + len(seal) != _CHALLENGE_BYTES or not hmac.compare_digest(seal, self._seal(content, peer)):
+            return False
+        (made_at,) = _MADE_AT.unpack_from(content)
+        return bool(time.monotonic() - made_at <= self._challenge_seconds)
+
+    def _use(self, seal: bytes) -> bool:
+        """Note that a challenge was answered; whether it was not before."""
+        now = time.monotonic()
+        with self._lock:
+            while self._used and now - next(iter(self._used.values())) > self._challenge_seconds:
+                self._used.popitem(last=False)
+            fresh = seal not in self._used
+            self._used.setdefault(seal, now)
+        return fresh
+
+    def _refusal(self, why: str, message: str, shown: str, peer: str) -> AuthenticationError:
+        """The error for somebody who is sent away; counts and logs it."""
         with self._lock:
             self.refused += 1
             count = self.refused
-        log.warning("refused %s peer=%s why=%r refused=%d", request, peer, why, count)
+        log.warning("refused %s peer=%s why=%r refused=%d", shown, peer, why, count)
+        return AuthenticationError(message)
+
+
+def _host_of(peer: str) -> str:
+    """The host of a peer as gRPC names it, ``ipv4:HOST:PORT``: a reconnection comes from another port."""
+    return peer.rpartition(":")[0]

@@ -18,9 +18,10 @@ MOST_ENDED = 4096
 """Sessions whose end is remembered, so that their workers can be told why."""
 
 
-def printable(text: str) -> str:
-    """What a participant says of itself, as one line of the log: bounded, and without control characters."""
-    shown = text[:LONGEST_TEXT_CHARACTERS].encode("unicode_escape").decode("ascii")
+def on_one_line(text: str) -> str:
+    """What somebody says of itself, as a part of a line of the log: bounded, other than printable letters escaped."""
+    letters = text[:LONGEST_TEXT_CHARACTERS]
+    shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in letters)
     return shown if len(text) <= LONGEST_TEXT_CHARACTERS else f"{shown}..."
 
 
