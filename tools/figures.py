@@ -312,6 +312,16 @@ def _plan_measured(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _display_truth(found: Mapping[str, Any]) -> Iterable[Row]:
+    rows = found["rows"]
+    figures = {name for row in rows for name in row["errors"]}
+    yield (
+        f"{len(figures)} figures of the display and of metrics.jsonl, in {len(rows)} shapes of runs",
+        f"within {max(max(row['errors'].values()) for row in rows):.2%}",
+        "what is known from outside",
+    )
+
+
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
@@ -343,6 +353,7 @@ TABLES = {
     "plan_paper": _plan_paper,
     "plan_megatron": _plan_megatron,
     "plan_measured": _plan_measured,
+    "display_truth": _display_truth,
 }
 
 

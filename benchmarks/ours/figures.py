@@ -1,0 +1,71 @@
+"""A run of `luwu train` that is watched: what the display shows at each step, and what the kernel counts then.
+
+Settings: settings (of the run), run (its folder), server (URL and key file of one elsewhere, or nothing). The last line
+is {"began": what the kernel had counted before the workers started, "steps": [...]}.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from child import settings, take_stdout
+
+from luwu.config import build_settings
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import RemoteServer
+from luwu.launch.local import LocalRun
+from luwu.observe.display import PlainDisplay, Traffic, figures
+from luwu.observe.meter import Meter
+
+
+def counted() -> dict[str, int]:
+    """Bytes that this process, which is the server, had from the disks and gave them, as the kernel counts them."""
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return {name: int(lines[name]) for name in ("read_bytes", "write_bytes")}
+
+
+class Watch(PlainDisplay):
+    """Notes everything, shows nothing."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, int] = {}
+        self.steps: list[dict[str, Any]] = []
+
+    def say(self, text: str) -> None:
+        """Nobody reads it."""
+
+    def stage(self, text: str, detail: str = "") -> None:
+        """The workers start, and with them the server's work."""
+        if text == "starting workers":
+            self.began = counted()
+
+    def step(self, meter: Meter, server: Traffic) -> None:
+        """A step is over."""
+        io, now = counted(), time.monotonic()
+        self.steps.append(
+            {
+                "time": now,
+                "io": io,
+                "shown": dict(figures(meter, server)),
+                "server": {name: server[name] for name in ("bytes_read", "bytes_written") if name in server},
+                "tokens_per_second": meter.tokens_per_second(),
+                "seconds_left": meter.seconds_left(),
+            }
+        )
+
+
+def main() -> None:
+    """Train, and print what was noted."""
+    replies = take_stdout()
+    wanted = settings()
+    remote = RemoteServer(url=wanted["url"], key_file=wanted["key_file"]) if wanted.get("url") else None
+    watch = Watch()
+    LocalRun(build_settings(wanted["settings"]), RunFolder(Path(wanted["run"])), watch, remote).run()
+    replies.write(json.dumps({"began": watch.began, "steps": watch.steps}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

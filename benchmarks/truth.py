@@ -1,0 +1,150 @@
+"""What is known of a run of `luwu train` without asking it: for display_truth.py."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from luwu.store.folders import open_reader
+from luwu.store.manifest import ROOT_NAME
+
+LR, WARMUP_STEPS, FINAL_FRACTION = 1e-3, 5, 0.1
+ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+TEXT_LINES = 20_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A run: its model, its settings, and how many servers it has elsewhere (0: its own)."""
+
+    name: str
+    model: dict[str, Any]
+    run: dict[str, Any]
+    clip: float | None = None
+    servers: int = 0
+    transport: str = "tcp"
+    data: dict[str, Any] = field(default_factory=lambda: {"validation_windows": 2})
+
+    @property
+    def tokens(self) -> int:
+        """Of a step."""
+        return int(self.run["batch"] * self.model["seq"])
+
+    def settings(self, scratch: Path, steps: int) -> dict[str, Any]:
+        """As a settings file has them; the text is written first."""
+        text = scratch / "text"
+        if not text.exists():
+            text.write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(TEXT_LINES)))
+        optimizer = {"lr": LR, "warmup_steps": WARMUP_STEPS, "final_lr_fraction": FINAL_FRACTION}
+        return {
+            "model": self.model,
+            "data": {**self.data, "path": str(text)},
+            "optimizer": optimizer | ({"max_grad_norm": self.clip} if self.clip else {}),
+            "run": {"memory": "256MiB", **self.run, "steps": steps},
+            "sample": {"length": 1},
+        }
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of the step after so many: up in a line, down along half a wave of a cosine."""
+        if step < WARMUP_STEPS:
+            return LR * (step + 1) / WARMUP_STEPS
+        down = (1 + math.cos(math.pi * (step - WARMUP_STEPS) / (steps - WARMUP_STEPS))) / 2
+        return LR * (FINAL_FRACTION + (1 - FINAL_FRACTION) * down)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Bytes of the blocks, in order, the root first; and what the store's record says."""
+
+    block_bytes: tuple[int, ...]
+    workers: int
+    steps: int
+    attempts: int
+
+    @staticmethod
+    def of_run(shape: Shape, stores: Sequence[Path], steps: int) -> Truth:
+        """From the stores of a run that has ended; each of several has a part of every block."""
+        elements: dict[str, int] = {}
+        for store in stores:
+            reader, manifest = open_reader([store])
+            for block in manifest.blocks:
+                elements[block.name] = elements.get(block.name, 0) + block.elements
+            assert reader.step == steps, f"expected {steps} steps in {store}, found {reader.step}"
+        size = ELEMENT_BYTES[shape.run.get("dtype", "float32")]
+        names = sorted(elements, key=lambda name: (name != ROOT_NAME, name))
+        return Truth(tuple(size * elements[name] for name in names), shape.run["workers"], steps, reader.attempts)
+
+
+def pulled_and_pushed(truth: Truth, rows: Sequence[dict[str, Any]], number: int) -> tuple[int, int]:
+    """Bytes of all workers after this row's attempt.
+
+    Each block but the root's is pulled for the forward and for the backward; the last one once, for both, as soon as
+    the order of the blocks is known, which is when a first attempt was committed.
+    """
+    root, *others = truth.block_bytes
+    learning = 1 + next((place for place, row in enumerate(rows) if row["committed"]), len(rows))
+    attempts = number + 1
+    pulled = attempts * (root + 2 * sum(others) - others[-1]) + min(attempts, learning) * others[-1]
+    return truth.workers * pulled, truth.workers * attempts * sum(truth.block_bytes)
+
+
+@contextmanager
+def start_servers(shape: Shape, scratch: Path) -> Iterator[dict[str, str]]:
+    """The servers of a run that has them elsewhere, and what its launcher must know of them."""
+    key = scratch / "job.key"
+    key.write_text(secrets.token_hex(32))
+    key.chmod(0o600)
+    processes, urls = [], []
+    try:
+        for number in range(shape.servers):
+            command = [sys.executable, "-m", "luwu.cli", "server", "--store", str(scratch / f"server-{number}")]
+            command += ["--workers", str(shape.run["workers"]), "--memory", "256MiB", "--listen", "127.0.0.1:0"]
+            command += ["--transport", shape.transport, "--key-file", str(key)]
+            log = (scratch / f"log-{number}").open("wb")
+            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+            log.close()
+            output = processes[-1].stdout
+            assert output is not None
+            urls.append(output.readline().strip().removeprefix("luwu://"))
+        yield {"url": "luwu://" + ",".join(urls), "key_file": str(key)} if urls else {}
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(60)
+
+
+def plain_loss(shape: Shape, scratch: Path, folder: Path, exported: Path, attempt: int) -> tuple[float, float]:
+    """Loss of an attempt's batch with exported weights, and the norm of its gradient, in float64."""
+    import torch
+    from safetensors.torch import load_file
+    from torch.nn.functional import cross_entropy
+
+    from luwu.data.corpus import Corpus
+    from luwu.data.sampler import Sampler
+    from luwu.models.gpt import GPT, GPTConfig
+
+    corpus = Corpus.load(folder)
+    assert corpus is not None
+    model = GPT(GPTConfig(**shape.model, vocabulary=corpus.vocabulary))
+    weights: dict[str, torch.Tensor] = {}
+    for file in sorted(exported.glob("*.safetensors")):
+        weights |= load_file(file)
+    model.load_state_dict(weights)
+    model = model.double()
+    sampler = Sampler(corpus.train, shape.model["seq"], shape.run["batch"], 0)
+    inputs, targets = (torch.from_numpy(each) for each in sampler.batch_of(attempt, 0, 1))
+    logits = model(inputs).logits
+    loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    squares = sum(
+        float(parameter.grad.square().sum()) for parameter in model.parameters() if parameter.grad is not None
+    )
+    return loss.item(), math.sqrt(squares)
