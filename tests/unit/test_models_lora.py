@@ -9,6 +9,7 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.model_families import batch, loss_of, make, on_meta
 from tests.unit.worker_models import assert_same_state, assert_same_training, train
 from torch import nn
+from transformers import LlamaForCausalLM
 
 from luwu import AdamW, full_state_dict, parallelize
 from luwu.errors import ConfigError
@@ -118,3 +119,23 @@ def test_trainable_only_is_the_rest_of_full():
     everything = full_state_dict(model)
     adapters = full_state_dict(model, trainable_only=True)
     assert_same_state(adapters, {name: value for name, value in everything.items() if "lora_" in name}, 0.0)
+
+
+def test_saved_adapters_of_a_bfloat16_job_in_plain_peft(tmp_path):
+    """docs/fine-tuning.md: the same logits where peft leaves adapters in bfloat16; by default it makes them float32."""
+    model = real("llama")
+    copy.deepcopy(model).unload().save_pretrained(tmp_path / "base")
+    base = LlamaForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.bfloat16)
+    parallelize(model, FakeSession(), dtype=torch.bfloat16)
+    train(model, AdamW(model, lr=1e-2), range(3), loss_of("llama"))
+    adapters = tmp_path / "adapters"
+    model.save_pretrained(adapters, state_dict=full_state_dict(model, trainable_only=True))
+    model.eval()
+    with torch.no_grad():
+        ours = model(**batch("llama", 7)).logits
+        same = PeftModel.from_pretrained(copy.deepcopy(base), adapters, autocast_adapter_dtype=False).eval()
+        assert torch.equal(same(**batch("llama", 7)).logits, ours)
+        other = PeftModel.from_pretrained(base, adapters).eval()
+        found = other(**batch("llama", 7)).logits
+        assert not torch.equal(found, ours)
+        torch.testing.assert_close(found, ours, rtol=0.05, atol=0.05)
