@@ -143,8 +143,8 @@ class OptimizerSettings(Group):
 
     name: Annotated[OptimizerName, FIXED] = "adamw"
     """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
-    lr: Annotated[float, Field(gt=0.0)] = 3e-3
-    """highest learning rate, reached after warmup"""
+    lr: Annotated[float, Field(gt=0.0)] | None = None
+    """highest learning rate, reached after warmup; default: by optimizer and width, see docs/optimizers.md"""
     final_lr_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
     """learning rate at the last step as a share of the highest"""
     warmup_steps: Annotated[int, Field(ge=0)] = 50
@@ -166,6 +166,7 @@ class OptimizerSettings(Group):
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
+        assert self.lr is not None, "a run has chosen its rate before its first step"
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
         progress = min(1.0, (step - self.warmup_steps) / max(1, steps - self.warmup_steps))

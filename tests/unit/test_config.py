@@ -181,7 +181,7 @@ def test_learning_rate_warms_up_and_decays():
     assert rates[60] == pytest.approx(0.55)
     assert rates[10:] == sorted(rates[10:], reverse=True)
     assert optimizer.rate(110, 110) == pytest.approx(0.1)
-    assert all(math.isfinite(OptimizerSettings(warmup_steps=0).rate(step, 1)) for step in range(3))
+    assert all(math.isfinite(OptimizerSettings(lr=1.0, warmup_steps=0).rate(step, 1)) for step in range(3))
 
 
 def test_defaults_read_as_a_user_would_write_them():

@@ -16,6 +16,7 @@ from luwu.store.own_files import drop_shared
 
 MODEL_CONFIG_NAME = "config.json"
 
+_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth")
 _OTHER_TOKENIZERS = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 
 DEFAULT_NAME = "python-stdlib"
@@ -139,3 +140,8 @@ def check_model(path: Path) -> None:
         )
     if find_spec("transformers") is None:
         raise ConfigError("model.path: needs the package transformers, found none; pip install 'luwu[hf]'")
+
+
+def has_weights(path: Path) -> bool:
+    """Whether a model's folder has weights to start from, in whatever format; a file is a configuration alone."""
+    return path.is_dir() and any(file.name.endswith(_WEIGHTS) for file in path.iterdir())

@@ -25,6 +25,7 @@ from luwu.launch.job import Job, RemoteServer
 from luwu.launch.last_attempts import make_room, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
+from luwu.launch.rates import with_rate
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
@@ -98,7 +99,7 @@ class LocalRun:
         self._remote = server
         self._takes_weights = takes_weights
         self._claim: Claim | None = None
-        self._settings = settings
+        self._settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
         self._folder = folder
         self._display = display
         self._meter = Meter(settings.run.workers, settings.run.steps)
@@ -265,6 +266,8 @@ class LocalRun:
             self._display.say(f"this run is complete: {report['step']} of {steps} steps; evaluating it again")
         elif report["step"]:
             self._display.say(f"resuming after step {report['step']} of {steps}")
+        elif self._why_this_rate:
+            self._display.say(self._why_this_rate)
         self._display.stage("training" if report["step"] < steps else "evaluating")
 
     def _on_step(self, rank: int, report: Report) -> None:

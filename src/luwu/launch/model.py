@@ -15,12 +15,11 @@ from luwu.config import Settings
 from luwu.data.tokenizer import Tokens
 from luwu.errors import DataError
 from luwu.fabric.session import Session
+from luwu.launch.folder import has_weights
 from luwu.launch.optimizers import optimizer_class
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.kv_cache import KeyValueCache
 from luwu.models.language import CausalForward, build_causal_on_meta
-
-_WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth")
 
 Predict = Callable[..., Any]
 """Called with ids and, for a loss, targets, int64 [batch, tokens]: gives a `luwu.models.gpt.Prediction`."""
@@ -103,8 +102,3 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         weights=path if path is not None and has_weights(path) else None,
     )
     return RunModel(module, predict, parameters, dtype, device)
-
-
-def has_weights(path: Path) -> bool:
-    """Whether a model's folder has weights to start from, in whatever format; a file is a configuration alone."""
-    return path.is_dir() and any(file.name.endswith(_WEIGHTS) for file in path.iterdir())

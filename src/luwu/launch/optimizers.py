@@ -40,4 +40,5 @@ def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> StoreOptimi
     kind, arguments = optimizer_of(settings.name), ARGUMENTS[settings.name]
     decay = settings.weight_decay
     groups = luwu.decay_groups(model, decay) if settings.decays == "matrices" else model
-    return kind(groups, lr=settings.lr, weight_decay=decay, max_grad_norm=settings.max_grad_norm, **arguments(settings))  # type: ignore[call-arg]
+    given = arguments(settings) | ({} if settings.lr is None else {"lr": settings.lr})
+    return kind(groups, weight_decay=decay, max_grad_norm=settings.max_grad_norm, **given)  # type: ignore[call-arg]
