@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from luwu.cli.generate import Output
 from luwu.cli.main import app
-from luwu.cli.terminal import add_rows, say
+from luwu.cli.terminal import add_rows, say, say_rows
 from luwu.cli.train import tell
 from luwu.config import Settings
 from luwu.data.corpus import Corpus
@@ -44,6 +44,12 @@ def test_a_table_shows_names_as_they_are(capsys):
     Console(width=80).print(table)
     shown = capsys.readouterr().out
     assert "/data/[red]x\ufffd[2J" in shown and "\x1b" not in shown
+
+
+def test_rows_are_one_line_each_however_long(capsys):
+    path = "/data/" + 60 * "folder/"
+    say_rows([("folder", path), ("uuid", f"1{ESCAPE}")])
+    assert capsys.readouterr().out == f"folder  {path}\nuuid    1\ufffd[2J\n"
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, lambda console: LiveDisplay(console, 10)])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 import torch
+from tests.unit.corpora import tokenizer_file
 from typer.testing import CliRunner
 
 from luwu import _native
 from luwu.cli.main import app
 from luwu.config import build_settings
+from luwu.data.tokenizer import FileTokenizer, count_tokens
 from luwu.errors import MemoryBudgetError
 from luwu.fabric.blocks import block_specs
 from luwu.launch.checks import check_memory
@@ -43,3 +48,35 @@ def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_pa
     assert result.exit_code == 2 and result.stdout == ""
     assert "luwu: run.memory: expected at least " in result.stderr and "found 100KiB" in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "flags", "says"),
+    [
+        ({"vocab_size": 200, "n_positions": 512}, [], "vocab_size: expected at least 256 for bytes, found 200"),
+        ({"vocab_size": 400, "n_positions": 64}, [], "model.seq: expected at most 64, .* found 128"),
+        ({"text_config": {"vocab_size": 256, "max_position_embeddings": 99}}, [], "expected at most 99"),
+        ({"vocab_size": 256}, ["--tokenizer", "tokenizer.json"], "at least 300 for the tokens of the data, found 256"),
+    ],
+)
+def test_a_model_that_is_too_small_for_its_data_is_refused_before_anything_is_written(
+    tmp_path, monkeypatch, config, flags, says
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 200)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = {"model": {"vocab": {"a": 0, "b": 298}}, "added_tokens": [{"id": 299, "content": "</s>"}]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    result = CliRunner().invoke(app, ["train", "--data", "text", "--model", "config.json", *flags])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert re.search(says, result.stderr), result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tokens_are_counted_as_the_library_counts_them(tmp_path):
+    file = tokenizer_file(tmp_path / "tokenizer.json")
+    assert count_tokens(file) == FileTokenizer(file).vocabulary
+    file.write_text('{"model": {"vocab": [["a", 0.0], ["b", -1.0]]}}')
+    assert count_tokens(file) == 2
+    file.write_text("[]")
+    assert count_tokens(file) is None

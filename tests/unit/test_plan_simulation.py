@@ -150,7 +150,7 @@ def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "server 1: 6 write" in shown.output
-    assert "8 workers, 1 switch " in shown.output
+    assert "8 workers, 1 switch\n" in shown.output
     assert "slowest worker" in picture.read_text()
     events = json.loads(trace.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli import planning_flags as flags
-from luwu.cli.terminal import add_rows
+from luwu.cli.terminal import add_rows, say, say_rows
 
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
@@ -186,20 +186,11 @@ def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> 
 
 
 def print_sections(found: dict[str, Rows]) -> None:
-    """A heading and a row for each thing to know."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(soft_wrap=True)
+    """A heading and a row for each thing to know; a command among them is one line, to be pasted."""
     for heading, rows in found.items():
-        table: Any = Table(
-            box=None, pad_edge=False, show_header=False, title=heading, title_justify="left", title_style="bold"
-        )
-        table.add_column(style="dim", no_wrap=True, min_width=24)
-        table.add_column(overflow="fold")
-        add_rows(table, rows)
-        console.print(table, highlight=False)
-        console.print()
+        typer.secho(heading, bold=True)
+        say_rows(list(rows), least_width=24)
+        say("")
 
 
 def print_peers(rows: list[tuple[str, ...]]) -> None:

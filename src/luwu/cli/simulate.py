@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from luwu.cli import planning_flags as flags
-from luwu.cli.terminal import add_rows
+from luwu.cli.terminal import say_rows
 from luwu.observe.words import counted
 
 if TYPE_CHECKING:
@@ -99,12 +99,8 @@ def network_text(links: Links) -> str:
 
 def print_played(played: Played) -> None:
     """How long steps took, and who was busy in the last."""
-    from rich.console import Console
-    from rich.table import Table
-
     from luwu.plan.units import seconds_text
 
-    table: Any = Table(box=None, pad_edge=False, show_header=False)
     starts = (0.0, *played.ends)
     rows = [
         (f"step {number}", seconds_text(end - start) + (", records the pass" if number == 1 else ""))
@@ -113,5 +109,4 @@ def print_played(played: Played) -> None:
     rows.append(("throughput", f"{played.tokens_per_second:,.0f} tokens/s in the last step"))
     rows.append(("network", network_text(played.links)))
     rows += [(track, f"busy {played.busy_share(track):.0%} of the last step") for track in played.tracks]
-    add_rows(table, rows)
-    Console(soft_wrap=True).print(table, highlight=False)
+    say_rows(rows)

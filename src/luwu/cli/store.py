@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from luwu.cli.terminal import add_rows, say
+from luwu.cli.terminal import say, say_rows
 from luwu.observe.words import counted
 
 if TYPE_CHECKING:
@@ -106,12 +106,8 @@ def run_text(found: StoreInfo) -> str:
 
 def print_info(found: StoreInfo) -> None:
     """One line for each thing to know."""
-    from rich.console import Console
-    from rich.table import Table
-
     from luwu.plan.units import bytes_text
 
-    table: Any = Table(box=None, pad_edge=False, show_header=False)
     step = "no values yet" if found.step is None else f"{found.step} committed"
     tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"
     state = "an import that was not finished" if found.unfinished_import else step + tried
@@ -127,8 +123,9 @@ def print_info(found: StoreInfo) -> None:
         "snapshots": ", ".join(f"step {step}" for step in found.snapshots),
         "uuid": found.uuid,
     }
-    add_rows(table, ((name, value) for name, value in rows.items() if value))
-    for use in found.folders:
-        lengths = f"{bytes_text(use.file_bytes)}, taking {bytes_text(use.allocated_bytes)}"
-        add_rows(table, [("folder", f"{use.path}: {lengths}; {bytes_text(use.free_bytes)} free on its disk")])
-    Console(soft_wrap=True).print(table, highlight=False)
+    folders = [
+        f"{use.path}: {bytes_text(use.file_bytes)}, taking {bytes_text(use.allocated_bytes)}; "
+        f"{bytes_text(use.free_bytes)} free on its disk"
+        for use in found.folders
+    ]
+    say_rows([(name, value) for name, value in rows.items() if value] + [("folder", text) for text in folders])

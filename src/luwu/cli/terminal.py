@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import typer
@@ -13,6 +13,13 @@ from luwu.observe.words import printable
 def say(text: str, *, end: bool = True) -> None:
     """Write text to standard output; ``end``: with the end of the line."""
     typer.echo(printable(text), nl=end)
+
+
+def say_rows(rows: Sequence[tuple[str, str]], least_width: int = 0) -> None:
+    """Write names and what belongs to them, a line each; no path is cut off, however narrow the terminal."""
+    width = max([least_width, *(len(name) for name, _ in rows)])
+    for name, value in rows:
+        say(f"{name:{width}}  {value}")
 
 
 def add_rows(table: Any, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -196,16 +196,26 @@ def run_training(
 
 
 def check_data(settings: Settings) -> None:
-    """See that the data and the tokenizer are there, before anything is written; raises DataError."""
+    """See that data and tokenizer are there and fit the model, before anything is written.
+
+    Raises:
+        DataError: they are not there. ConfigError: the model is too small for them.
+    """
     from luwu.data.preparation import check_length
     from luwu.data.source import find_text
-    from luwu.data.tokenizer import find_tokenizer
+    from luwu.data.tokenizer import BYTE_VALUES, count_tokens, find_tokenizer
+    from luwu.launch.folder import MODEL_CONFIG_NAME
+    from luwu.models.sizes import check_config
 
     data, source = settings.data, find_text(settings.data.path)
     if data.tokenizer is not None:
         find_tokenizer(data.tokenizer)
     else:
         check_length(source, settings.model.seq, data.validation_fraction)
+    if settings.model.path is not None:
+        path = Path(settings.model.path)
+        tokens = BYTE_VALUES if data.tokenizer is None else count_tokens(data.tokenizer)
+        check_config(path / MODEL_CONFIG_NAME if path.is_dir() else path, tokens or 0, settings.model.seq)
 
 
 def draw_plots(folder: RunFolder, corpus: Corpus, validation_loss: float | None) -> None:

@@ -152,6 +152,17 @@ def find_tokenizer(path: str | Path) -> Path:
     return file
 
 
+def count_tokens(path: str | Path) -> int | None:
+    """How many tokens a tokenizer's file or folder has, without the library that reads it; None: it does not say."""
+    try:
+        raw = json.loads(find_tokenizer(path).read_text(encoding="utf-8"))
+        vocabulary = raw["model"]["vocab"]
+        numbers = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
+        return int(max([*numbers, *(token["id"] for token in raw.get("added_tokens") or ())])) + 1
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def token_type(vocabulary: int) -> np.dtype[Any]:
     """The smallest type that holds every token of a vocabulary, little-endian."""
     if vocabulary <= 2**8:

@@ -14,6 +14,7 @@ from luwu.errors import ConfigError
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
 from luwu.models.pretrained import CONFIG_NAME
+from luwu.models.sizes import check_sizes
 from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
@@ -166,16 +167,5 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
 
 def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
     text = config.get_text_config()
-    found = getattr(text, "vocab_size", None)
-    if found is not None and found < vocabulary:
-        what = "bytes" if vocabulary == 256 else "the tokens of the data"
-        raise ConfigError(
-            f"model.path: {file}: vocab_size: expected at least {vocabulary} for {what}, found {found}; use the "
-            "tokenizer that belongs to the model, or raise vocab_size if it starts from nothing"
-        )
-    longest = getattr(text, "max_position_embeddings", None)
-    if longest is not None and longest < seq:
-        raise ConfigError(
-            f"model.seq: expected at most {longest}, the max_position_embeddings of {file}, found {seq}; "
-            "use a smaller --seq"
-        )
+    known, longest = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
+    check_sizes(file, known, longest, vocabulary, seq)
