@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -66,8 +67,10 @@ def _warn_once(parameter: StoredParameter, caller: FrameType) -> None:
     warned: list[bool] = getattr(parameter, _WARNED_ATTRIBUTE)
     if warned:
         return
-    warned.append(True)
-    level, frame = 4, caller.f_back  # 1 is this function, 2 the property, 3 its caller
+    level, frame = 3, cast("FrameType | None", caller)  # 1 is this function, 2 the property
     while frame is not None and frame.f_globals.get("__name__") == _CLIPPING:
+        if frame.f_code.co_name == "clip_grad_norm_" and frame.f_locals.get("max_norm") == math.inf:
+            return  # only measures, as the Trainer of transformers does for its log
         level, frame = level + 1, frame.f_back
+    warned.append(True)
     warnings.warn(_WHY, stacklevel=level)
