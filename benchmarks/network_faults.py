@@ -1,21 +1,24 @@
 """Faults while 4 workers train over UDP through a switch, in network namespaces: the bits of an undisturbed run.
 
-One run meets them all in turn: the switch is killed (SIGKILL) and started again, a worker's link is cut and mended,
-then the server's, a worker gives a step up, one writes text on its own, a worker is killed and all join again, the
-server is killed and started again. Every step's loss and the store at the end must be those of a run that nobody
-disturbed.
+One run meets them all in turn: the switch is killed (SIGKILL) and started again, once on a host whose clock starts
+anew, and hangs (SIGSTOP) for some seconds; a worker's link is cut and mended, then the server's, a worker gives a step
+up, one writes text on its own, a worker is killed and all join again, the server is killed and started again. Every
+step's loss and the store at the end must be those of a run that nobody disturbed.
 """
 
 from __future__ import annotations
 
 import functools
+import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
+from common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
 from network_training import Site, bits_of, digest_of
 from tests.network import Link
 
@@ -28,18 +31,20 @@ UNIT = "faults survived"
 WORKERS = 4
 NOTICED_SECONDS = 5.0
 STEPS_BETWEEN = 4
+CLOCK_AHEAD = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000")  # by eleven days
 
 
 class Disturbed:
     """A run that trains from fault to fault; `losses` are the bits of every step that was committed."""
 
-    def __init__(self, site: Site, store: Path) -> None:
+    def __init__(self, site: Site, store: Path, clock: Sequence[str]) -> None:
         self.site = site
         self.store = store
         self.losses: dict[int, list[str]] = {}
+        self.wrote_at = 0
         self.rows: list[list[Any]] = []
         self.server = site.start_server(store, WORKERS)
-        self.switch = site.start_switch()
+        self.switch = site.start_switch(clock)
         self.step = site.join(site.url, WORKERS)
 
     def train(self, steps: int) -> None:
@@ -112,6 +117,7 @@ class Disturbed:
 
     def write(self, tokens: int) -> str:
         """Rank 0 writes text between steps, alone; the text's digest."""
+        self.wrote_at = self.step
         return self.site.ask(1, "write", tokens=tokens)[0]["digest"]
 
     def _keep(self, first: int, answers: list[dict[str, Any]]) -> None:
@@ -132,6 +138,15 @@ def cut(link: Link, seconds: float) -> float:
     return time.monotonic()
 
 
+def clock_ahead(options: Options) -> Sequence[str]:
+    """Starts a command whose clock is ahead of its host's; nothing, with --check, where that is not permitted."""
+    tried = subprocess.run([*CLOCK_AHEAD, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode == 0:
+        return CLOCK_AHEAD
+    options.leave_out("a clock that starts anew", NotInstalledError(f"no time namespace: {tried.stderr.strip()}"))
+    return ()
+
+
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
@@ -139,21 +154,31 @@ def main() -> int:
     layers, hidden = options.size((4, 64), check=(2, 32))
     shape = {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}
     tokens = options.effort(64, quick=16, check=4)
+    clock = clock_ahead(options)
 
     def disturb(disturbed: Disturbed) -> str:
         site = disturbed.site
 
-        def restart_switch() -> float:
-            disturbed.switch.signal(9)
+        def restart_switch(before: Sequence[str]) -> float:
+            disturbed.switch.signal(signal.SIGKILL)
             disturbed.switch.wait()
-            disturbed.switch = site.start_switch()
+            disturbed.switch = site.start_switch(before)
+            return time.monotonic()
+
+        def hang_switch() -> float:
+            disturbed.switch.signal(signal.SIGSTOP)
+            time.sleep(cut_seconds)
+            disturbed.switch.signal(signal.SIGCONT)
             return time.monotonic()
 
         def kill_server() -> None:
-            disturbed.server.signal(9)
+            disturbed.server.signal(signal.SIGKILL)
 
         disturbed.train(STEPS_BETWEEN)
-        disturbed.during("the switch is killed and started again", restart_switch)
+        disturbed.during("the switch is killed and started again", functools.partial(restart_switch, clock))
+        if clock:
+            disturbed.during("the switch's host, and its clock, start anew", functools.partial(restart_switch, ()))
+        disturbed.during(f"the switch hangs for {cut_seconds:g} s", hang_switch)
         for whose, host in (("a worker's", site.workers[1].host), ("the server's", site.server)):
             disturbed.during(
                 f"{whose} link is cut for {cut_seconds:g} s", functools.partial(cut, host.link, cut_seconds)
@@ -177,7 +202,7 @@ def main() -> int:
             tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
             Site(Path(folder), WORKERS, {"shape": shape, "rows": 1}) as site,
         ):
-            disturbed = Disturbed(site, Path(folder) / "disturbed")
+            disturbed = Disturbed(site, Path(folder) / "disturbed", clock)
             try:
                 written = disturb(disturbed)
             except BenchmarkError as error:
@@ -185,11 +210,10 @@ def main() -> int:
                 raise BenchmarkError(f"{error}\n{reports}") from error
             disturbed.switch.stop()
             disturbed.server.stop()
-            wrote_at = sum((STEPS_BETWEEN, 9 * STEPS_BETWEEN, STEPS_BETWEEN))
             store = Path(folder) / "undisturbed"
             with site.serving(store, WORKERS):
                 site.join(site.url, WORKERS)
-                answers = bits_of(site.ask(WORKERS, "train", to=wrote_at))
+                answers = bits_of(site.ask(WORKERS, "train", to=disturbed.wrote_at))
                 same_text = site.ask(1, "write", tokens=tokens)[0]["digest"] == written
                 answers += bits_of(site.ask(WORKERS, "train", to=disturbed.step))
                 site.ask(WORKERS, "leave")

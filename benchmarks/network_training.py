@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -153,16 +153,16 @@ class Site:
         }  # fmt: skip
         return self._start(host, "server", {**common, **flags})
 
-    def start_switch(self) -> Process:
-        """`luwu switch`; returns once it listens."""
+    def start_switch(self, before: Sequence[str] = ()) -> Process:
+        """`luwu switch`; returns once it listens. `before`: a command that starts it."""
         flags = {"server": self.url, "listen": f"{self.switch.address}:{SWITCH_PORT}", "name": "one"}
         if self.in_kernel:
             flags["xdp"] = ",".join(self._ports)
-        return self._start(self.switch, "switch", flags)
+        return self._start(self.switch, "switch", flags, before)
 
-    def _start(self, host: Host, command: str, flags: dict[str, Any]) -> Process:
+    def _start(self, host: Host, command: str, flags: dict[str, Any], before: Sequence[str] = ()) -> Process:
         arguments = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-        process = host.popen([sys.executable, "-m", "luwu.cli", command, *arguments], environment(1, KEY))
+        process = host.popen([*before, sys.executable, "-m", "luwu.cli", command, *arguments], environment(1, KEY))
         wait_until(
             lambda: " serves " in process.output() or " listens " in process.output() or process.returncode is not None,
             f"luwu {command} to listen", START_SECONDS,

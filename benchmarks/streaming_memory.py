@@ -11,10 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
+from common import BenchmarkError, Options, arguments, result, run, table
 from processes import HERE, environment
 
 NAME = "streaming_memory"
@@ -27,24 +28,31 @@ PEER = "transformers"
 DEEPER = 4
 
 
-def measure_one(operation: str, settings: dict[str, Any]) -> dict[str, float]:
-    """Peak bytes and seconds of one operation."""
+def measure(operations: Sequence[str], settings: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Peak bytes and seconds of operations, one after the other in one process."""
     found = subprocess.run(
-        [sys.executable, str(HERE / "ours" / "streaming.py"), operation, json.dumps(settings)], env=environment(1),
+        [sys.executable, str(HERE / "ours" / "streaming.py"), json.dumps(settings), *operations], env=environment(1),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.returncode != 0:
-        raise BenchmarkError(f"{operation} ended with {found.returncode}:\n{found.stderr[-2000:]}")
-    measured: dict[str, float] = json.loads(found.stdout.splitlines()[-1])
-    return measured
+        raise BenchmarkError(f"{', '.join(operations)} ended with {found.returncode}:\n{found.stderr[-2000:]}")
+    lines = [json.loads(line) for line in found.stdout.splitlines()[-len(operations) :]]
+    return dict(zip(operations, lines, strict=True))
 
 
-def measure_depth(shape: dict[str, int], folder: Path, operations: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Every operation on a model of this shape; the files are removed afterwards."""
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+def measure_depth(
+    options: Options, shape: dict[str, int], operations: tuple[str, ...]
+) -> dict[str, dict[str, float]]:  # fmt: skip
+    """Every operation on a model of this shape; the files are removed afterwards.
+
+    Each has a process of its own, but with --check, where peaks mean nothing.
+    """
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         settings = {"shape": shape, "folder": scratch}
-        measure_one("make", settings)
-        measured = {operation: measure_one(operation, settings) for operation in operations}
+        every = ("make", *operations)
+        measured = {}
+        for together in options.effort([(operation,) for operation in every], check=[every]):
+            measured |= measure(together, settings)
         measured["checkpoint"] = {
             "peak_bytes": float(sum(path.stat().st_size for path in Path(scratch, "in").glob("*.safetensors")))
         }
@@ -59,10 +67,10 @@ def main() -> int:
     hidden, layers = options.size((512, 12), quick=(256, 8), check=(64, 1))
     operations = (PEER,) if options.only_peer else (*OURS, PEER)
 
-    def measure() -> dict[str, Any]:
+    def measure_all() -> dict[str, Any]:
         shapes = [{"hidden": hidden, "layers": depth, "vocabulary": 4096} for depth in (layers, DEEPER * layers)]
         shapes = options.effort(shapes, check=shapes[:1])
-        measured = [measure_depth(shape, options.folder, operations) for shape in shapes]
+        measured = [measure_depth(options, shape, operations) for shape in shapes]
         shallow, deep = measured[0], measured[-1]
         rows = []
         for name in ("checkpoint", *operations):
@@ -77,7 +85,7 @@ def main() -> int:
             details={"measured": [dict(zip(names, row, strict=True)) for row in rows]},
         )  # fmt: skip
 
-    return run(NAME, BAR, "growth", measure, options)
+    return run(NAME, BAR, "growth", measure_all, options)
 
 
 if __name__ == "__main__":

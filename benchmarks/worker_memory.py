@@ -34,14 +34,15 @@ def measure_depth(layers: int, hidden: int, options: Options) -> list[float]:
         "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": SEQUENCE}, "rows": 1, "steps": 1, "warm_up": 2,
         "checkpoint": True, "folder": str(options.folder), "memory": "256MiB", "meta": True,
     }  # fmt: skip
+    ranks = options.size(RANKS, check=1)
     peer = [0.0, 0.0]
     if not options.quick:
-        with Side("fsdp2", "peers/fsdp2_train.py", settings, ranks=RANKS, python=options.peer_python()) as fsdp2:
+        with Side("fsdp2", "peers/fsdp2_train.py", settings, ranks=ranks, python=options.peer_python()) as fsdp2:
             visit(fsdp2)
         peer = [max(fsdp2.memory.each_bytes) / 1e6, fsdp2.peak_bytes / 1e6]
     if options.only_peer:
         return [layers, 0.0, 0.0, 0.0, *peer]
-    with LuwuSide(settings, ranks=RANKS) as luwu:
+    with LuwuSide(settings, ranks=ranks) as luwu:
         visit(luwu)
     return [layers, luwu.worker_bytes / 1e6, luwu.server_bytes / 1e6, luwu.peak_bytes / 1e6, *peer]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,15 @@ class BothSwitches:
         return found
 
 
-def compare(site: Site, runs: Runs, steps: int) -> tuple[Comparison, dict[str, bool], dict[str, int]]:
+def compare(
+    site: Site, runs: Runs, steps: int, forms: Mapping[str, int]
+) -> tuple[Comparison, dict[str, bool], dict[str, int]]:
     """Every form's losses beside shared memory's; which runs through XDP have user space's bits; sums in the kernel."""
     site.workers[0].send("reference", workers=runs.workers, steps=steps)
     magnitudes = site.workers[0].receive()["magnitudes"]
     local = runs.over_shared_memory("shared memory")
     both, comparison, same = BothSwitches(site, runs), Comparison(), {}
-    for form, bits in BITS.items():
+    for form, bits in forms.items():
         wanted = both.through("user space", form)
         found = both.through("XDP", form)
         same[form] = found == wanted
@@ -60,6 +63,7 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     workers, steps = options.size((WORKERS, 20), quick=(WORKERS, 6), check=(2, 2))
+    forms = options.size(BITS, check={"int32": BITS["int32"]})
     layers, hidden = options.size((4, 128), quick=(4, 64), check=(1, 32))
     settings = {"shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 2}
 
@@ -69,7 +73,7 @@ def main() -> int:
             Site(Path(folder), workers, settings, bridge=True) as site,
         ):
             runs = Runs(site, Path(folder), steps)
-            comparison, same, sums = compare(site, runs, steps)
+            comparison, same, sums = compare(site, runs, steps, forms)
         table(["run", "largest relative difference", "bound at the end", "first loss", "last loss"], comparison.rows)
         shown = [
             [name, 1000 * seconds, sums.get(name, 0), runs.dropped_packets.get(name, 0)]

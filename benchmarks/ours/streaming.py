@@ -1,6 +1,6 @@
-"""One operation on a checkpoint or a store in a process of its own; prints its peak memory and time as JSON.
+"""Operations on a checkpoint or a store, one after the other; prints the peak memory and the time of each as JSON.
 
-usage: streaming.py OPERATION SETTINGS(JSON: shape, folder)
+usage: streaming.py SETTINGS(JSON: shape, folder) OPERATION...
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    settings = json.loads(sys.argv[2])
-    begun = time.perf_counter()
-    OPERATIONS[sys.argv[1]](settings["shape"], Path(settings["folder"]))
-    print(json.dumps({"peak_bytes": peak_bytes(), "seconds": time.perf_counter() - begun}))
+    settings = json.loads(sys.argv[1])
+    for operation in sys.argv[2:]:
+        begun = time.perf_counter()
+        OPERATIONS[operation](settings["shape"], Path(settings["folder"]))
+        print(json.dumps({"peak_bytes": peak_bytes(), "seconds": time.perf_counter() - begun}))
