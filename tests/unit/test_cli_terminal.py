@@ -96,6 +96,12 @@ def test_a_file_in_the_place_of_a_store_is_called_one(tmp_path, inside):
     assert "expected a folder, found a file" in result.stderr and "permission" not in result.stderr
 
 
+def test_a_size_without_a_unit_is_refused_by_the_name_of_its_flag(tmp_path):
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(tmp_path), "--shard-size", "5"])
+    assert result.exit_code == 2
+    assert "luwu: --shard-size: expected a size with its unit" in result.stderr
+
+
 class Words:
     """A stream of text whose tokens are words."""
 

@@ -56,12 +56,16 @@ def export(
         return
     if given:
         raise ConfigError(f"--{next(iter(given)).replace('_', '-')}: expected --dcp with it, found safetensors")
+    try:
+        shard_bytes = parse_size(shard_size)
+    except ConfigError as error:
+        raise ConfigError(f"--shard-size: {error}") from None
     with progress_bar("export") as progress:
         report = export_safetensors(
             folders,
             target,
             dtype=dtype,
-            shard_bytes=parse_size(shard_size),
+            shard_bytes=shard_bytes,
             model_folder=model,
             progress=progress,
         )
