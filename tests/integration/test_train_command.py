@@ -126,7 +126,7 @@ def kill_the_launcher(folder, process):
     assert len(workers) == 2
     process.kill()
     finish(process)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline, "workers outlive their launcher"
         time.sleep(0.05)

@@ -28,7 +28,7 @@ from luwu.switch.settings import SwitchSettings
 MEMORY = 64 << 20
 CREDENTIALS = Credentials(KEY.encode())
 QUICK = Timeouts(
-    connect_seconds=20, look_seconds=0.05, drain_seconds=1, rejoin_seconds=20, gather_seconds=30, leave_seconds=5
+    connect_seconds=60, look_seconds=0.05, drain_seconds=1, rejoin_seconds=60, gather_seconds=90, leave_seconds=20
 )
 
 Found = TypeVar("Found")

@@ -76,7 +76,7 @@ class Capture:
         self._read_what_is_there()
         self._socket.close()
 
-    def wait(self, enough: int | Callable[[list[Datagram]], bool], timeout_seconds: float = 5.0) -> list[Datagram]:
+    def wait(self, enough: int | Callable[[list[Datagram]], bool], timeout_seconds: float = 60.0) -> list[Datagram]:
         """Wait for that many datagrams, or until they satisfy a condition; returns all so far.
 
         Raises:

@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _serial = itertools.count()
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 60.0) -> None:
     """Poll until the condition holds.
 
     Raises:

@@ -123,7 +123,7 @@ class Host(Node):
         return process
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_seconds: float = 30.0
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, timeout_seconds: float = 90.0
     ) -> str:
         """Run a process to its end; returns its output.
 
@@ -138,7 +138,7 @@ class Host(Node):
             process.stop()
         return process.output()
 
-    def udp(self, port: int = 0, timeout_seconds: float = 5.0, version: int = 4) -> socket.socket:
+    def udp(self, port: int = 0, timeout_seconds: float = 60.0, version: int = 4) -> socket.socket:
         """Open a UDP socket of this host in this process, on a port of the kernel's choice."""
         with self.inside():
             udp = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)

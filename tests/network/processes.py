@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.network.errors import NetworkError
 
-GRACE_SECONDS = 5.0
+GRACE_SECONDS = 30.0
 TAIL_CHARACTERS = 4000
 
 
@@ -53,7 +53,7 @@ class Process:
         state = "running" if self.returncode is None else f"exit code {self.returncode}"
         return f"-- {self.name}: {shlex.join(self.arguments)} ({state})\n{self.output()[-TAIL_CHARACTERS:]}"
 
-    def wait(self, timeout_seconds: float = 30.0) -> int:
+    def wait(self, timeout_seconds: float = 90.0) -> int:
         """Wait until it ends; returns its exit code.
 
         Raises:

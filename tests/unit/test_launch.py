@@ -34,7 +34,7 @@ def start_workers(tmp_path, monkeypatch):
 
 def test_workers_that_end_well(start_workers):
     workers = start_workers("assert os.environ['WORLD_SIZE'] == '2' and int(os.environ['OMP_NUM_THREADS']) >= 1")
-    workers.wait(20)
+    workers.wait(90)
     assert not workers.running()
     assert not workers.failed()
 
@@ -44,11 +44,11 @@ def test_workers_get_the_allocator_unless_the_user_preloads_one(start_workers, m
     monkeypatch.setattr("luwu.launch.processes.worker_allocator", lambda: installed)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     workers = start_workers(f"assert os.environ.get('LD_PRELOAD') == {installed!r}")
-    workers.wait(20)
+    workers.wait(90)
     assert not workers.failed()
     monkeypatch.setenv("LD_PRELOAD", "")
     workers = start_workers("assert os.environ['LD_PRELOAD'] == ''")
-    workers.wait(20)
+    workers.wait(90)
     assert not workers.failed()
 
 
@@ -61,7 +61,7 @@ def test_a_killed_worker_is_named_with_its_last_words(start_workers):
         sys.exit(3)
         """
     )
-    workers.wait(20)
+    workers.wait(90)
     error = workers.error()
     assert isinstance(error, WorkerLostError)
     assert "worker 1" in str(error) and "killed by SIGKILL" in str(error) and "  about to go" in str(error)
@@ -69,7 +69,7 @@ def test_a_killed_worker_is_named_with_its_last_words(start_workers):
 
 def test_an_unexpected_error_shows_its_traceback(start_workers):
     workers = start_workers("raise ValueError('odd') if rank == 0 else SystemExit(3)")
-    workers.wait(20)
+    workers.wait(90)
     assert "worker 0" in str(workers.error())
     assert "exit code 1" in str(workers.error())
     assert "ValueError: odd" in str(workers.error())
@@ -82,7 +82,7 @@ def test_a_typed_error_arrives_as_it_was_raised(start_workers):
         sys.exit(1 if rank == 0 else 3)
         """
     )
-    workers.wait(20)
+    workers.wait(90)
     error = workers.error()
     assert type(error) is StoreSpaceError
     assert str(error) == "full: \n more"
@@ -108,14 +108,14 @@ def test_only_rank_0_is_asked_to_stop(start_workers):
     while "ready" not in (workers._folder.log_path(0).read_text()):
         pass
     workers.ask_to_stop()
-    workers.wait(20)
+    workers.wait(90)
     assert not workers.failed()
 
 
 def test_the_server_going_first_is_nobodys_fault(start_workers):
     words = '{"type": "ServerError", "message": "gone"}'
     workers = start_workers(f"sys.stderr.write('luwu error {words}'); sys.exit({EXIT_SERVER_LOST})")
-    workers.wait(20)
+    workers.wait(90)
     assert str(workers.error()) == "gone"
 
 

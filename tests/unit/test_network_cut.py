@@ -82,7 +82,7 @@ def test_a_link_that_is_cut_for_a_while_loses_nobody(connect):
     worker = NumpyWorker(session, small_manifest())
     assert worker.step()
     cable.whole.clear()
-    assert all(held.wait(30) for held in cable.held)  # each side asks whether the other is there, and hears nothing
+    assert all(held.wait(60) for held in cable.held)  # each side asks whether the other is there, and hears nothing
     cable.whole.set()
     assert worker.step()
     assert server._runs.run.lost == []

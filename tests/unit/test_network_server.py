@@ -252,7 +252,7 @@ def test_a_lost_worker_fails_the_others_and_the_next_set_goes_on(serve):
 
     def work(session):
         worker = train(session, 3)
-        both_stepped.wait(30)
+        both_stepped.wait(60)
         if session.rank == 1:
             raise ServerError("this worker fails")
         return worker.step()
@@ -303,7 +303,7 @@ def test_a_server_that_is_closed_is_named_where_its_reason_comes_after_the_end_o
     asked = threading.Event()
     hear_why, end = control.ControlClient._hear_why, control.ControlClient._end
     monkeypatch.setattr(control.ControlClient, "_hear_why", lambda client: (asked.set(), hear_why(client)))
-    monkeypatch.setattr(control.ControlClient, "_end", lambda client, error: (asked.wait(10), end(client, error)))
+    monkeypatch.setattr(control.ControlClient, "_end", lambda client, error: (asked.wait(60), end(client, error)))
     server = serve()
     with join(server) as session:
         worker = train(session)
@@ -341,7 +341,7 @@ def test_a_server_without_key_or_certificates_does_not_start(serve):
 def test_a_participant_that_does_not_watch_counts_as_lost(serve):
     server = serve(workers=1, timeouts=QUICK.model_copy(update={"watch_seconds": 0.1}))
     silent = server._runs.join_worker(0, 1, "nobody")
-    assert silent.events.get(timeout=30).failure.error == "WorkerLostError"
+    assert silent.events.get(timeout=60).failure.error == "WorkerLostError"
     with join(server) as session:
         train(session)
 
@@ -364,10 +364,10 @@ def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, mon
             pass
         assert not ready
         server._runs.join_switch(switch)
-        assert attaching.result(30)
+        assert attaching.result(60)
         assert session._link.settings.servers[0].address == "10.0.0.3"
     assert [member.name for member in ready[0].switches] == ["switch a"]
-    assert switch.events.get(timeout=30).topology.port == ready[0].port
+    assert switch.events.get(timeout=60).topology.port == ready[0].port
 
 
 def hang_on(server, monkeypatch, switch):
@@ -409,7 +409,7 @@ def test_a_switch_that_comes_back_is_told_its_place_again(serve, monkeypatch):
         with pytest.raises(ConfigError, match=r"was at .* port 9, where its neighbours send to; found .* port 10"):
             server._runs.join_switch(elsewhere)
         server._runs.join_switch(second)
-        before, after = (switch.events.get(timeout=30).topology for switch in (first, second))
+        before, after = (switch.events.get(timeout=60).topology for switch in (first, second))
         assert after.job == before.job
         assert after.incarnation > before.incarnation  # or its heartbeats would be taken for old ones
         assert worker.step()

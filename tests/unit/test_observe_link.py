@@ -28,7 +28,7 @@ def test_all_that_is_carried_is_counted(answerer):
     found = measure_link(answerer.address, SECONDS)
     at_least = 4 * link.PIECE_BYTES / (SECONDS + 10)  # each stream carries a piece
     assert min(found.to_rate, found.back_rate, found.both_rate) > at_least
-    assert 0 < found.answer_seconds < 1
+    assert 0 < found.answer_seconds < 60
 
 
 def test_the_receiver_counts(answerer):
