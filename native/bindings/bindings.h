@@ -11,6 +11,7 @@ namespace luwu::bindings {
 [[nodiscard]] ErrorKind kind_of(const std::string& class_name);  // of luwu.errors; ServerError for any other
 void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);
+void bind_forks(nanobind::module_& module);
 void bind_network(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_planning(nanobind::module_& module);

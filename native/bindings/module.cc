@@ -9,7 +9,7 @@ namespace luwu::bindings {
 
 namespace {
 
-constexpr std::array<std::pair<ErrorKind, const char*>, 12> kClassNames{{
+constexpr std::array<std::pair<ErrorKind, const char*>, 13> kClassNames{{
     {ErrorKind::io, "StoreError"},
     {ErrorKind::no_space, "StoreSpaceError"},
     {ErrorKind::permission, "StorePermissionError"},
@@ -22,6 +22,7 @@ constexpr std::array<std::pair<ErrorKind, const char*>, 12> kClassNames{{
     {ErrorKind::server, "ServerError"},
     {ErrorKind::invalid, "ConfigError"},
     {ErrorKind::empty, "StoreEmptyError"},
+    {ErrorKind::forked, "ForkedError"},
 }};
 
 const char* class_name(ErrorKind kind) {
@@ -65,6 +66,7 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_probes(module);
     luwu::bindings::bind_schedule(module);
     luwu::bindings::bind_fabric(module);
+    luwu::bindings::bind_forks(module);
     luwu::bindings::bind_udp(module);
     luwu::bindings::bind_udp_training(module);
     luwu::bindings::bind_network(module);

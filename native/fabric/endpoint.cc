@@ -11,6 +11,7 @@ namespace luwu::fabric {
 
 namespace {
 
+constexpr const char* kWhat = "this session with a server";
 constexpr std::chrono::milliseconds kLivenessCheck{100};
 constexpr int kStreamBit = 62;  // handles: stream number above, sequence below
 
@@ -67,6 +68,7 @@ Request& Endpoint::slot(Stream stream, std::uint64_t sequence) {
 
 Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, std::uint64_t argument,
                       std::uint32_t flag) {
+    process_.require(kWhat);
     const std::lock_guard lock(mutex_);
     const std::uint64_t sequence = next_sequence_[static_cast<std::size_t>(stream)]++;
     Request& request = slot(stream, sequence);
@@ -98,6 +100,7 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
 }
 
 void Endpoint::begin(const std::vector<pipeline::GroupSettings>& groups, const pipeline::GradientSettings& gradient) {
+    process_.require(kWhat);
     if (groups.size() > kMaximumGroups) {
         throw Error(ErrorKind::invalid, "the optimizer has " + std::to_string(groups.size()) +
                                             " parameter groups; at most " + std::to_string(kMaximumGroups) +
@@ -119,6 +122,7 @@ Handle Endpoint::pull(std::uint32_t block, bool alone) {
 }
 
 void Endpoint::release(std::uint32_t block) {
+    process_.require(kWhat);
     {
         const std::lock_guard lock(mutex_);
         Held& held = held_[block];
@@ -159,6 +163,7 @@ bool Endpoint::done(Handle handle) {
 }
 
 std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseconds at_most) {
+    process_.require(kWhat);
     Request& request = slot(stream_of(handle), sequence_of(handle));
     const std::uint64_t begin = monotonic_ns();
     const std::uint64_t until = begin + static_cast<std::uint64_t>(at_most.count()) * 1'000'000U;

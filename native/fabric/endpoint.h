@@ -10,6 +10,7 @@
 #include "fabric/control.h"
 #include "fabric/covered_time.h"
 #include "fabric/shared_memory.h"
+#include "store/forks.h"
 
 namespace luwu::fabric {
 
@@ -77,6 +78,7 @@ class Endpoint {
     void count_times();
     void unmap_surplus(std::uint64_t offset);
 
+    store::MadeHere process_;
     int liveness_;
     Mapping control_memory_;
     ControlArea& control_;

@@ -25,17 +25,11 @@ constexpr std::uint64_t kOfTheFile = std::uint64_t{1} << 61;
 
 MemoryFile::MemoryFile(const char* name, std::uint64_t bytes)
     : descriptor_(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
-    if (descriptor_ < 0) throw store::system_error("create shared memory", name, errno);
-    if (ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0 ||
-        fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-        const int error_number = errno;
-        close(descriptor_);
-        throw store::system_error("size shared memory", name, error_number);
+    if (descriptor() < 0) throw store::system_error("create shared memory", name, errno);
+    if (ftruncate(descriptor(), static_cast<off_t>(bytes)) != 0 ||
+        fcntl(descriptor(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+        throw store::system_error("size shared memory", name, errno);
     }
-}
-
-MemoryFile::~MemoryFile() {
-    if (descriptor_ >= 0) close(descriptor_);
 }
 
 Mapping::Mapping(int descriptor, MapMode mode) : mode_(mode) {
@@ -47,11 +41,10 @@ Mapping::Mapping(int descriptor, MapMode mode) : mode_(mode) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, descriptor, 0);
     if (memory == MAP_FAILED) throw store::system_error("map", "shared memory", errno);
     data_ = static_cast<std::byte*>(memory);
-    if (mode == MapMode::private_copy) page_map_ = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (mode == MapMode::private_copy) page_map_ = Descriptor(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
 }
 
 Mapping::~Mapping() {
-    if (page_map_ >= 0) close(page_map_);
     if (data_ != nullptr) munmap(data_, bytes_);
 }
 
@@ -69,7 +62,8 @@ bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
         const std::uint64_t count = std::min<std::uint64_t>(entries.size(), end - next);
         const auto wanted = static_cast<ssize_t>(count * sizeof entries[0]);
         const auto at = static_cast<off_t>(next * sizeof entries[0]);
-        if (pread(page_map_, entries.data(), static_cast<std::size_t>(wanted), at) != wanted) return true;  // not told
+        if (pread(page_map_.get(), entries.data(), static_cast<std::size_t>(wanted), at) != wanted)
+            return true;  // not told
         if (std::any_of(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(count), [](std::uint64_t entry) {
                 return (entry & (kInMemory | kSwappedOut)) != 0 && (entry & kOfTheFile) == 0;
             })) {

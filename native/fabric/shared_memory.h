@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "fabric/descriptor.h"
+
 namespace luwu::fabric {
 
 // An anonymous file in memory (memfd), sealed against resizing. Throws Error(io).
@@ -12,18 +14,10 @@ class MemoryFile {
   public:
     MemoryFile() = default;
     MemoryFile(const char* name, std::uint64_t bytes);
-    ~MemoryFile();
-    MemoryFile(MemoryFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-    MemoryFile& operator=(MemoryFile&& other) noexcept {
-        std::swap(descriptor_, other.descriptor_);
-        return *this;
-    }
-    MemoryFile(const MemoryFile&) = delete;
-    MemoryFile& operator=(const MemoryFile&) = delete;
-    [[nodiscard]] int descriptor() const { return descriptor_; }
+    [[nodiscard]] int descriptor() const { return descriptor_.get(); }
 
   private:
-    int descriptor_ = -1;
+    Descriptor descriptor_;
 };
 
 // shared: writes are seen by all. private_copy: writes stay in this process, and only until forget(); pages that were
@@ -39,7 +33,7 @@ class Mapping {
         : data_(std::exchange(other.data_, nullptr)),
           bytes_(std::exchange(other.bytes_, 0)),
           mode_(other.mode_),
-          page_map_(std::exchange(other.page_map_, -1)) {}
+          page_map_(std::move(other.page_map_)) {}
     Mapping& operator=(Mapping&& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
@@ -64,7 +58,7 @@ class Mapping {
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
     MapMode mode_ = MapMode::shared;
-    int page_map_ = -1;  // the kernel's account of this process's pages, for a private copy
+    Descriptor page_map_;  // the kernel's account of this process's pages, for a private copy
 };
 
 }  // namespace luwu::fabric

@@ -19,9 +19,10 @@ enum class ErrorKind {
     server,         // the server failed or is gone
     invalid,        // an argument cannot be used
     empty,          // a store's values are asked for before it has any
+    forked,         // a child of the process that opened something uses it
 };
 
-inline constexpr ErrorKind kLastErrorKind = ErrorKind::empty;
+inline constexpr ErrorKind kLastErrorKind = ErrorKind::forked;
 
 class Error : public std::runtime_error {
   public:

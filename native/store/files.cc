@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "store/forks.h"
+
 namespace luwu::store {
 
 namespace {
@@ -36,8 +38,14 @@ Error no_space(const File& file, std::uint64_t bytes) {
 
 }  // namespace
 
+File::File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {
+    if (descriptor_ >= 0) keep_from_children(descriptor_);
+}
+
 File::~File() {
-    if (descriptor_ >= 0) close(descriptor_);
+    if (descriptor_ < 0) return;
+    forget_descriptor(descriptor_);
+    close(descriptor_);
 }
 
 std::uint64_t File::bytes() const {

@@ -12,7 +12,7 @@ namespace luwu::store {
 class File {
   public:
     File() = default;
-    File(int descriptor, std::string path) : descriptor_(descriptor), path_(std::move(path)) {}
+    File(int descriptor, std::string path);  // forked children do not keep it open, nor locked
     ~File();
     File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
     File& operator=(File&& other) noexcept {

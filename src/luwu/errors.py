@@ -7,6 +7,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "ForkedError",
     "LuwuError",
     "ManifestMismatchError",
     "MemoryBudgetError",
@@ -91,6 +92,10 @@ class NonFiniteError(LuwuError):
 
 class DataError(LuwuError):
     """When training data cannot be read, is empty, or is too short for one sequence."""
+
+
+class ForkedError(LuwuError):
+    """When a process uses a session of the process that it was forked from; open another one there, or use that one."""
 
 
 class StepOrderError(LuwuError):

@@ -17,6 +17,7 @@ from luwu.fabric import control_pb2 as pb
 from luwu.fabric import control_pb2_grpc
 from luwu.fabric.address import parse_url
 from luwu.fabric.credentials import Credentials, make_nonce
+from luwu.fabric.forks import OfThisProcess, keep_connections_from_children
 from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
 from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.waiting import saying
@@ -39,7 +40,7 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
 
 
-class ControlClient:
+class ControlClient(OfThisProcess):
     """One session on a server's control plane. Calls may come from any thread.
 
     Args:
@@ -50,6 +51,8 @@ class ControlClient:
         on_end: called with the error that the session ended with, unless it was closed.
     """
 
+    _what = "this session"
+
     def __init__(
         self,
         url: str,
@@ -58,6 +61,7 @@ class ControlClient:
         on_event: Callable[[pb.Event], None],
         on_end: Callable[[LuwuError], None],
     ) -> None:
+        super().__init__()
         self.url = url
         self._credentials = credentials
         self._timeouts = timeouts
@@ -87,6 +91,8 @@ class ControlClient:
             ServerError: nobody answered in time. AuthenticationError: the keys or certificates do not fit.
             ConfigError: the server does not want this participant. Others: see `luwu.errors`.
         """
+        address = parse_url(self.url)
+        keep_connections_from_children(address.host, address.port)
         own = make_nonce()
         with saying(log, f"a server at {self.url}, which does not answer yet,", self._timeouts.connect_seconds):
             hello = self._hello(own)
@@ -125,6 +131,7 @@ class ControlClient:
 
     def start(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> grpc.Future:
         """Begin a call; `finish` waits for its answer."""
+        self.require_process()
         if self._error is not None:
             raise self._again(self._error)
         limit = None if patient else seconds or self._timeouts.answer_seconds
@@ -152,11 +159,13 @@ class ControlClient:
         self._given_up.set()
 
     def close(self, *, leave: bool, failure: str = "") -> None:
-        """End the session; without leaving first it counts as a loss.
+        """End the session; without leaving first it counts as a loss. In a forked child it does nothing.
 
         Args:
             leave: tell the server. failure: why this participant cannot go on; then it counts as a loss nevertheless.
         """
+        if self.forked:
+            return
         with self._lock:
             self._closed = True  # what the watch says from now on is no news
         if leave and self._error is None and self._metadata:

@@ -14,6 +14,7 @@ from typing import Any
 from luwu import _native
 from luwu.config import parse_size
 from luwu.errors import ConfigError, ServerError
+from luwu.fabric.forks import keep_from_children
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
 from luwu.fabric.session import Session
 from luwu.fabric.waiting import saying
@@ -72,6 +73,7 @@ class LocalSession(Session):
 
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
+        self.require_process()
         try:
             send(self._connection, {"type": "report", "report": report})
         except OSError as error:
@@ -91,6 +93,7 @@ class LocalSession(Session):
             self._connection.close()
 
     def _ask(self, message: Message) -> tuple[Message, list[int]]:
+        self.require_process()
         try:
             send(self._connection, message)
             received = receive(self._connection)
@@ -161,6 +164,7 @@ def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServe
     """
     path = Path(socket_path)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keep_from_children(connection)
     with saying(log, f"a server at {path}", _JOIN_SECONDS):
         _reach(connection, path)
     session = LocalSession(connection, rank, workers, server)

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from luwu.errors import ConfigError, ServerError
+from luwu.fabric.forks import OfThisProcess
 from luwu.store.manifest import Manifest
 from luwu.store.run_record import Counts
 from luwu.worker.interface import Endpoint, LossScale
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SessionT = TypeVar("SessionT", bound="Session")
 
 
-class Session(ABC):
+class Session(OfThisProcess, ABC):
     """One worker's membership in a job. Use it as a context manager, or `close` it at the end.
 
     Attributes:
@@ -33,7 +34,10 @@ class Session(ABC):
         endpoint: the data plane, there once `attach` returned.
     """
 
+    _what = "this session"
+
     def __init__(self, rank: int, workers: int) -> None:
+        super().__init__()
         self.rank = rank
         self.workers = workers
         self.step = 0
@@ -55,7 +59,8 @@ class Session(ABC):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The worker's end of the fabric; raises ServerError before `attach`."""
+        """The worker's end of the fabric; raises ServerError before `attach`, ForkedError in a forked child."""
+        self.require_process()
         if self._endpoint is None:
             raise ServerError("the session has no model yet: call luwu.parallelize first")
         return self._endpoint
@@ -78,6 +83,7 @@ class Session(ABC):
         Raises:
             ManifestMismatchError: the store holds another model. Others: see `luwu.errors`.
         """
+        self.require_process()
         if self._endpoint is not None:
             raise ConfigError("this session has a model already; open another session for another model")
         return self._attach(manifest, shared_window)
@@ -118,11 +124,12 @@ class Session(ABC):
 
         The store stands at its last commit. Leaving the ``with`` block by an exception instead counts as a worker's
         failure: the others get WorkerLostError (or ServerError, if the server was in this process) and do not wait.
+        In a process that was forked from the one that opened the session it does nothing.
         """
         self._close_once(failed=False)
 
     def _close_once(self, *, failed: bool) -> None:
-        if not self._closed:
+        if not self._closed and not self.forked:
             self._closed = True
             self._end(failed=failed)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from luwu import _native
 from luwu.errors import ConfigError, LuwuError, ServerError
+from luwu.fabric.forks import OfThisProcess, keep_from_children
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
@@ -24,7 +25,7 @@ from luwu.store.run_record import Counts
 Report = dict[str, Any]
 
 
-class LocalServer:
+class LocalServer(OfThisProcess):
     """Serves the workers of one run on this machine from a store in ``stores`` (default: the run folder's ``store``).
 
     Threads of its own accept workers and answer them; the data plane is native and never waits for Python.
@@ -46,6 +47,8 @@ class LocalServer:
         StorePermissionError, StoreSpaceError: the folder cannot be written to.
     """
 
+    _what = "this server"
+
     def __init__(
         self,
         run_dir: str | Path,
@@ -59,6 +62,7 @@ class LocalServer:
         on_open: Callable[[Counts], Counts] = lambda counts: Counts(),
         read_only: bool = False,
     ) -> None:
+        super().__init__()
         self._run_dir = Path(run_dir)
         folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
@@ -119,7 +123,12 @@ class LocalServer:
         self._members.wait_for_leaves(at_most_seconds)
 
     def close(self) -> None:
-        """Stop serving. The store stands at its last commit; workers that still wait get ServerError."""
+        """Stop serving. The store stands at its last commit; workers that still wait get ServerError.
+
+        In a process that was forked from the server's it does nothing.
+        """
+        if self.forked:
+            return
         with self._lock:
             if self._closing:
                 return
@@ -143,6 +152,7 @@ class LocalServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            keep_from_children(connection)
             thread = threading.Thread(target=self._serve, args=(connection,), name="luwu-worker", daemon=True)
             with self._lock:
                 if self._closing:
@@ -220,6 +230,7 @@ class LocalServer:
 def _listen(path: Path) -> socket.socket:
     path.unlink(missing_ok=True)  # left by a server that was killed: the lock says nobody serves here
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keep_from_children(listener)
     with short_address(path) as address:
         listener.bind(address)
     listener.listen()

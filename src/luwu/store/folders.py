@@ -26,6 +26,7 @@ from luwu.errors import (
     StoreSpaceError,
 )
 from luwu.fabric.blocks import block_specs
+from luwu.fabric.forks import keep_from_children
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
 
@@ -246,6 +247,7 @@ def open_store(
 def lock_folder(folder: Path, what: str) -> TextIO:
     """Hold a folder for this process until the file is closed; raises StoreLockedError, which names who has it."""
     file = (folder / LOCK_NAME).open("a+")
+    keep_from_children(file)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -284,6 +286,7 @@ def _share_lock(folder: Path, held: ExitStack) -> None:
         raise
     except OSError:  # no permission to write, or a file system that nobody writes to
         file = held.enter_context(path.open("r"))  # to read is enough to hold it
+    keep_from_children(file)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:

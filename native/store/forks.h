@@ -1,0 +1,39 @@
+// What a process that is forked from this one must not keep.
+//
+// fork() copies every descriptor, close-on-exec or not. A lock (flock) belongs to the open file and not to the process,
+// and a connection ends when its last copy is closed: a child that outlives a killed parent would keep the store locked
+// and the parent's connections open. So a handler of pthread_atfork, which runs in the child of every fork(), whoever
+// calls it (Python's multiprocessing, a library in C), puts /dev/null in the place of each of our descriptors. The
+// numbers stay taken: what closes its own descriptor in the child's copy of memory closes nothing of another's.
+//
+// Considered and left: locks of fcntl (F_SETLK), which a child does not inherit. They end when their process closes any
+// descriptor of the file, and do nothing for connections. Python's os.register_at_fork alone: it does not see a fork()
+// in C. Processes that are made without fork() (posix_spawn, vfork) begin another program at once, and all our
+// descriptors are closed on exec.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+
+namespace luwu::store {
+
+// Until forget_descriptor(), a forked child gets /dev/null in the place of this descriptor. If it was closed without
+// that and another file has its number, the child keeps that file.
+void keep_from_children(int descriptor);
+void forget_descriptor(int descriptor);
+// The same for every connection to this address, for those whose descriptors a library keeps to itself. For good.
+void keep_connections_from_children(const sockaddr& peer);
+
+// Tells the process that something was made in from its forked children.
+class MadeHere {
+  public:
+    MadeHere();
+    // Throws Error(forked) in a child. `what` begins the sentence: "this session".
+    void require(const char* what) const;
+
+  private:
+    std::uint64_t generation_;
+};
+
+}  // namespace luwu::store
