@@ -10,6 +10,8 @@
 
 #include "store/files.h"
 
+struct io_uring;  // of <liburing.h>
+
 namespace luwu::store {
 
 // One read or write of up to two memory parts at one file offset. It stays alive and in place until it is completed.
@@ -44,8 +46,10 @@ class IoEngine {
 // io_uring when built in and allowed by the kernel, otherwise threads. Never fails for want of io_uring.
 [[nodiscard]] std::unique_ptr<IoEngine> make_io_engine(std::uint32_t depth);
 [[nodiscard]] std::unique_ptr<IoEngine> make_thread_io_engine(std::uint32_t depth);
-// nullptr where liburing was absent at build time or the kernel refuses.
-[[nodiscard]] std::unique_ptr<IoEngine> make_uring_io_engine(std::uint32_t depth);
+// nullptr where liburing was absent at build time or the kernel refuses. `submit` stands in for io_uring_submit() in
+// tests of what a kernel may answer.
+using UringSubmit = int (*)(io_uring* ring);
+[[nodiscard]] std::unique_ptr<IoEngine> make_uring_io_engine(std::uint32_t depth, UringSubmit submit = nullptr);
 
 // Does one request to its end in the calling thread; request.error tells how it ended.
 void transfer_now(IoRequest& request);
