@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -13,6 +14,7 @@
 #include "bindings/bindings.h"
 #include "fabric/udp_aggregator.h"
 #include "fabric/udp_port.h"
+#include "switch/privileges.h"
 #include "switch/udp_switch.h"
 
 namespace nb = nanobind;
@@ -107,6 +109,15 @@ nb::dict xdp_stats(const fabric::UdpSwitch& self) {
 void bind_switch(nb::module_& module) {
     using Self = fabric::UdpSwitch;
     module.def("xdp_missing", &fabric::xdp_missing, "Why this build has no switch inside the kernel; else empty.");
+    module.def(
+        "keep_xdp_capabilities_alone",
+        [](const std::optional<std::pair<std::uint32_t, std::uint32_t>>& user) {
+            std::optional<fabric::UserAndGroup> wanted;
+            if (user) wanted = {user->first, user->second};
+            fabric::keep_xdp_capabilities_alone(wanted);
+        },
+        "user_and_group"_a,
+        "Gives up all of root's rights but what XDP needs, and becomes this user; before this process has threads.");
     nb::class_<Self>(module, "UdpSwitch",
                      "A switch of the aggregation tree on this host. `interfaces`: whose packets are added up and "
                      "copied inside the kernel.")

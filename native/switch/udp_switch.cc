@@ -4,6 +4,7 @@
 
 #include "fabric/address.h"
 #include "switch/kernel_slots.h"
+#include "switch/privileges.h"
 
 namespace luwu::fabric {
 
@@ -18,10 +19,16 @@ void try_program() {
     const XdpProgram program(wiring, {nobody, nobody, 0, {nobody}});
 }
 
+// Large buffers in the kernel need CAP_NET_ADMIN.
+UdpSocket open_socket(const Address& bound, const UdpSettings& settings) {
+    const RaisedCapabilities raised;
+    return UdpSocket(bound, settings);
+}
+
 }  // namespace
 
 UdpSwitch::UdpSwitch(const Address& bound, const UdpSettings& settings, const std::vector<std::string>& interfaces)
-    : settings_(settings), socket_(std::in_place, bound, settings) {
+    : settings_(settings), socket_(open_socket(bound, settings)) {
     bound_ = socket_->bound();
     if (interfaces.empty()) return;
     if (const std::string missing = xdp_missing(); !missing.empty()) throw Error(ErrorKind::invalid, missing);
@@ -61,7 +68,7 @@ void UdpSwitch::stop() {
     loop_.reset();
     node_.reset();
     program_.reset();
-    if (!socket_) socket_.emplace(bound_, settings_);
+    if (!socket_) socket_.emplace(open_socket(bound_, settings_));
 }
 
 std::optional<SwitchCounts> UdpSwitch::counts() {

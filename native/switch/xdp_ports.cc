@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 
+#include "switch/privileges.h"
 #include "switch/xdp_features.h"
 #include "switch/xdp_support.h"
 
@@ -53,6 +54,7 @@ XdpPorts::XdpPorts(const std::vector<std::string>& interfaces) {
     if (interfaces.empty()) throw Error(ErrorKind::invalid, "an XDP switch needs at least one interface");
     std::vector<unsigned> numbers;
     for (const std::string& name : interfaces) numbers.push_back(number_of(name));
+    const RaisedCapabilities raised;
     numbers_end_ = *std::max_element(numbers.begin(), numbers.end()) + 1;
     pass_ = load_pass();
     // Frames go from any port to any other: where one's driver cannot take them, all go through the stack.
@@ -75,6 +77,7 @@ void XdpPorts::attach(const std::string& name, bool native) {
 }
 
 void XdpPorts::run(int program) {
+    const RaisedCapabilities raised;
     for (const Port& port : ports_) {
         if (bpf_link_update(port.link.get(), program, nullptr) == 0) continue;
         throw xdp_error("change the XDP program of " + port.name, errno, "");

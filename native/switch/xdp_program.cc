@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "switch/privileges.h"
 #include "switch/xdp_support.h"
 
 // The compiled program, as bytes of this library.
@@ -66,6 +67,7 @@ void XdpProgram::Parts::load(std::uint32_t interfaces_end) {
 }
 
 XdpProgram::XdpProgram(const Wiring& wiring, const XdpPlace& place) : parts_(std::make_unique<Parts>()) {
+    const RaisedCapabilities raised;
     parts_->job = xdp_job(wiring, place);
     parts_->load(place.interfaces_end);
     const std::size_t slots = std::size_t{parts_->job.slots_mask} + 1;

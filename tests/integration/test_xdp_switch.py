@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import signal
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.network import KEY
+from tests.integration.network import KEY, make_authority, make_certificate
 from tests.network import Host, Network, Process
 from tests.network.fixtures import NetworkFactory
 from tests.network.namespaces import command, wait_until
@@ -131,6 +132,58 @@ def test_a_run_through_the_kernel(site: Site, mode: str, payload: int, sums: int
     assert f"payload={payload}" in switch.output()
     assert counted(switch, "sums_sent") > sums
     assert site.attached() == {}
+
+
+def kept_rights(pid: int) -> set[tuple[str, str]]:
+    """Of all threads of a process: user ids, sets of capabilities, and whether programs can get new rights."""
+    wanted = ("Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs")
+    found = set()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        lines = (line.split(":") for line in (thread / "status").read_text().splitlines())
+        found |= {(name, " ".join(value.split())) for name, value in lines if name in wanted}
+    return found
+
+
+def rights_of(user: int, group: int) -> set[tuple[str, str]]:
+    """What a switch keeps: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF are permitted, and nothing is in force."""
+    kept = f"{1 << 12 | 1 << 38 | 1 << 39:016x}"
+    ids = {("Uid", " ".join([str(user)] * 4)), ("Gid", " ".join([str(group)] * 4)), ("NoNewPrivs", "1")}
+    none = {(name, "0" * 16) for name in ("CapInh", "CapEff", "CapBnd", "CapAmb")}
+    return ids | none | {("CapPrm", kept)}
+
+
+def test_roots_rights_are_given_up_and_job_after_job_is_served(site: Site) -> None:
+    url = site.serve()
+    switch = site.switch(url)
+    said(switch, r"(joined) server")
+    nobody = pwd.getpwnam("nobody")
+    # Where Python itself lies in a folder that is closed to others, the switch has to stay root's.
+    stays = re.search(r"keeps user=root why=nobody cannot read \S+", switch.output())
+    expected = rights_of(0, 0) if stays else rights_of(nobody.pw_uid, nobody.pw_gid)
+    assert kept_rights(switch.pid) == expected
+    for _ in range(2):  # a program and maps for each
+        site.train(url)
+        assert kept_rights(switch.pid) == expected
+    assert switch.stop() == 0
+    assert len(re.findall("in the kernel packets_in=", switch.output())) == 2
+    assert site.attached() == {}
+
+
+def test_tls_files_that_the_user_cannot_read_keep_the_switch_roots(site: Site) -> None:
+    authority = make_authority(site.folder, "authority")
+    tls = make_certificate(site.folder, "switch", authority)
+    site.folder.chmod(0o700)
+    flags = ("--tls-cert", str(tls.certificate), "--tls-key", str(tls.key), "--tls-ca", str(tls.authority))
+    switch = site.switch("luwu://127.0.0.1:1", *flags)
+    said(switch, r"(listens) at=")
+    assert said(switch, r"keeps user=root why=nobody cannot read (\S+);")
+    assert kept_rights(switch.pid) == rights_of(0, 0)
+
+
+def test_a_user_whom_nobody_knows(site: Site) -> None:
+    switch = site.switch("luwu://127.0.0.1:1", "--user", "not-there")
+    assert switch.wait() == 2
+    assert "expected the name of one of this machine's users, found 'not-there'" in switch.output()
 
 
 def test_children_behind_one_port_get_a_copy_each(network: NetworkFactory, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def switch(
     name: Annotated[str | None, setting("name")] = None,
     fan_in: Annotated[int | None, setting("fan_in")] = None,
     xdp: Annotated[str | None, setting("xdp")] = None,
+    user: Annotated[str | None, setting("user")] = None,
     parent: Annotated[str | None, setting("parent")] = None,
     key_file: Annotated[Path | None, setting("key_file")] = None,
     tls_cert: Annotated[Path | None, setting("tls_cert")] = None,
@@ -40,7 +41,8 @@ def switch(
     Exit status: 0 stopped by a signal, 1 it could not listen or go on, or the kernel refused --xdp, 2 settings or a
     key that cannot work, or a place in the tree that is taken.
 
-    With --xdp it needs root. The kernel takes the program off the interfaces when this process ends, however it ends.
+    With --xdp root has to start it; before it listens it becomes --user and gives up all rights that XDP does not need.
+    The kernel takes the program off the interfaces when this process ends, however it ends.
     """
     given = {
         "server": server,
@@ -48,6 +50,7 @@ def switch(
         "name": name,
         "fan_in": fan_in,
         "xdp": xdp,
+        "user": user,
         "parent": parent,
         "key_file": key_file,
         "tls_cert": tls_cert,
@@ -65,11 +68,14 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
     from luwu.cli.service import prepare
     from luwu.config import build, read_toml
     from luwu.launch.interrupts import SIGNALS
+    from luwu.switch.privileges import give_up_root
     from luwu.switch.service import SwitchService
 
     settings = build(SwitchFile, read_toml(config) if config else {}, {"switch": flags})
     wanted, timeouts = settings.switch, settings.timeouts
     credentials, log = prepare(wanted, "luwu.switch")
+    if wanted.xdp:
+        give_up_root(wanted.user, credentials)
     with SwitchService(wanted, credentials, timeouts) as service:
         log.info("listens at=%s name=%s server=%s", service.address, wanted.name, wanted.server)
         for port, mode in service.xdp().get("ports", {}).items():

@@ -24,6 +24,8 @@ class SwitchSettings(Group):
     """how many workers and switches may hang on it"""
     xdp: str = ""
     """interfaces, such as eth0,eth1, whose packets the kernel itself adds up and copies; empty: all in user space"""
+    user: str = "nobody"
+    """with --xdp, the user that a switch becomes that root has started; of root's rights it keeps what XDP needs"""
     parent: str = ""
     """name of the switch above it; empty: the server chooses"""
     key_file: AbsolutePath | None = None
