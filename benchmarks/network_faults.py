@@ -2,8 +2,9 @@
 
 One run meets them all in turn: the switch is killed (SIGKILL) and started again, once on a host whose clock starts
 anew, and hangs (SIGSTOP) for some seconds; a worker's link is cut and mended, then the server's, a worker gives a step
-up, one writes text on its own, a worker is killed and all join again, the server is killed and started again. Every
-step's loss and the store at the end must be those of a run that nobody disturbed.
+up, one writes text on its own, a worker is killed and all join again, the server is killed and started again. Beside
+it, another run names the store of a run of `luwu train` that was stopped. Every step's loss and the store at the end
+must be those of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 from common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
 from network_training import Site, bits_of, digest_of
 from tests.network import Link
+from train_faults import TrainRun
 
 NAME = "network_faults"
 BAR = (
@@ -218,23 +220,28 @@ def main() -> int:
                 answers += bits_of(site.ask(WORKERS, "train", to=disturbed.step))
                 site.ask(WORKERS, "leave")
             same_store = digest_of(store) == digest_of(disturbed.store)
+        with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
+            train_run = TrainRun(Path(folder).resolve(), options.effort(200, check=30))
+            same_train = train_run.train()
         wrong = [
             step
             for step, bits in disturbed.losses.items()
             if any(found and found != expected for found, expected in zip(bits, answers[step], strict=True))
         ]
         slowest = max(row[2] for row in disturbed.rows if row[3] != "goes on")
-        table(["fault", "step", "s until noticed, or until the next step", "what happens"], disturbed.rows)
+        rows = disturbed.rows + train_run.rows
+        table(["fault", "step", "s until noticed, or until the next step", "what happens"], rows)
         print(
             f"{len(disturbed.losses)} of {disturbed.step} steps compared, {len(wrong)} with other bits;"
-            f" same text: {same_text}; same store: {same_store}"
+            f" same text: {same_text}; same store: {same_store}; luwu train: {same_train}"
         )
         details = {
-            "faults": disturbed.rows, "steps": disturbed.step, "steps_compared": len(disturbed.losses), "wrong": wrong,
-            "same_store": same_store, "same_text": same_text, "slowest_notice_seconds": slowest,
+            "faults": rows, "steps": disturbed.step, "steps_compared": len(disturbed.losses), "wrong": wrong,
+            "same_store": same_store, "same_text": same_text, "same_train": same_train,
+            "slowest_notice_seconds": slowest,
         }  # fmt: skip
-        right = same_store and same_text and not wrong and len(disturbed.losses) >= disturbed.step - 2
-        survived = len(disturbed.rows)
+        right = same_store and same_text and same_train and not wrong and len(disturbed.losses) >= disturbed.step - 2
+        survived = len(rows)
         return result(
             NAME, ours=survived if right else 0, peer=survived, bar=BAR, ok=slowest <= NOTICED_SECONDS, right=right,
             unit=UNIT, details=details,

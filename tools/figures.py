@@ -203,7 +203,8 @@ def _network_servers(found: Mapping[str, Any]) -> Iterable[Row]:
 
 
 def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
-    bits = "the undisturbed run's bits" if found["same_store"] and not found["wrong"] else "**other bits**"
+    same = found["same_store"] and found.get("same_train", True) and not found["wrong"]
+    bits = "the undisturbed run's bits" if same else "**other bits**"
     yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
 
 
