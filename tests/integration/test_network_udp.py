@@ -176,7 +176,7 @@ def test_a_switch_that_hangs_is_noticed_and_goes_on_when_it_wakes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = train_over_udp(tmp_path / "whole", 2, 30, *ONE)
-    impatient = Timeouts(**QUICK.model_dump() | {"keepalive_interval_seconds": 1, "keepalive_timeout_seconds": 1})
+    impatient = Timeouts(**QUICK.model_dump() | {"keepalive_interval_seconds": 1, "keepalive_timeout_seconds": 4})
     reached, stopped = threading.Barrier(3, timeout=60), threading.Event()
 
     def work(worker: NumpyWorker) -> None:

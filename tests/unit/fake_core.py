@@ -166,6 +166,9 @@ class FakeLink:
     def stats(self) -> dict[str, float]:
         return {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
 
+    def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
+        pass
+
     def register(self, nbytes: int) -> np.ndarray:
         return self.arena[:nbytes]
 

@@ -90,7 +90,7 @@ def test_a_link_that_is_cut_for_a_while_loses_nobody(connect):
 
 def test_a_link_that_stays_cut_ends_the_run_on_both_sides(connect, caplog):
     timeouts = Timeouts(
-        keepalive_interval_seconds=1, keepalive_timeout_seconds=1, look_seconds=0.05, leave_seconds=1, close_seconds=1
+        keepalive_interval_seconds=1, keepalive_timeout_seconds=4, look_seconds=0.05, leave_seconds=1, close_seconds=1
     )
     server, cable, session = connect(timeouts)
     worker = NumpyWorker(session, small_manifest())

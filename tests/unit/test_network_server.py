@@ -36,7 +36,7 @@ from luwu.server.topology import SwitchMember, star
 
 KEY = Credentials(b"a key of the tests that is long enough")
 QUICK = Timeouts(
-    connect_seconds=2, look_seconds=0.05, drain_seconds=0.2, rejoin_seconds=5, gather_seconds=30, leave_seconds=5
+    connect_seconds=30, look_seconds=0.05, drain_seconds=0.2, rejoin_seconds=5, gather_seconds=90, leave_seconds=20
 )
 
 
