@@ -80,7 +80,7 @@ GOOD = {"bar": "b", "ok": None, "ours": 1.0, "left_out": [], "details": {}}
         ({"ok": False}, 1, False, "something is wrong that must hold at any size"),
         ({"ok": True}, 0, False, "claims that its bar is met, at a size that decides nothing"),
         ({}, 1, False, "ended with 1"),
-        ({}, -9, True, "did not end within 300 s"),
+        ({}, -9, True, "did not end within 600 s"),
     ],
 )
 def test_a_check_finds_what_is_wrong_with_a_programs_end(change, status, late, problem):
