@@ -80,3 +80,6 @@ class Timeouts(Group):
 
 
 TIMEOUTS = Timeouts()
+
+PATIENCE_SECONDS = 2.0
+"""A wait that is over by then goes without a word; the log says what a longer one is for."""

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-PATIENCE_SECONDS = 2.0
-"""A wait that is over by then goes without a word."""
+from luwu.fabric.timeouts import PATIENCE_SECONDS
 
 
 @contextmanager

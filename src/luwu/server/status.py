@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from luwu.fabric.waiting import PATIENCE_SECONDS, until
+from luwu.fabric.timeouts import PATIENCE_SECONDS
+from luwu.fabric.waiting import until
 from luwu.observe.words import counted
 from luwu.server.run import Run
 
