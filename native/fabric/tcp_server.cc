@@ -2,10 +2,8 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 namespace luwu::fabric {
@@ -24,7 +22,10 @@ bool equal(const Token& left, const Token& right) {
 }  // namespace
 
 TcpServer::TcpServer(ServerConfig server, const TcpConfig& config)
-    : config_(config), listener_(listen_at(config.address, config.port)), port_(bound_port(listener_)) {
+    : config_(config),
+      lobby_(listen_at(config.address, config.port), config.most_silent, config.timing.hello, config.timing.backoff),
+      port_(bound_port(lobby_.listener())),
+      crowd_(config.most_greeting) {
     if (config_.tls) tls_.emplace(*config_.tls, TlsContext::Side::server);
     core_ = std::make_unique<ParameterServer>(std::move(server), [this](const Error& error) { failed(error); });
     for (std::uint32_t rank = 0; rank < config_.readers.value_or(core_->config().workers); ++rank) {
@@ -73,34 +74,44 @@ void TcpServer::accept_connections() {
     while (!closing_) {
         join_ended();
         release_abandoned();
-        Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        if (socket.get() >= 0) {
-            accept_one(std::move(socket));
-            continue;
-        }
-        // Out of descriptors or memory, which passes: the listening socket stays ready, so do not wait for it.
-        const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
         try {
-            const auto deadline = exhausted ? Clock::now() + config_.timing.backoff : Clock::time_point::max();
-            wait_for(listener_.get(), exhausted ? short{0} : short{POLLIN}, bell_, deadline);
+            look_into_lobby();
+            wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
         } catch (const TimedOut&) {
         }
     }
 }
 
-void TcpServer::accept_one(Descriptor socket) {
-    if (greeting_ >= config_.most_greeting) return count(Drop::crowded);
-    tune(socket, config_.timing);
+void TcpServer::look_into_lobby() {
+    for (Lobby::Guest& guest : lobby_.look(Clock::now())) accept_one(std::move(guest));
+    const Lobby::Counts before = std::exchange(seen_, lobby_.counts());
+    drops_[static_cast<std::size_t>(Drop::crowded)] += seen_.crowded - before.crowded;
+    drops_[static_cast<std::size_t>(Drop::timeout)] += seen_.silent - before.silent;
+    drops_[static_cast<std::size_t>(Drop::closed)] += seen_.closed - before.closed;
+}
+
+void TcpServer::accept_one(Lobby::Guest guest) {
+    // The threads of those who had to go may need a moment to end, and are not to pile up meanwhile.
+    if (greeting_ >= 2 * config_.most_greeting) return count(Drop::crowded);
+    tune(guest.socket, config_.timing);
     try {
-        auto connection = std::make_shared<TcpConnection>(std::move(socket), tls_ ? &*tls_ : nullptr);
+        auto connection = std::make_shared<TcpConnection>(std::move(guest.socket), tls_ ? &*tls_ : nullptr);
         const std::lock_guard lock(served_mutex_);
         Served& served = served_.emplace_back();
         served.connection = std::move(connection);
+        served.number = next_number_++;
+        if (const auto goes = crowd_.enter(served.number, guest.origin)) {
+            const auto found = std::find_if(served_.begin(), served_.end(),
+                                            [&goes](const Served& each) { return each.number == *goes; });
+            found->evicted = true;
+            found->connection->channel.abort();
+        }
         ++greeting_;
         try {
             served.thread = std::thread([this, &served] { serve(served); });
         } catch (...) {
             --greeting_;
+            crowd_.leave(served.number);
             served_.pop_back();
             throw;
         }
@@ -135,21 +146,23 @@ void TcpServer::release_abandoned() {
 void TcpServer::serve(Served& served) {
     pthread_setname_np(pthread_self(), "luwu-tcp");
     block_sigpipe();
-    greet_and_serve(served.connection);
+    greet_and_serve(served);
     served.connection->channel.abort();
     served.ended = true;
     bell_.ring();
 }
 
-void TcpServer::greet_and_serve(const std::shared_ptr<TcpConnection>& connection) {
+void TcpServer::greet_and_serve(Served& served) {
+    const std::shared_ptr<TcpConnection> connection = served.connection;
     Hello hello;
     try {
         connection->channel.limit(Clock::now() + config_.timing.hello);
         hello = greet(*connection);
-        admit(hello, connection);
+        admit(hello, served);
         --greeting_;
     } catch (const Broken& broken) {
-        refuse(*connection, broken);
+        served.evicted ? count(Drop::crowded) : refuse(*connection, broken);
+        leave_crowd(served);  // not before: it may have to go while it is told why
         --greeting_;
         return;
     }
@@ -184,12 +197,14 @@ Hello TcpServer::greet(TcpConnection& connection) const {
 }
 
 // Makes the connection the only one of its worker on its stream: the one before it, if any, is gone when this returns.
-void TcpServer::admit(const Hello& hello, const std::shared_ptr<TcpConnection>& connection) {
+void TcpServer::admit(const Hello& hello, const Served& served) {
+    const std::shared_ptr<TcpConnection>& connection = served.connection;
     TcpMember& member = *members_[hello.rank];
     std::unique_lock lock(member.mutex);
     if (!member.token || !equal(*member.token, hello.token) || hello.incarnation == 0) throw Dropped(Drop::token);
     if (member.incarnation == 0) member.incarnation = hello.incarnation;
     if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);
+    leave_crowd(served);
     auto& active = member.active[static_cast<std::size_t>(hello.stream)];
     if (active != nullptr) active->channel.abort();
     if (!member.left.wait_for(lock, config_.timing.hello, [&active] { return active == nullptr; })) {
@@ -198,6 +213,12 @@ void TcpServer::admit(const Hello& hello, const std::shared_ptr<TcpConnection>& 
     if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);  // replaced while this waited
     active = connection;
     connection->channel.limit(closing_ ? Clock::now() + config_.timing.farewell : Clock::time_point::max());
+}
+
+// It is no stranger, or it goes.
+void TcpServer::leave_crowd(const Served& served) {
+    const std::lock_guard lock(served_mutex_);
+    crowd_.leave(served.number);
 }
 
 void TcpServer::leave(TcpMember& member, Stream stream) {

@@ -7,6 +7,7 @@
 #include <list>
 #include <thread>
 
+#include "fabric/lobby.h"
 #include "fabric/tcp_session.h"
 
 namespace luwu::fabric {
@@ -19,7 +20,9 @@ struct TcpConfig {
     Timing timing;
     // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
     std::optional<std::uint32_t> readers = {};
-    std::uint32_t most_greeting = 64;  // connections that have not said hello yet; more are closed at once
+    // For one connection more than these, another has to go, see fabric/crowd.h.
+    std::size_t most_silent = 256;   // that have said nothing yet
+    std::size_t most_greeting = 64;  // that have not said a whole and good hello yet; each has a thread
 };
 
 class TcpServer {
@@ -40,18 +43,22 @@ class TcpServer {
   private:
     struct Served {
         std::shared_ptr<TcpConnection> connection;
+        std::uint64_t number = 0;  // in the crowd
         std::thread thread;
+        std::atomic<bool> evicted{false};
         std::atomic<bool> ended{false};
     };
 
     void accept_connections();
-    void accept_one(Descriptor socket);
+    void look_into_lobby();
+    void accept_one(Lobby::Guest guest);
     void join_ended();
     void release_abandoned();
     void serve(Served& served);
-    void greet_and_serve(const std::shared_ptr<TcpConnection>& connection);
+    void greet_and_serve(Served& served);
     [[nodiscard]] Hello greet(TcpConnection& connection) const;
-    void admit(const Hello& hello, const std::shared_ptr<TcpConnection>& connection);
+    void admit(const Hello& hello, const Served& served);
+    void leave_crowd(const Served& served);
     void leave(TcpMember& member, Stream stream);
     void refuse(TcpConnection& connection, const Broken& broken);
     void count(Drop reason) { ++drops_[static_cast<std::size_t>(reason)]; }
@@ -59,7 +66,8 @@ class TcpServer {
 
     TcpConfig config_;
     std::optional<TlsContext> tls_;
-    Descriptor listener_;
+    Lobby lobby_;  // of the accepting thread
+    Lobby::Counts seen_;
     std::uint16_t port_;
     std::array<std::atomic<std::uint64_t>, kDrops> drops_{};
     std::atomic<std::uint32_t> greeting_{0};
@@ -69,6 +77,8 @@ class TcpServer {
     // Both taken with the pipeline's lock held, so never the other way round.
     std::mutex served_mutex_;
     std::list<Served> served_;
+    Crowd crowd_;  // of those in the list who have not said a good hello
+    std::uint64_t next_number_ = 1;
     std::mutex abandoned_mutex_;
     std::vector<std::uint32_t> abandoned_;  // blocks
     std::vector<std::unique_ptr<TcpMember>> members_;

@@ -129,7 +129,7 @@ TEST_CASE("a hello that does not come is waited for so long, and by so many") {
     fabric::Timing timing = test::kTiming;
     timing.hello = std::chrono::milliseconds(300);
     auto config = test::tcp_config(timing);
-    config.most_greeting = 4;
+    config.most_silent = 4;
     auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), config);
     std::vector<std::unique_ptr<Peer>> peers;
     for (int i = 0; i < 12; ++i) peers.push_back(std::make_unique<Peer>(*server));
@@ -137,6 +137,29 @@ TEST_CASE("a hello that does not come is waited for so long, and by so many") {
     test::wait_until([&] { return server->dropped(Drop::timeout) + server->dropped(Drop::crowded) == 12; });
     CHECK(server->dropped(Drop::timeout) >= 4);
     CHECK(server->dropped(Drop::crowded) >= 1);
+    check_sound(std::move(server), scratch);
+}
+
+TEST_CASE("strangers who hold all places displace each other, and a worker comes in") {
+    const Scratch scratch;
+    fabric::Timing timing = test::kTiming;
+    timing.hello = std::chrono::hours(1);  // none of them goes by itself
+    auto config = test::tcp_config(timing);
+    config.most_greeting = 4;
+    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), config);
+    std::vector<std::unique_ptr<Peer>> peers;
+    SUBCASE("silent ones") {
+        for (int i = 0; i < 300; ++i) peers.push_back(std::make_unique<Peer>(*server));
+        test::wait_until([&] { return server->dropped(Drop::crowded) == 300 - config.most_silent; });
+    }
+    SUBCASE("such that have begun a hello") {
+        const auto hello = fabric::encode(good_hello());
+        for (int i = 0; i < 12; ++i) {
+            peers.push_back(std::make_unique<Peer>(*server));
+            peers.back()->send(std::span(hello).first(40));
+        }
+        test::wait_until([&] { return server->dropped(Drop::crowded) == 8; });
+    }
     check_sound(std::move(server), scratch);
 }
 

@@ -1,0 +1,35 @@
+// Limits how many connections there are that have proved nothing yet, and chooses which one is closed for one more.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace luwu::fabric {
+
+// Where a connection comes from: an IPv4 address, or the first 64 bits of an IPv6 address, because one host may have
+// any number of addresses that begin with them.
+using Origin = std::array<std::byte, 16>;
+[[nodiscard]] Origin origin_of(const sockaddr_storage& address);
+
+// At most so many at a time. For one more, the oldest of the origins that have the most goes: a host that opens many
+// connections displaces its own, and those of other hosts stay. Called by one thread at a time.
+class Crowd {
+  public:
+    explicit Crowd(std::size_t most) : most_(most) {}
+    // `number` grows with each. Returns the number of the one that has to go, which has left the crowd already.
+    [[nodiscard]] std::optional<std::uint64_t> enter(std::uint64_t number, const Origin& origin);
+    void leave(std::uint64_t number);  // does nothing if it has left
+    [[nodiscard]] std::size_t size() const { return origins_.size(); }
+
+  private:
+    std::size_t most_;
+    std::map<std::uint64_t, Origin> origins_;  // the oldest first
+    std::map<Origin, std::size_t> counts_;
+};
+
+}  // namespace luwu::fabric
