@@ -70,4 +70,5 @@ NB_MODULE(_native, module) {
     luwu::bindings::bind_udp(module);
     luwu::bindings::bind_udp_training(module);
     luwu::bindings::bind_network(module);
+    luwu::bindings::bind_door(module);
 }

@@ -46,6 +46,7 @@ def channel_options(timeouts: Timeouts) -> list[tuple[str, int]]:
         ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.use_local_subchannel_pool", 1),  # sessions of one process have connections, and limits, of their own
         ("grpc.so_reuseport", 0),  # two servers on one port would share its workers between them
         ("grpc.enable_http_proxy", 0),
     ]

@@ -21,7 +21,7 @@ class Timeouts(Group):
     refused_seconds: Seconds = 2.5
     """A port that answers otherwise than a server for this long is not ours; gRPC may repeat an old error for 1.2 s."""
     challenge_seconds: Seconds = 30.0
-    """A join must follow its challenge within this time."""
+    """A join must follow its challenge within this time; a connection that has proved nothing by then is closed."""
     watch_seconds: Seconds = 10.0
     """A participant that has joined must watch the run within this time, or it counts as lost."""
     rejoin_seconds: Seconds = 30.0

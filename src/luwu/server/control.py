@@ -17,6 +17,7 @@ from luwu.fabric.credentials import switch_request, worker_request
 from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
 from luwu.fabric.striping import Share, Standing
 from luwu.server.cores import StepEnding
+from luwu.server.door import ControlDoor
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Worker
@@ -70,6 +71,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     Args:
         runs: the runs to serve.
         gate: who may join.
+        door: where they come in.
         transport: name of the data plane, which workers must bring.
         standing: which store the server has.
         claim: lets a run have the store, whose counts it is given, see `luwu.store.run_record.claim_store`.
@@ -80,6 +82,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self,
         runs: Runs,
         gate: Gate,
+        door: ControlDoor,
         transport: str,
         standing: Callable[[], Standing],
         claim: Callable[[Claim, Counts], tuple[Counts, str]],
@@ -87,6 +90,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
     ) -> None:
         self._runs = runs
         self._gate = gate
+        self._door = door
         self._transport = transport
         self._standing = standing
         self._claim = claim
@@ -96,20 +100,20 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def Hello(self, request: pb.HelloRequest, context: Any) -> pb.HelloReply:  # noqa: N802
         """Challenge a participant of the same protocol."""
         if request.protocol_version != PROTOCOL_VERSION:
-            log.warning("refused peer=%s why='protocol %d'", context.peer(), request.protocol_version)
+            log.warning("refused peer=%s why='protocol %d'", self._peer(context), request.protocol_version)
             raise ConfigError(
                 f"protocol version: expected {PROTOCOL_VERSION}, found {request.protocol_version}; "
                 "install the server's version of luwu"
             )
-        nonce = self._gate.challenge(request.nonce, context.peer())
+        nonce = self._gate.challenge(request.nonce, self._peer(context))
         return pb.HelloReply(protocol_version=PROTOCOL_VERSION, nonce=nonce, asks_for_key=self._gate.asks_for_key)
 
     @answering
     def JoinWorker(self, request: pb.JoinWorkerRequest, context: Any) -> pb.JoinReply:  # noqa: N802
         """Let a worker in."""
         asked = worker_request(request.rank, request.workers)
-        proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
-        worker = self._runs.join_worker(request.rank, request.workers, context.peer())
+        proof = self._let_in(request, asked, context)
+        worker = self._runs.join_worker(request.rank, request.workers, self._peer(context))
         if not context.is_active():  # it went while it waited, and will never watch
             self._runs.gone(worker)
         return pb.JoinReply(session=worker.token, proof=proof, transport=self._transport)
@@ -118,12 +122,12 @@ class ControlService(control_pb2_grpc.ControlServicer):
     def JoinSwitch(self, request: pb.JoinSwitchRequest, context: Any) -> pb.JoinReply:  # noqa: N802
         """Let a switch in."""
         asked = switch_request(request)
-        proof = self._gate.check(request.nonce, request.proof, asked, context.peer())
+        proof = self._let_in(request, asked, context)
         if on_one_line(request.name) != request.name:
             raise ConfigError(f"name: expected up to 200 printable letters, found {on_one_line(request.name)}")
         switch = SwitchMember(
             name=f"switch {request.name}",
-            peer=context.peer(),
+            peer=self._peer(context),
             address=request.address,
             port=request.port,
             fan_in=request.fan_in,
@@ -248,11 +252,21 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self._runs.leave(self._participant(context), on_one_line(request.failure))
         return pb.Empty()
 
+    def _peer(self, context: Any) -> str:
+        return self._door.peer(context.peer())
+
+    def _let_in(self, request: Any, asked: str, context: Any) -> bytes:
+        proof = self._gate.check(request.nonce, request.proof, asked, self._peer(context))
+        self._door.admit(context.peer())
+        return proof
+
     def _participant(self, context: Any) -> Participant:
         for key, value in context.invocation_metadata():
             if key == SESSION_METADATA:
                 try:
-                    return self._runs.participants.find(bytes.fromhex(value))
+                    found = self._runs.participants.find(bytes.fromhex(value))
+                    self._door.admit(context.peer())
+                    return found
                 except ValueError:
                     break
         raise AuthenticationError("session: expected its token with every call, found none; join first")

@@ -106,5 +106,5 @@ class Gate:
 
 
 def _host_of(peer: str) -> str:
-    """The host of a peer as gRPC names it, ``ipv4:HOST:PORT``: a reconnection comes from another port."""
+    """The host of a peer, which is ``HOST:PORT``: a reconnection comes from another port."""
     return peer.rpartition(":")[0]

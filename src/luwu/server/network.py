@@ -14,15 +14,16 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from luwu.errors import ConfigError, ServerError
+from luwu.errors import ConfigError
 from luwu.fabric import control_pb2_grpc
-from luwu.fabric.address import HostPort, parse_host_port, why_not_bound
+from luwu.fabric.address import HostPort, parse_host_port
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.rpc import SERVICE, channel_options
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
+from luwu.server.door import ControlDoor
 from luwu.server.folders import claims_of, standing_of
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
@@ -36,6 +37,12 @@ from luwu.store.manifest import Manifest
 
 SPARE_THREADS = 64
 """Of the control plane: for switches, for who joins, and for who asks."""
+
+FEWEST_STRANGERS = 64
+"""Connections that have sent something and not proved who they are; more for many workers, who may come at once."""
+
+MOST_CALLS = 8
+"""Calls under way on one connection; a worker has five at most."""
 
 log = logging.getLogger(__name__)
 
@@ -97,13 +104,19 @@ class NetworkServer:
         self._health = health.HealthServicer(
             experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
         )
+        self._door = ControlDoor(timeouts)
+        # A call holds a thread from its headers on, before its message comes: there are more threads than strangers can
+        # have calls.
+        most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
+        threads = 3 * settings.workers + SPARE_THREADS + most_strangers * MOST_CALLS
         self._grpc = grpc.server(
-            ThreadPoolExecutor(3 * settings.workers + SPARE_THREADS, thread_name_prefix="luwu-control"),
-            options=channel_options(timeouts),
+            ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
+            options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
         )
         service = ControlService(
             self._runs,
             self._gate,
+            self._door,
             settings.transport,
             functools.partial(standing_of, folders, uuid.uuid4().hex),
             claims_of(folders[0]),
@@ -112,11 +125,12 @@ class NetworkServer:
         control_pb2_grpc.add_ControlServicer_to_server(service, self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         try:
-            self.port = self._bind()
+            self._bind_inside()
+            self._grpc.start()
+            self.port = self._door.open(self._listen, most_strangers)
         except BaseException:
             self._finish()
             raise
-        self._grpc.start()
         for name in ("", SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
@@ -152,27 +166,20 @@ class NetworkServer:
         self._finish()
 
     def _finish(self) -> None:
+        self._door.shut()
         self._runs.begin_close()
         self._grpc.stop(self._timeouts.close_seconds).wait()
+        self._door.close()
         self._runs.finish_close()
         self._lock.close()
 
-    def _bind(self) -> int:
-        try:
-            if self._tls is None:
-                port = int(self._grpc.add_insecure_port(str(self._listen)))
-            else:
-                certificate, key, authority = self._tls.read()
-                own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
-                port = int(self._grpc.add_secure_port(str(self._listen), own))
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise ServerError(
-                f"cannot listen at {self._listen}: {why_not_bound(self._listen)}; choose another --listen address, or "
-                "end who listens there"
-            )
-        return port
+    def _bind_inside(self) -> None:
+        if self._tls is None:
+            self._grpc.add_insecure_port(self._door.inside)
+        else:
+            certificate, key, authority = self._tls.read()
+            own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
+            self._grpc.add_secure_port(self._door.inside, own)
 
     def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:
         if settings.transport != "udp":

@@ -1,0 +1,62 @@
+#include "fabric/door.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include "bindings/bindings.h"
+#include "bindings/network_parts.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace luwu::bindings {
+
+namespace {
+
+std::unique_ptr<fabric::Door> make_door(const std::string& address, std::uint16_t port, const std::string& inside,
+                                        std::size_t most_strangers, double patience, const fabric::Timing& timing) {
+    fabric::DoorConfig config;
+    config.address = address;
+    config.port = port;
+    config.inside = inside;
+    config.most_strangers = most_strangers;
+    config.patience = milliseconds("patience_seconds", patience);
+    config.timing = timing;
+    return std::make_unique<fabric::Door>(config);
+}
+
+nb::dict counts(fabric::Door& self) {
+    const fabric::Door::Counts counts = self.counts();
+    nb::dict result;
+    result["crowded"] = counts.lobby.crowded + counts.evicted;
+    result["silent"] = counts.lobby.silent;
+    result["closed"] = counts.lobby.closed;
+    result["talkative"] = counts.talkative;
+    result["late"] = counts.late;
+    result["strangers"] = counts.strangers;
+    result["visitors"] = counts.visitors;
+    return result;
+}
+
+}  // namespace
+
+void bind_door(nb::module_& module) {
+    using Self = fabric::Door;
+    nb::class_<Self>(module, "Door",
+                     "Passes connections on to a server on a Unix socket; strangers may send little, for a short time, "
+                     "and be few.")
+        .def(nb::new_(&make_door), "address"_a, "port"_a, "inside"_a, "most_strangers"_a, "patience_seconds"_a,
+             "timing"_a)
+        .def_prop_ro("port", &Self::port)
+        .def("admit", &Self::admit, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Lifts the limits of the connection that has this end of the Unix socket; False: it has gone.")
+        .def("peer", &Self::peer, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Where the connection comes from that has this end of the Unix socket, HOST:PORT; None: it has gone.")
+        .def("shut", &Self::shut, nb::call_guard<nb::gil_scoped_release>(), "From now on nobody comes in.")
+        .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(),
+             "Nobody comes in, and those who are in go when they have read what was said to them.")
+        .def("counts", &counts, "How many connections were closed, by reason, and how many there are.");
+}
+
+}  // namespace luwu::bindings

@@ -1,0 +1,91 @@
+"""The control plane's door: limits what peers may do before they have proved who they are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from luwu import _native
+from luwu.errors import LuwuError, ServerError
+from luwu.fabric.address import HostPort, why_not_bound
+from luwu.fabric.timeouts import Timeouts
+
+PEER_SCHEME = "unix-abstract:"
+"""gRPC puts this before the name of a client's socket in the abstract namespace."""
+
+
+class ControlDoor:
+    """Listens for the control plane and passes bytes on to gRPC, which serves at `inside` alone.
+
+    A connection that has not been admitted may send 32 KiB within ``challenge_seconds``. Where there are too many of
+    them, the oldest of the address that has the most is closed.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._folder = tempfile.TemporaryDirectory(prefix="luwu-door-")  # for this user alone
+        self._socket = -1
+        self._native: _native.Door | None = None
+
+    @property
+    def inside(self) -> str:
+        """Where gRPC serves."""
+        return f"unix:{self._path}"
+
+    def open(self, listen: HostPort, most_strangers: int) -> int:
+        """Let connections in, once gRPC serves; the port. Raises ServerError."""
+        timing = _native.Timing(
+            hello_seconds=self._timeouts.hello_seconds,
+            silence_seconds=self._timeouts.keepalive_timeout_seconds,
+            backoff_seconds=self._timeouts.backoff_seconds,
+            longest_backoff_seconds=self._timeouts.longest_backoff_seconds,
+            farewell_seconds=self._timeouts.farewell_seconds,
+        )
+        # Through its descriptor the socket is reached without a name, so that a killed server leaves no file.
+        self._socket = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+        self._folder.cleanup()
+        inside = f"/proc/self/fd/{self._socket}"
+        try:
+            self._native = _native.Door(
+                address=listen.host, port=listen.port, inside=inside, most_strangers=most_strangers,
+                patience_seconds=self._timeouts.challenge_seconds, timing=timing,
+            )  # fmt: skip
+        except LuwuError:
+            raise ServerError(
+                f"cannot listen at {listen}: {why_not_bound(listen)}; choose another --listen address, or end who "
+                "listens there"
+            ) from None
+        return int(self._native.port)
+
+    def peer(self, name: str) -> str:
+        """Where a connection comes from, HOST:PORT, by the name that gRPC has for it; "gone" if it has ended."""
+        found = self._native.peer(name.removeprefix(PEER_SCHEME)) if self._native is not None else None
+        return found or "gone"
+
+    def admit(self, name: str) -> None:
+        """Lift the limits of the connection that gRPC knows by this name."""
+        if self._native is not None:
+            self._native.admit(name.removeprefix(PEER_SCHEME))
+
+    def counts(self) -> dict[str, int]:
+        """How many connections were closed, by reason, and how many there are."""
+        return dict(self._native.counts()) if self._native is not None else {}
+
+    def shut(self) -> None:
+        """Let nobody in any more."""
+        if self._native is not None:
+            self._native.shut()
+
+    def close(self) -> None:
+        """Close the connections, once they have brought what gRPC said last."""
+        if self._native is not None:
+            self._native.close()
+        self._folder.cleanup()
+        if self._socket >= 0:
+            os.close(self._socket)
+            self._socket = -1
+
+    @property
+    def _path(self) -> Path:
+        return Path(self._folder.name, "control")

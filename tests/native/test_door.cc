@@ -1,0 +1,203 @@
+// The door before a server of another protocol: what strangers can do there, and that it passes on what is said.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "fabric/door.h"
+#include "network.h"
+#include "store/error.h"
+
+namespace luwu::test {
+
+namespace {
+
+using fabric::Clock;
+using fabric::Descriptor;
+using fabric::Door;
+using fabric::DoorConfig;
+
+// The server inside, as far as accepting goes.
+class Inside {
+  public:
+    explicit Inside(const std::string& folder) : path(folder + "/inside") {
+        std::filesystem::create_directories(folder);
+        listener_ = Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+        REQUIRE(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+        REQUIRE(listen(listener_.get(), 128) == 0);
+    }
+    // The next connection, and its name.
+    std::pair<Descriptor, std::string> next() {
+        sockaddr_un address{};
+        socklen_t length = sizeof address;
+        Descriptor found(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC));
+        REQUIRE(found.get() >= 0);
+        const std::size_t name = length - offsetof(sockaddr_un, sun_path) - 1;
+        return {std::move(found), std::string(address.sun_path + 1, name)};
+    }
+    [[nodiscard]] bool anybody() const {
+        pollfd entry{listener_.get(), POLLIN, 0};
+        return poll(&entry, 1, 0) == 1;
+    }
+
+    std::string path;
+
+  private:
+    Descriptor listener_;
+};
+
+DoorConfig config_for(const Inside& inside) {
+    DoorConfig config;
+    config.address = "127.0.0.1";
+    config.inside = inside.path;
+    config.patience = std::chrono::milliseconds(20'000);
+    config.timing = kTiming;
+    return config;
+}
+
+Descriptor connect(const Door& door) {
+    const fabric::Bell bell;
+    return fabric::connect_to("127.0.0.1", door.port(), bell, Clock::now() + std::chrono::seconds(10));
+}
+
+void say(const Descriptor& socket, const std::string& text) {
+    REQUIRE(send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
+}
+
+// So many bytes, or what came before the end.
+std::string hear(const Descriptor& socket, std::size_t bytes) {
+    std::string all;
+    std::array<char, 65536> part{};
+    while (all.size() < bytes) {
+        pollfd entry{socket.get(), POLLIN, 0};
+        REQUIRE(poll(&entry, 1, 20'000) == 1);
+        const ssize_t count = recv(socket.get(), part.data(), std::min(part.size(), bytes - all.size()), 0);
+        if (count <= 0) break;
+        all.append(part.data(), static_cast<std::size_t>(count));
+    }
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("bytes go both ways, any number of them for those who were admitted, and the end with them") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    Door door(config_for(inside));
+    const Descriptor worker = connect(door);
+    say(worker, "hello");
+    auto [served, name] = inside.next();
+    CHECK(hear(served, 5) == "hello");
+    CHECK(door.peer(name)->find("127.0.0.1:") == 0);
+    REQUIRE(door.admit(name));
+    CHECK_FALSE(door.admit(name + "0"));
+    CHECK_FALSE(door.admit("somebody"));
+    CHECK(door.counts().strangers == 0);
+    const std::string much(4 << 20, 'm');
+    const auto echo = [](const Descriptor& from, const Descriptor& to, const std::string& text) {
+        std::thread sender([&] {
+            for (std::size_t sent = 0; sent < text.size();) {
+                const ssize_t count = send(from.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+                if (count < 0) {
+                    pollfd room{from.get(), POLLOUT, 0};
+                    poll(&room, 1, 1000);
+                } else {
+                    sent += static_cast<std::size_t>(count);
+                }
+            }
+        });
+        const std::string heard = hear(to, text.size());
+        sender.join();
+        return heard == text;
+    };
+    CHECK(echo(worker, served, much));
+    CHECK(echo(served, worker, much));
+    say(served, "goodbye");
+    served = Descriptor();
+    CHECK(hear(worker, 100) == "goodbye");
+}
+
+TEST_CASE("a stranger may send little") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    DoorConfig config = config_for(inside);
+    config.most_bytes = 100;
+    Door door(config);
+    const Descriptor stranger = connect(door);
+    say(stranger, std::string(100, 'x'));
+    auto [served, name] = inside.next();
+    CHECK(hear(served, 100).size() == 100);
+    say(stranger, "y");
+    CHECK(hear(stranger, 1).empty());
+    wait_until([&] { return door.counts().talkative == 1 && door.counts().visitors == 0; });
+}
+
+TEST_CASE(
+    "strangers who speak displace each other, those who are silent are not seen inside, and who was admitted stays") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    DoorConfig config = config_for(inside);
+    config.most_strangers = 4;
+    config.most_silent = 8;
+    Door door(config);
+    const Descriptor worker = connect(door);
+    say(worker, "w");
+    auto [served, name] = inside.next();
+    REQUIRE(door.admit(name));
+    std::vector<Descriptor> silent;
+    for (int i = 0; i < 50; ++i) silent.push_back(connect(door));
+    wait_until([&] { return door.counts().lobby.crowded == 42; });
+    CHECK_FALSE(inside.anybody());
+    std::vector<Descriptor> strangers;
+    std::vector<std::pair<Descriptor, std::string>> seen;
+    for (int i = 0; i < 20; ++i) {
+        strangers.push_back(connect(door));
+        say(strangers.back(), "x");
+        seen.push_back(inside.next());
+    }
+    wait_until([&] { return door.counts().evicted == 16; });
+    CHECK(door.counts().strangers == 4);
+    for (int i = 0; i < 16; ++i) CHECK_FALSE(door.admit(seen[static_cast<std::size_t>(i)].second));
+    CHECK(door.admit(seen.back().second));
+    say(worker, "still here");
+    CHECK(hear(served, 11) == "wstill here");
+}
+
+TEST_CASE("who is not admitted in time has to go") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    DoorConfig config = config_for(inside);
+    config.patience = std::chrono::milliseconds(50);
+    Door door(config);
+    const Descriptor silent = connect(door);
+    const Descriptor stranger = connect(door);
+    say(stranger, "x");
+    CHECK(hear(stranger, 1).empty());
+    CHECK(hear(silent, 1).empty());
+    wait_until([&] { return door.counts().visitors == 0; });
+    CHECK(door.counts().lobby.silent + door.counts().late == 2);
+}
+
+TEST_CASE("a door that was shut lets nobody in, and those inside stay; a path that is too long is refused") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    DoorConfig config = config_for(inside);
+    Door door(config);
+    const Descriptor worker = connect(door);
+    say(worker, "w");
+    auto [served, name] = inside.next();
+    door.shut();
+    CHECK_THROWS_AS(connect(door), fabric::Broken);
+    say(worker, "x");
+    CHECK(hear(served, 2) == "wx");
+    config.inside = std::string(200, 'p');
+    CHECK_THROWS_AS(Door{config}, Error);
+}
+
+}  // namespace luwu::test

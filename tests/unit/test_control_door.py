@@ -1,0 +1,121 @@
+"""The control plane before strangers: calls without a message, large messages, and connections that say nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+
+import grpc
+import numpy as np
+import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.unit.fake_core import FakeCore, FakeLink
+
+from luwu.errors import AuthenticationError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric import control_pb2_grpc
+from luwu.fabric.credentials import Credentials
+from luwu.fabric.remote import RemoteSession
+from luwu.fabric.rpc import PROTOCOL_VERSION
+from luwu.fabric.timeouts import Timeouts
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
+from luwu.server.topology import star
+
+KEY = Credentials(b"a key of the tests that is long enough")
+TIMEOUTS = Timeouts(
+    connect_seconds=20, challenge_seconds=3600, look_seconds=0.05, drain_seconds=0.2, leave_seconds=5, close_seconds=0.1
+)
+"""No stranger has to go because its time is over."""
+
+HELLO = "/luwu.control.v1.Control/Hello"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A server over a fake core, for one worker."""
+    settings = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0")
+    with NetworkServer(settings, KEY, TIMEOUTS, start_core=FakeCore, plan=star) as serving:
+        yield serving
+
+
+def join(server):
+    return RemoteSession(server.url, 0, 1, KEY, TIMEOUTS, {"tcp": FakeLink})
+
+
+def check_trains(session):
+    worker = NumpyWorker(session, small_manifest())
+    assert worker.step()
+    assert np.isfinite(worker.read(1)).all()
+
+
+@pytest.fixture
+def channels(server):
+    """Makes connected channels of strangers, each with a connection of its own; they end with the test."""
+    with ExitStack() as stack:
+
+        def make(count):
+            made = [
+                stack.enter_context(
+                    grpc.insecure_channel(f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)])
+                )
+                for _ in range(count)
+            ]
+            for channel in made:
+                grpc.channel_ready_future(channel).result(60)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def no_message():
+    """A stream of messages that has none until the test ends."""
+    ended = threading.Event()
+
+    def messages():
+        ended.wait()
+        yield from ()
+
+    yield messages
+    ended.set()
+
+
+@pytest.mark.parametrize(("connections", "calls"), [(1, 80), (80, 1)])
+def test_calls_without_a_message_keep_no_worker_out(server, channels, no_message, connections, calls):
+    hello = [channel.stream_unary(HELLO) for channel in channels(connections) for _ in range(calls)]
+    under_way = [call.future(no_message()) for call in hello]
+    with join(server) as session:
+        check_trains(session)
+    assert len(under_way) == 80
+
+
+def test_a_stranger_may_send_little_and_a_worker_much(server, channels):
+    (channel,) = channels(1)
+    stub = control_pb2_grpc.ControlStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Hello(pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=bytes(40_000)), timeout=60)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert server._door.counts()["talkative"] == 1
+    with join(server) as session:
+        session.report({"kind": "step", "text": "x" * 1_000_000})
+        check_trains(session)
+
+
+def test_connections_that_say_nothing_displace_each_other(server):
+    with join(server) as session, ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
+        session.close()
+        with join(server) as second:  # taken after all of them
+            counts = server._door.counts()
+            assert counts["crowded"] >= 400 - 256
+            assert counts["strangers"] == 0
+            check_trains(second)
+
+
+def test_a_refusal_names_the_address_that_it_came_from(server, caplog):
+    with pytest.raises(AuthenticationError):
+        RemoteSession(server.url, 0, 1, Credentials(), TIMEOUTS, {"tcp": FakeLink})
+    assert "peer=127.0.0.1:" in caplog.text
