@@ -36,10 +36,10 @@ std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& fold
                                             bool create, const std::vector<BlockSpec>& blocks,
                                             std::uint64_t chunk_elements, const std::string& optimizer,
                                             std::uint64_t memory_bytes, std::uint32_t workers,
-                                            std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                            bool read_only) {
+                                            std::uint32_t optimizer_threads, const Snapshots& snapshots, bool read_only,
+                                            double disk_full_wait_seconds) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
-                                              workers, optimizer_threads, snapshots);
+                                              workers, optimizer_threads, snapshots, disk_full_wait_seconds);
     if (read_only) config.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
     return std::make_unique<fabric::Server>(std::move(config));
@@ -86,8 +86,10 @@ void bind_server(nb::module_& module) {
         .def(
             nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
+            "disk_full_wait_seconds"_a = 0.0,
             "Takes snapshots every so many steps (0: none) and keeps so many (0: all). A store that is only read, such "
-            "as a snapshot, is not locked, and makes no steps.")
+            "as a snapshot, is not locked, and makes no steps. A step waits so long for room on a disk before the run "
+            "fails.")
         .def_prop_ro("initialised", &fabric::Server::initialised)
         .def("files_of", &fabric::Server::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")

@@ -22,16 +22,14 @@ namespace luwu::bindings {
 
 namespace {
 
-std::unique_ptr<fabric::TcpServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
-                                               bool create, const std::vector<BlockSpec>& blocks,
-                                               std::uint64_t chunk_elements, const std::string& optimizer,
-                                               std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads, const std::string& address,
-                                               std::uint16_t port, std::uint64_t job, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls, bool one_of_several,
-                                               std::optional<std::uint64_t> at_step, const Snapshots& snapshots) {
+std::unique_ptr<fabric::TcpServer> make_server(
+    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
+    std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
+    std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
+    const fabric::Timing& timing, const std::optional<TlsFiles>& tls, bool one_of_several,
+    std::optional<std::uint64_t> at_step, const Snapshots& snapshots, double disk_full_wait_seconds) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
-                                              workers, optimizer_threads, snapshots);
+                                              workers, optimizer_threads, snapshots, disk_full_wait_seconds);
     config.one_of_several = one_of_several;
     config.at_step = at_step;
     const nb::gil_scoped_release release;
@@ -75,6 +73,7 @@ void bind_tcp_server(nb::module_& module) {
     type.def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
              "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "address"_a, "port"_a, "job"_a, "timing"_a,
              "tls"_a = nb::none(), "one_of_several"_a = false, "at_step"_a = nb::none(), "snapshots"_a = Snapshots{},
+             "disk_full_wait_seconds"_a = 0.0,
              "Port 0: the kernel chooses. tls: paths of the PEM files (certificate, key, ca); both sides need one. "
              "one_of_several: a step that all voted for waits for decide(); at_step: the step that all servers have.")
         .def_prop_ro("port", &Self::port)

@@ -1,6 +1,7 @@
 #include "bindings/server_parts.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 namespace nb = nanobind;
@@ -10,7 +11,8 @@ namespace luwu::bindings {
 fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                                  const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements,
                                  const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
-                                 std::uint32_t optimizer_threads, const Snapshots& snapshots) {
+                                 std::uint32_t optimizer_threads, const Snapshots& snapshots,
+                                 double disk_full_wait_seconds) {
     fabric::ServerConfig config;
     config.folders = folders;
     config.uuid = make_uuid(uuid);
@@ -21,6 +23,7 @@ fabric::ServerConfig make_config(const std::vector<std::string>& folders, const 
     config.workers = workers;
     config.optimizer_threads = optimizer_threads;
     config.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
+    config.disk_full_wait = std::chrono::nanoseconds(std::llround(disk_full_wait_seconds * 1e9));
     return config;
 }
 
@@ -70,6 +73,17 @@ std::optional<std::string> failure_of(const fabric::ParameterServer& server) {
     return failure ? std::optional<std::string>(failure->what()) : std::nullopt;
 }
 
+namespace {
+
+// Folder, bytes, and until when, in seconds since 1970; None while there is room.
+nb::object make_room_wait(const std::optional<pipeline::RoomWait>& wait) {
+    if (!wait) return nb::none();
+    const std::chrono::duration<double> until = wait->until.time_since_epoch();
+    return nb::make_tuple(nb::str(wait->folder.c_str()), wait->needed_bytes, until.count());
+}
+
+}  // namespace
+
 nb::dict stats_of(const fabric::ParameterServer& server) {
     const pipeline::PipelineStats stats = server.stats();
     nb::dict result;
@@ -96,6 +110,7 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["everything_resident"] = server.plan().everything_resident();
     result["io"] = server.io_name();
     result["direct_io"] = server.direct_io();
+    result["waits_for_room"] = make_room_wait(stats.waits_for_room);
     const pipeline::SnapshotStats snapshots = server.snapshot_stats();
     result["snapshots"] = snapshots.taken;
     result["snapshot_failure"] = nb::str(snapshots.failure.c_str());

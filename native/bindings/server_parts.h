@@ -22,7 +22,8 @@ using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // every so many st
                                                bool create, const std::vector<BlockSpec>& blocks,
                                                std::uint64_t chunk_elements, const std::string& optimizer,
                                                std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads, const Snapshots& snapshots);
+                                               std::uint32_t optimizer_threads, const Snapshots& snapshots,
+                                               double disk_full_wait_seconds);
 // How a step ended: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);

@@ -34,6 +34,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
     settings.gradient_scale = config_.gradient_scale;
     settings.optimizer_threads = config_.optimizer_threads;
     settings.prepares = config_.one_of_several;
+    settings.disk_full_wait = config_.disk_full_wait;
     if (keeper_) {
         settings.on_writing = [this] { keeper_->writing(); };
         settings.on_commit = [this] { keeper_->committed(); };

@@ -1,5 +1,6 @@
 #include "pipeline/kept_gradients.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -11,9 +12,9 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
     : layout_(store.layout()),
       dtypes_(std::move(dtypes)),
       entries_(layout_.chunks().size()),
-      memory_(plan.pinned_bytes + plan.buffers * plan.buffer_bytes + store::kPage) {
+      memory_(plan.pinned_bytes + plan.buffers * plan.buffer_bytes + store::kPage),
+      file_bytes_(layout_.stripes(), 0) {
     std::byte* next = memory_.data();
-    std::vector<std::uint64_t> on_disk(layout_.stripes(), 0);
     for (std::size_t chunk = 0; chunk < entries_.size(); ++chunk) {
         const store::ChunkPlace& place = layout_.chunks()[chunk];
         if (!place.trainable) continue;
@@ -24,12 +25,18 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
             next += entry.bytes;
         } else {
             entry.on_disk = true;
-            entry.offset = on_disk[place.stripe];
-            on_disk[place.stripe] += entry.bytes;
+            entry.offset = file_bytes_[place.stripe];
+            file_bytes_[place.stripe] += entry.bytes;
         }
     }
     for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
-    if (plan.buffers > 0) files_ = store.make_scratch(on_disk);
+    if (plan.buffers > 0) files_ = store.make_scratch();
+}
+
+void KeptGradients::reserve() const {
+    for (std::size_t stripe = 0; stripe < files_.size(); ++stripe) {
+        if (file_bytes_[stripe] > 0) store::reserve(files_[stripe], file_bytes_[stripe]);
+    }
 }
 
 bool KeptGradients::take_buffer(std::uint32_t chunk) {
@@ -70,7 +77,7 @@ Error KeptGradients::failed(const store::IoRequest& request, std::uint32_t chunk
     const bool reading = request.operation == store::IoRequest::Operation::read;
     return store::system_error(reading ? "read" : "write",
                                files_[layout_.chunks()[chunk].stripe].path() + " (gradients that wait for their norm)",
-                               request.error);
+                               request.error, std::max(entries_[chunk].bytes, store::hole_bytes(request.file)));
 }
 
 Error KeptGradients::damaged(std::uint32_t chunk) const {

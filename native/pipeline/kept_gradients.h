@@ -14,8 +14,11 @@ namespace luwu::pipeline {
 
 class KeptGradients {
   public:
-    // `dtypes`: of what is kept, per block. Throws Error(no_space) where the disks have no room for what goes there.
+    // `dtypes`: of what is kept, per block.
     KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
+
+    // Before anything is written: takes the room on the disks. May be called again after Error(no_space).
+    void reserve() const;
 
     [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return dtypes_[block]; }
     [[nodiscard]] bool on_disk(std::uint32_t chunk) const { return entries_[chunk].on_disk; }
@@ -53,6 +56,7 @@ class KeptGradients {
     std::vector<kernels::Dtype> dtypes_;
     std::vector<Entry> entries_;
     store::AlignedBuffer memory_;
+    std::vector<std::uint64_t> file_bytes_;  // per stripe
     std::vector<std::byte*> free_buffers_;
     std::vector<store::File> files_;  // per stripe
 };

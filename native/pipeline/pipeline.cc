@@ -44,7 +44,8 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
       blocks_(layout_.block_count()),
       begun_(settings_.workers, false),
       chunk_wanted_(layout_.chunks().size(), false),
-      chunk_needs_(layout_.chunks().size(), 0) {
+      chunk_needs_(layout_.chunks().size(), 0),
+      room_(settings_.disk_full_wait) {
     for (std::uint32_t block = 0; block < blocks_.size(); ++block) {
         blocks_[block].count = store_.committed().counts[block];
         blocks_[block].gradients.assign(settings_.workers, nullptr);
@@ -331,6 +332,7 @@ PipelineStats Pipeline::stats() const {
     const std::lock_guard lock(mutex_);
     PipelineStats stats = stats_;
     stats.unwritten = settling_ ? 1 : 0;
+    stats.waits_for_room = room_.waits();
     return stats;
 }
 
@@ -342,6 +344,7 @@ void Pipeline::fail(const Error& error) {
 void Pipeline::fail_locked(const Error& error) {
     if (failure_) return;
     failure_ = error;
+    room_.stop();
     settings_.on_failure(error);
     std::erase_if(update_queue_, [this](const Work& work) {
         if (!given_up(blocks_[layout_.chunks()[work.chunk].block])) return false;

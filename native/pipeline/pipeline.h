@@ -6,6 +6,7 @@
 // from any thread. Replies are called with the pipeline's lock held: they must be short and must not call back.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -22,6 +23,7 @@
 #include "pipeline/kept_gradients.h"
 #include "pipeline/pass.h"
 #include "pipeline/residency.h"
+#include "pipeline/room.h"
 #include "pipeline/state_cache.h"
 #include "pipeline/window_cache.h"
 #include "store/chunk_store.h"
@@ -49,6 +51,7 @@ struct PipelineSettings {
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
+    std::chrono::nanoseconds disk_full_wait{0};  // so long a step waits for room on a disk before the run fails
     // The first record since the last commit is about to be written: called with the lock held, so short.
     std::function<void()> on_writing = [] {};
     // A commit has been made and answered: called in the thread that makes the next one, before it does.
@@ -87,6 +90,7 @@ struct PipelineStats {
     std::uint64_t clipped = 0;                   // committed steps whose gradient was clipped
     std::uint64_t redone = 0;                    // of them: those that had been updated before their norm was known
     std::optional<store::LossScale> loss_scale;  // of the last committed step
+    std::optional<RoomWait> waits_for_room;      // a disk is full: the run is paused
 };
 
 class Pipeline {
@@ -213,7 +217,11 @@ class Pipeline {
     void put_down(std::uint32_t chunk);
     void chunk_updated(std::uint32_t chunk, bool write);
     void chunk_written(std::uint32_t chunk);
-    void record_written(IoTask& task);  // takes mutex_
+    void write(std::unique_ptr<IoTask> task);
+    void prepare_to_write();  // takes mutex_
+    [[nodiscard]] store::IoRequest write_request(const IoTask& task) const;
+    [[nodiscard]] std::optional<Error> write_again(IoTask& task);  // without mutex_
+    void record_written(IoTask& task);                             // takes mutex_
 
     void try_finish_step();
     void return_unfinished_pushes();
@@ -252,7 +260,8 @@ class Pipeline {
     [[nodiscard]] bool start_due_update(std::uint32_t block, bool at_any_price);
     void hand_out_updated(std::uint32_t block);
     void block_settled(std::uint32_t block);
-    void write_settled();  // takes mutex_
+    void write_settled();    // takes mutex_
+    void reserve_scratch();  // takes mutex_
 
     void fail_locked(const Error& error);
     void break_locked(const Error& error);  // the store is at fault: nothing more is written
@@ -293,6 +302,8 @@ class Pipeline {
     std::uint32_t updates_under_way_ = 0;         // blocks that need nothing more of the window
     std::uint32_t keeping_blocks_ = 0;
     std::uint32_t reads_in_flight_ = 0;
+    bool may_write_ = false;                             // the store is prepared for the records of this step
+    std::vector<std::unique_ptr<IoTask>> first_writes_;  // until it is
     std::vector<Reply> commit_replies_;
     bool roll_back_ = false;
     bool poisoned_ = false;  // a gradient of this step was not finite
@@ -305,6 +316,7 @@ class Pipeline {
     bool broken_ = false;  // and the store is at fault
     std::condition_variable settled_;
     PipelineStats stats_;
+    Room room_;
 
     std::condition_variable update_ready_;
     std::deque<Work> update_queue_;

@@ -18,6 +18,7 @@ void Pipeline::choose_clipping(bool clips) {
             const ClippingPlan planned = plan_clipping(layout_, settings_.plan, dtypes);
             states_ = StateCache(layout_, planned.plan);
             kept_ = std::make_unique<KeptGradients>(store_, planned.kept, dtypes);
+            writer_->post([this] { reserve_scratch(); });  // before it writes any of them
         } catch (const Error& error) {
             return fail_locked(error);
         }
@@ -30,6 +31,15 @@ void Pipeline::choose_clipping(bool clips) {
     // What one step did the next one probably does, too. One server of several cannot take updates back once another
     // has written the record of the step before.
     speculates_ = kept_ != nullptr && speculates_next_ && !settings_.prepares;
+}
+
+void Pipeline::reserve_scratch() {
+    try {
+        room_.retry([this] { kept_->reserve(); });
+    } catch (const Error& error) {
+        const std::lock_guard lock(mutex_);
+        break_locked(error);
+    }
 }
 
 std::vector<kernels::Dtype> Pipeline::kept_dtypes() const {
@@ -149,12 +159,10 @@ void Pipeline::store_kept(std::uint32_t chunk) {
     task->chunk = chunk;
     task->bytes = kept_->bytes(chunk);
     task->kept = true;
-    task->request = kept_->write(chunk);
-    writer_->submit(std::move(task));
+    write(std::move(task));
 }
 
 void Pipeline::kept_written(IoTask& task) {
-    if (task.request.error != 0) return break_locked(kept_->failed(task.request, task.chunk));
     release_kept(task.chunk);
     chunk_kept(task.chunk);
 }
@@ -307,13 +315,14 @@ void Pipeline::write_settled() {
     }
     std::optional<Error> error;
     try {
-        store_.commit(std::move(record));
+        room_.retry([&] { store_.commit(record); });
     } catch (const Error& caught) {
         error = caught;
     }
     {
         const std::lock_guard lock(mutex_);
         if (error) return break_locked(*error);
+        may_write_ = false;
         settling_.reset();
         settled_.notify_all();
         for (const std::uint32_t block : std::exchange(postponed_, {})) start_update(block);

@@ -272,26 +272,13 @@ void Pipeline::chunk_updated(std::uint32_t chunk, bool write) {
         }
     }
     if (!write) return chunk_written(chunk);
-    try {
-        if (store_.prepare_to_write()) settings_.on_writing();
-    } catch (const Error& error) {
-        return break_locked(error);
-    }
     auto task = std::make_unique<IoTask>();
     task->chunk = chunk;
     task->count = block.count + 1;
     task->bytes = place.record_bytes();
-    task->request = store_.write_record(place, task->count, parameters_of(place), states_.memory(chunk));
-    writer_->submit(std::move(task));
-}
-
-void Pipeline::record_written(IoTask& task) {
-    const std::lock_guard lock(mutex_);
-    stats_.bytes_written += task.bytes;
-    if (task.kept) return kept_written(task);
-    const store::ChunkPlace& place = layout_.chunks()[task.chunk];
-    if (task.request.error != 0) return break_locked(store_.failed(task.request, place, task.count));
-    if (!given_up(blocks_[place.block])) chunk_written(task.chunk);
+    if (may_write_) return this->write(std::move(task));
+    first_writes_.push_back(std::move(task));
+    if (first_writes_.size() == 1) writer_->post([this] { prepare_to_write(); });
 }
 
 void Pipeline::chunk_written(std::uint32_t chunk) {
@@ -424,13 +411,14 @@ void Pipeline::write_commit() {
         record = next_record();
     }
     try {
-        store_.commit(std::move(record));
+        room_.retry([&] { store_.commit(record); });
     } catch (const Error& error) {
         const std::lock_guard lock(mutex_);
         return break_locked(error);
     }
     {
         const std::lock_guard lock(mutex_);
+        may_write_ = false;
         finish_step(kCommitted, recorded_pushes_);
     }
     settings_.on_commit();

@@ -178,7 +178,8 @@ Error ChunkStore::no_values() const {
 Error ChunkStore::failed(const IoRequest& request, const ChunkPlace& place, std::uint64_t count) const {
     const bool reading = request.operation == IoRequest::Operation::read;
     return system_error(reading ? "read" : "write",
-                        file_of(place, count).path() + " at offset " + std::to_string(request.offset), request.error);
+                        file_of(place, count).path() + " at offset " + std::to_string(request.offset), request.error,
+                        std::max(place.record_bytes(), hole_bytes(request.file)));
 }
 
 bool ChunkStore::direct() const {
@@ -223,14 +224,13 @@ std::uint32_t ChunkStore::version_after(const CommitRecord& record) const {
     return updated == 0 ? committed_.version : 1 - committed_.version;
 }
 
-std::vector<File> ChunkStore::make_scratch(const std::vector<std::uint64_t>& bytes) const {
+std::vector<File> ChunkStore::make_scratch() const {
     std::vector<File> files;
-    for (std::size_t stripe = 0; stripe < folders_.size(); ++stripe) {
-        const std::string path = folders_[stripe] + kScratchName;
+    for (const std::string& folder : folders_) {
+        const std::string path = folder + kScratchName;
         unlink(path.c_str());  // of a process that was killed between the next two lines
         files.push_back(open_file(path, true, false));
         unlink(path.c_str());
-        if (bytes[stripe] > 0) reserve(files.back(), bytes[stripe]);
     }
     return files;
 }
@@ -262,10 +262,11 @@ std::uint64_t ChunkStore::compact() {
 
 bool ChunkStore::prepare_to_write() {
     if (locks_.empty()) throw Error(ErrorKind::order, folders_[0] + " was opened to be read: it cannot be trained");
-    if (std::exchange(writing_, true)) return false;
+    if (writing_) return false;
     const std::uint32_t version = 1 - committed_.version;
     const std::lock_guard turn(spare_turn_);
     for (StripeFiles& stripe : stripes_) replaced_ = stripe.unshare(version) || replaced_;
+    writing_ = true;  // not before: where there was no room, it is tried again
     return true;
 }
 

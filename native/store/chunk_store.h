@@ -58,9 +58,9 @@ class ChunkStore {
     // Makes all completed writes durable, then the record. After it returns the step is committed. The counts of all
     // trainable blocks are one more than in the commit before, or all the same: throws Error(order).
     void commit(CommitRecord record);
-    // Files without names, one in each stripe's folder: room for what no crash needs to survive. Their bytes are
-    // reserved; they are gone when they are closed, however the process ends. Throws Error(no_space).
-    [[nodiscard]] std::vector<File> make_scratch(const std::vector<std::uint64_t>& bytes) const;
+    // Empty files without names, one in each stripe's folder, for what no crash needs to survive: they are gone when
+    // they are closed, however the process ends. Throws Error(no_space).
+    [[nodiscard]] std::vector<File> make_scratch() const;
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
     // Gives the file system back what the commit does not need: the other version of the trainable chunks, and with it
@@ -70,7 +70,8 @@ class ChunkStore {
     // has, too. So a full disk is met now and not in a step. Throws Error(no_space).
     void make_room();
 
-    // Before the first write after a commit: what a snapshot has, too, is not written to. True the first time.
+    // Before the first write after a commit: what a snapshot has, too, is not written to. True the first time. After
+    // Error(no_space) it may be called again.
     bool prepare_to_write();
     // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
     // will have that. Any thread may call it. Throws Error(no_space).

@@ -1,8 +1,10 @@
 // Errors of the native core: a kind that the bindings map to one Python class each, and a message for a person.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace luwu {
 
@@ -24,13 +26,23 @@ enum class ErrorKind {
 
 inline constexpr ErrorKind kLastErrorKind = ErrorKind::forked;
 
+// A full disk: which file or folder found it full, and how much room it needs.
+struct Shortage {
+    std::string path;
+    std::uint64_t bytes = 0;    // at least; 0: nobody knows
+    bool may_try_again = true;  // false after a sync: what was written before it may be lost
+};
+
 class Error : public std::runtime_error {
   public:
-    Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+    Error(ErrorKind kind, const std::string& message, Shortage shortage = {})
+        : std::runtime_error(message), kind_(kind), shortage_(std::move(shortage)) {}
     [[nodiscard]] ErrorKind kind() const { return kind_; }
+    [[nodiscard]] const Shortage& shortage() const { return shortage_; }  // of no_space
 
   private:
     ErrorKind kind_;
+    Shortage shortage_;
 };
 
 }  // namespace luwu

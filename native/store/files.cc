@@ -17,6 +17,7 @@ namespace luwu::store {
 namespace {
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
+constexpr std::uint64_t kBlockUnit = 512;  // of st_blocks, whatever the file system's own
 
 std::string gibibytes(std::uint64_t bytes) {
     std::array<char, 48> text{};
@@ -33,7 +34,14 @@ Error no_space(const File& file, std::uint64_t bytes) {
     return Error(ErrorKind::no_space,
                  "the store needs " + gibibytes(bytes) + " for " + file.path() + " but its disk has " +
                      gibibytes(free_bytes(file)) +
-                     " free; free some space or name another folder with --store (nothing was kept)");
+                     " free; free some space or name another folder with --store (nothing was kept)",
+                 {file.path(), bytes});
+}
+
+// The system may have let go of what it could not write, so the sync is not to be tried again.
+Error sync_error(const std::string& path, int error_number) {
+    const Error error = system_error("sync", path, error_number);
+    return {error.kind(), error.what(), {path, 0, false}};
 }
 
 }  // namespace
@@ -61,17 +69,24 @@ std::uint64_t File::names() const {
 }
 
 void File::sync() const {
-    if (fdatasync(descriptor_) != 0) throw system_error("sync", path_, errno);
+    if (fdatasync(descriptor_) != 0) throw sync_error(path_, errno);
 }
 
 std::uint64_t File::allocated_bytes() const {
-    constexpr std::uint64_t unit = 512;  // of st_blocks, whatever the file system's own
     struct stat info{};
     if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
-    return static_cast<std::uint64_t>(info.st_blocks) * unit;
+    return static_cast<std::uint64_t>(info.st_blocks) * kBlockUnit;
 }
 
-Error system_error(const std::string& action, const std::string& path, int error_number) {
+std::uint64_t hole_bytes(int descriptor) {
+    struct stat info{};
+    if (fstat(descriptor, &info) != 0) return 0;
+    const auto bytes = static_cast<std::uint64_t>(info.st_size);
+    const std::uint64_t allocated = static_cast<std::uint64_t>(info.st_blocks) * kBlockUnit;
+    return bytes > allocated ? bytes - allocated : 0;
+}
+
+Error system_error(const std::string& action, const std::string& path, int error_number, std::uint64_t needed_bytes) {
     const std::string message = "cannot " + action + " " + path + ": " + std::strerror(error_number);
     switch (error_number) {
         case EACCES:
@@ -82,7 +97,8 @@ Error system_error(const std::string& action, const std::string& path, int error
         case ENOSPC:
         case EDQUOT:
             return {ErrorKind::no_space,
-                    message + "; free some space and run again: it resumes at the last committed step"};
+                    message + "; free some space and run again: it resumes at the last committed step",
+                    {path, needed_bytes}};
         default:
             return {ErrorKind::io, message};
     }
@@ -118,9 +134,11 @@ void fill_holes(const File& file) {
     const std::uint64_t allocated = file.allocated_bytes();
     if (allocated >= bytes || fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
     if (errno != ENOSPC && errno != EDQUOT) return;  // a file system that reserves nothing
-    throw Error(ErrorKind::no_space, file.path() + " was compacted and needs " + gibibytes(bytes - allocated) +
-                                         " more to train on, but its disk has " + gibibytes(free_bytes(file)) +
-                                         " free; free some space (nothing was changed)");
+    throw Error(ErrorKind::no_space,
+                file.path() + " was compacted and needs " + gibibytes(bytes - allocated) +
+                    " more to train on, but its disk has " + gibibytes(free_bytes(file)) +
+                    " free; free some space (nothing was changed)",
+                {file.path(), bytes - allocated});
 }
 
 File lock_file(const std::string& path) {
@@ -158,7 +176,7 @@ void sync_folder(const std::string& folder) {
     const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) throw system_error("open", folder, errno);
     const File held(descriptor, folder);
-    if (fsync(descriptor) != 0) throw system_error("sync", folder, errno);
+    if (fsync(descriptor) != 0) throw sync_error(folder, errno);
 }
 
 }  // namespace luwu::store

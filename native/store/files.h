@@ -52,6 +52,9 @@ void link_file(const std::string& from, const std::string& to);
 void rename_file(const std::string& from, const std::string& to);
 // Makes the names in a folder durable.
 void sync_folder(const std::string& folder);
-[[nodiscard]] Error system_error(const std::string& action, const std::string& path, int error_number);
+[[nodiscard]] Error system_error(const std::string& action, const std::string& path, int error_number,
+                                 std::uint64_t needed_bytes = 0);
+// What the holes of a file would take, and 0 where nobody knows.
+[[nodiscard]] std::uint64_t hole_bytes(int descriptor);
 
 }  // namespace luwu::store

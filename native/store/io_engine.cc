@@ -55,7 +55,7 @@ void transfer(const File& file, IoRequest::Operation operation, void* data, std:
     if (request.error != 0) {
         const bool reading = operation == IoRequest::Operation::read;
         throw system_error(reading ? "read" : "write", file.path() + " at offset " + std::to_string(offset),
-                           request.error);
+                           request.error, bytes);
     }
 }
 

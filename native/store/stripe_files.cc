@@ -202,9 +202,10 @@ void StripeFiles::reserve_spare(std::uint32_t version) const {
     } catch (const Error& error) {
         if (file_exists(path)) return;  // another process made it, and may have had the last room for it
         if (error.kind() != ErrorKind::no_space) throw;
-        throw Error(ErrorKind::no_space, std::string(error.what()) + "; training writes there, as a snapshot has " +
-                                             version_path(version) +
-                                             ", too: free some space, or remove a snapshot (luwu snapshot remove)");
+        throw Error(ErrorKind::no_space,
+                    std::string(error.what()) + "; training writes there, as a snapshot has " + version_path(version) +
+                        ", too: free some space, or remove a snapshot (luwu snapshot remove)",
+                    error.shortage());
     }
 }
 

@@ -91,7 +91,7 @@ class Rig {
         std::uint64_t memory_bytes, store::OpenMode mode,
         std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine,
         bool prepares = false, const kernels::Optimizer& optimizer = kernels::adamw, std::uint32_t threads = 2,
-        pipeline::SnapshotSettings snapshots = {})
+        pipeline::SnapshotSettings snapshots = {}, std::chrono::nanoseconds disk_full_wait = {})
         : layout_(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size())),
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
@@ -103,6 +103,7 @@ class Rig {
         settings.optimizer_threads = threads;
         settings.make_engine = std::move(make_engine);
         settings.prepares = prepares;
+        settings.disk_full_wait = disk_full_wait;
         if (snapshots.every > 0) {
             keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, snapshots);
             settings.on_writing = [this] { keeper_->writing(); };
