@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from tests.network.fixtures import network, wired_network
+from tests.small_disk import small_disk
 
-__all__ = ["network", "wired_network"]  # fixtures
+__all__ = ["network", "small_disk", "wired_network"]  # fixtures
 
 # Tests start several processes on few cores: one thread each, set before torch is imported here or in a child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

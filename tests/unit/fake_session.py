@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from luwu.store.manifest import BlockManifest, Manifest
+from luwu.store.room import NO_WAIT
 from luwu.worker.interface import COMMITTED, NOT_FINITE
 
 PAGE = 4096
@@ -226,6 +227,7 @@ class FakeSession:
         self.attempts = 0
         self.rolled_back = 0
         self.loss_scale = self.store.loss_scale
+        self.room = NO_WAIT
         self.segments: dict[int, list[tuple[int, int]]] = {}
         self._window_bytes = window_bytes
         self._endpoint: FakeEndpoint | None = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from luwu.cli.terminal import say
 from luwu.observe.words import counted
+
+if TYPE_CHECKING:
+    from luwu.store.room import Room
 
 
 def export(
@@ -29,6 +32,9 @@ def export(
     weight_decay: Annotated[float | None, typer.Option(help="with --dcp: weight decay to write there")] = None,
     betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: betas to write there")] = None,
     eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
+    disk_full_wait_seconds: Annotated[
+        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+    ] = 3600.0,
 ) -> None:
     """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
 
@@ -46,13 +52,15 @@ def export(
     from luwu.errors import ConfigError
     from luwu.plan.units import bytes_text
     from luwu.store.exporting import export_safetensors
+    from luwu.store.room import Room
     from luwu.store.snapshots import snapshot_folders
 
     folders = snapshot_folders(store_folders(store), snapshot)
     settings = {"lr": lr, "weight_decay": weight_decay, "betas": betas, "eps": eps}
     given = {name: value for name, value in settings.items() if value is not None}
+    room = Room(disk_full_wait_seconds)
     if dcp:
-        write_dcp(folders, target, given, dtype, model)
+        write_dcp(folders, target, given, dtype, model, room)
         return
     if given:
         raise ConfigError(f"--{next(iter(given)).replace('_', '-')}: expected --dcp with it, found safetensors")
@@ -68,6 +76,7 @@ def export(
             shard_bytes=shard_bytes,
             model_folder=model,
             progress=progress,
+            room=room,
         )
     kept = f", {report.kept} of which were there" if report.kept else ""
     say(
@@ -77,7 +86,7 @@ def export(
 
 
 def write_dcp(
-    folders: list[Path], target: Path, settings: dict[str, Any], dtype: str | None, model: Path | None
+    folders: list[Path], target: Path, settings: dict[str, Any], dtype: str | None, model: Path | None, room: Room
 ) -> None:
     """Export for torch.distributed.checkpoint, and say what was written."""
     from luwu.cli.progress import progress_bar
@@ -88,5 +97,5 @@ def write_dcp(
     if dtype not in (None, "float32") or model is not None:
         raise ConfigError("--dcp: expected neither --model nor another --dtype than float32, which it always writes")
     with progress_bar("export") as progress:
-        report = export_dcp(folders, target, settings=settings, progress=progress)
+        report = export_dcp(folders, target, settings=settings, progress=progress, room=room)
     say(f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)}")

@@ -16,6 +16,8 @@ def health(
 ) -> None:
     """Ask a server whether it serves; prints the answer.
 
+    A server whose disk is full serves, and says `paused`: its run goes on when there is room.
+
     Exit status: 0 it serves, 1 it does not or does not answer, 2 arguments that cannot work.
     """
     from luwu.fabric.credentials import Credentials, find_credentials, tls_files
@@ -23,6 +25,6 @@ def health(
 
     tls = find_credentials(tls=tls_files(tls_cert, tls_key, tls_ca)).tls
     status = check_health(url, Credentials(tls=tls))
-    typer.echo(f"{url} {status}")
-    if status != "serving":
+    typer.echo(f"{url} {status}" + (": a disk is full; the server's log says which" if status == "paused" else ""))
+    if status not in ("serving", "paused"):
         raise typer.Exit(1)

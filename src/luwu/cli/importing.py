@@ -34,6 +34,9 @@ def import_model(
         list[str] | None,
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
     ] = None,
+    disk_full_wait_seconds: Annotated[
+        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+    ] = 3600.0,
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
@@ -45,6 +48,7 @@ def import_model(
     from luwu.cli.progress import progress_bar
     from luwu.cli.train import parse_block_dtypes
     from luwu.models.importing import import_pretrained
+    from luwu.store.room import Room
 
     with progress_bar("import") as progress:
         report = import_pretrained(
@@ -56,6 +60,7 @@ def import_model(
             optimizer=optimizer,
             blocks=blocks,
             progress=progress,
+            room=Room(disk_full_wait_seconds),
         )
     if report.finished_before:
         say(f"{store[0]}: was imported from there before; nothing to do")

@@ -34,6 +34,7 @@ from luwu.errors import (
     StoreCorruptError,
 )
 from luwu.observe.words import printable
+from luwu.store.room import is_full, no_room
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors come as exceptions; read when gRPC is first imported
 
@@ -69,6 +70,11 @@ class Commands(TyperGroup):
         except LuwuError as error:
             sys.stderr.write(f"luwu: {printable(str(error))}{remedy(error)}\n")
             raise typer.Exit(EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED) from None
+        except OSError as error:
+            if not is_full(error):
+                raise
+            sys.stderr.write(f"luwu: {no_room(error.filename or 'a file', error)}\n")
+            raise typer.Exit(EXIT_FAILED) from None
 
 
 app = typer.Typer(

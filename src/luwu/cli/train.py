@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,6 +58,9 @@ def train(
     memory: Annotated[str | None, setting("run", "memory")] = None,
     snapshot_every: Annotated[int | None, setting("run", "snapshot_every", "--snapshot-every")] = None,
     snapshot_keep: Annotated[int | None, setting("run", "snapshot_keep", "--snapshot-keep")] = None,
+    disk_full_wait_seconds: Annotated[
+        float | None, setting("run", "disk_full_wait_seconds", "--disk-full-wait-seconds")
+    ] = None,
     dtype: Annotated[str | None, setting("run", "dtype")] = None,
     block_dtype: Annotated[list[str] | None, setting("run", "block_dtypes", "--block-dtype")] = None,
     device: Annotated[str | None, setting("run", "device")] = None,
@@ -102,6 +106,7 @@ def train(
             "memory": memory,
             "snapshot_every": snapshot_every,
             "snapshot_keep": snapshot_keep,
+            "disk_full_wait_seconds": disk_full_wait_seconds,
             "dtype": dtype,
             "block_dtypes": parse_block_dtypes(block_dtype) if block_dtype else None,
             "device": device,
@@ -189,7 +194,7 @@ def run_training(
         display.say(f"run folder {folder.path}")
         outcome = LocalRun(settings, folder, display, server, takes_weights=takes_weights).run()
     if outcome.corpus is not None:
-        draw_plots(folder, outcome.corpus, outcome.validation_loss)
+        draw_plots(console, settings, folder, outcome, outcome.corpus)
     tell(console, settings, folder, outcome)
     if outcome.stopped:
         raise typer.Exit(EXIT_STOPPED)
@@ -218,14 +223,26 @@ def check_data(settings: Settings) -> None:
         check_config(path / MODEL_CONFIG_NAME if path.is_dir() else path, tokens or 0, settings.model.seq)
 
 
-def draw_plots(folder: RunFolder, corpus: Corpus, validation_loss: float | None) -> None:
-    """Leave the loss curve and the throughput plot in the run folder."""
+def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome, corpus: Corpus) -> None:
+    """Leave the loss curve and the throughput plot in the run folder; without them where a stopped run has no room.
+
+    Raises:
+        StoreSpaceError: the disk is still full when the time is over.
+    """
+    from luwu.launch.interrupts import Interrupts
     from luwu.observe.metrics import read_metrics
     from luwu.observe.plots import draw_loss, draw_throughput
+    from luwu.store.room import Room, RoomWait, WaitStoppedError
+
+    def say(wait: RoomWait | None) -> None:
+        console.print(str(wait or "there is room again"), highlight=False, markup=False, soft_wrap=True)
 
     rows = read_metrics(folder.metrics_path)
-    draw_loss(rows, folder.path / "loss.png", validation_loss, corpus.entropy, corpus.unit)
-    draw_throughput(rows, folder.path / "throughput.png")
+    with Interrupts() as interrupts, suppress(WaitStoppedError):
+        stopped = outcome.stopped
+        room = Room(settings.run.disk_full_wait_seconds, say, lambda: stopped or interrupts.count > 0)
+        draw_loss(rows, folder.path / "loss.png", outcome.validation_loss, corpus.entropy, corpus.unit, room)
+        draw_throughput(rows, folder.path / "throughput.png", room)
 
 
 def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome) -> None:

@@ -27,7 +27,7 @@ from luwu.data.tokenizer import (
     token_type,
 )
 from luwu.errors import DataError
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 
 DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 
@@ -152,14 +152,11 @@ class Corpus:
                     f"{seq}, found {found}; use more text or a smaller --seq"
                 )
 
-    def save(self) -> None:
+    def save(self, room: Room = NO_WAIT) -> None:
         """Write the sidecar, whole or not at all."""
         words = asdict(self)
         del words["folder"]
-        partial = self.folder / f"{SIDECAR_NAME}.partial"
-        drop_shared(partial)
-        partial.write_text(json.dumps(words, indent=1) + "\n")
-        partial.replace(self.folder / SIDECAR_NAME)
+        room.write_file(self.folder / SIDECAR_NAME, json.dumps(words, indent=1) + "\n")
 
     def verify(self, on_progress: Progress | None = None) -> None:
         """Read all of corpus.bin and compare its checksum; raises DataError if it is damaged."""
@@ -177,14 +174,14 @@ class Corpus:
                 f"{path}: expected the checksum {self.checksum:08x}, found {found:08x}: the file is damaged; {REBUILD}"
             )
 
-    def verify_if_touched(self, on_progress: Progress | None = None) -> Corpus:
+    def verify_if_touched(self, on_progress: Progress | None = None, room: Room = NO_WAIT) -> Corpus:
         """`verify`, if corpus.bin was copied or written since it was last seen whole; the corpus as it is then."""
         changed_ns = (self.folder / DATA_NAME).stat().st_mtime_ns
         if self.checksum is None or changed_ns == self.written_ns:
             return self
         self.verify(on_progress)
         seen = replace(self, written_ns=changed_ns)
-        seen.save()
+        seen.save(room)
         return seen
 
     def _map(self) -> Tokens:

@@ -19,6 +19,7 @@ from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
 from luwu.data.writer import Writer
 from luwu.errors import ConfigError, DataError
+from luwu.store.room import NO_WAIT, Room
 
 BATCH_BYTES = 2 << 20
 """Text that becomes tokens in one go: enough for some dozens of threads."""
@@ -38,6 +39,7 @@ def prepare(
     validation_fraction: float = 0.05,
     seq: int = 1,
     on_progress: Progress | None = None,
+    room: Room = NO_WAIT,
 ) -> Corpus:
     """Write corpus.bin and corpus.json into `folder`, and tokenizer.json beside them if there is one.
 
@@ -53,11 +55,13 @@ def prepare(
         validation_fraction: share of the text held back, at most a half.
         seq: the shortest length in tokens that both parts must hold a sequence of.
         on_progress: called with bytes of files done and in all.
+        room: how a full disk is waited for.
 
     Raises:
         DataError: too little text, a file that cannot be read, text that is not UTF-8 where a tokenizer needs it, or a
             tokenizer that cannot be used.
         ConfigError: `validation_fraction` is out of range.
+        StoreSpaceError: the disk is full; the same call goes on from there.
     """
     if not 0.0 < validation_fraction <= 0.5:
         raise ConfigError(f"validation_fraction: expected a share above 0 and at most 0.5, found {validation_fraction}")
@@ -66,7 +70,7 @@ def prepare(
     folder, every = Path(folder), round(1 / validation_fraction)
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
-        corpus = _prepare(source, folder, chosen, text_field, every, seq, on_progress)
+        corpus = _prepare(source, folder, chosen, text_field, every, seq, on_progress, room)
     corpus.check_length(seq)
     return corpus
 
@@ -79,19 +83,20 @@ def _prepare(
     every: int,
     seq: int,
     on_progress: Progress | None,
+    room: Room,
 ) -> Corpus:
     bytewise = tokenizer.end is None
     fingerprint = _fingerprint(source, tokenizer, [FORMAT, seq if bytewise else 0, every, text_field])
     existing = _existing(folder, fingerprint)
     if existing is not None:
-        return existing.verify_if_touched(on_progress)
+        return existing.verify_if_touched(on_progress, room)
     (folder / SIDECAR_NAME).unlink(missing_ok=True)
     cutter: Cutter
     if bytewise:
         cutter = ByteCutter(max(seq + 1, passage_bytes(source, every, smallest=1)))
     else:
         cutter = DocumentCutter(passage_bytes(source, every))
-    with Writer(folder, fingerprint, tokenizer) as writer:
+    with Writer(folder, fingerprint, tokenizer, room) as writer:
         position = writer.notes.position
         passages = Passages(source, cutter, text_field, keep_blank_files=bytewise, position=position)
         for batch in batches(passages):

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from luwu.errors import DataError
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -111,10 +111,9 @@ class FileTokenizer:
         """The text of tokens, with special tokens as their names."""
         return self._reader.decode(list(tokens), skip_special_tokens=False)
 
-    def save(self, file: Path) -> None:
+    def save(self, file: Path, room: Room = NO_WAIT) -> None:
         """Write the tokenizer.json as it was read."""
-        drop_shared(file)
-        file.write_bytes(self._content)
+        room.write_file(file, self._content)
 
     def _find_end(self, vocabulary: dict[str, int]) -> str:
         names = [*_configured_end(self.path.parent), *END_TOKENS]

@@ -6,8 +6,9 @@ import json
 import os
 import zlib
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from luwu.data.documents import Counts
 from luwu.data.passages import Passage, Position
 from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
-from luwu.store.own_files import drop_shared, unshare
+from luwu.store.own_files import unshare
+from luwu.store.room import NO_WAIT, Room, is_full, no_room
 
 NOTED_BYTES = 64 << 20
 """A restart repeats the work on at most so much text, and reads at most one file again."""
@@ -47,8 +49,9 @@ class _Notes:
 class Writer:
     """The two parts on their way to disk, and the notes for a restart; closed without `finish` it leaves both there."""
 
-    def __init__(self, folder: Path, fingerprint: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, folder: Path, fingerprint: str, tokenizer: Tokenizer, room: Room = NO_WAIT) -> None:
         self._folder = folder
+        self._room = room
         self._tokenizer = tokenizer
         self.notes = self._read_notes(fingerprint)
         self._counts = np.zeros(tokenizer.vocabulary, dtype=np.int64)
@@ -82,7 +85,7 @@ class Writer:
             part, file = self.notes.validation, self._validation
         joined = np.concatenate(tokens)
         data = joined.tobytes()
-        file.write(data)
+        self._room.append(file, data, self._folder)
         ends = 0 if self._tokenizer.end is None else sum(passage.ends for passage in passages)
         part.tokens += len(joined)
         part.text_bytes += sum(len(passage.data) for passage in passages) + ends
@@ -94,12 +97,12 @@ class Writer:
         self._validation.seek(0)
         checksum = self.notes.train.checksum
         while data := self._validation.read(CHECK_BYTES):
-            self._train.write(data)
+            self._room.append(self._train, data, self._folder)
             checksum = zlib.crc32(data, checksum)
         _flush(self._train)
         folder, tokenizer = self._folder, self._tokenizer
         if isinstance(tokenizer, FileTokenizer) and tokenizer.path != folder / TOKENIZER_FILE:
-            tokenizer.save(folder / TOKENIZER_FILE)
+            tokenizer.save(folder / TOKENIZER_FILE, self._room)
         (folder / TRAIN_PARTIAL).replace(folder / DATA_NAME)
         corpus = Corpus(
             name=source.name,
@@ -119,7 +122,7 @@ class Writer:
             written_ns=(folder / DATA_NAME).stat().st_mtime_ns,
             folder=folder,
         )
-        corpus.save()
+        corpus.save(self._room)
         for name in (NOTES, VALIDATION_PARTIAL):
             (folder / name).unlink(missing_ok=True)
         return corpus
@@ -129,10 +132,7 @@ class Writer:
         _flush(self._validation)
         self.notes.position = position
         self.notes.counts = self._counts.tolist()
-        partial = self._folder / f"{NOTES}.partial"
-        drop_shared(partial)
-        partial.write_text(json.dumps(asdict(self.notes)))
-        partial.replace(self._folder / NOTES)
+        self._room.write_file(self._folder / NOTES, json.dumps(asdict(self.notes)))
 
     def _read_notes(self, fingerprint: str) -> _Notes:
         """The notes of an earlier try at the same corpus whose files are there; else empty ones."""
@@ -157,10 +157,10 @@ class Writer:
     def _token_bytes(self) -> int:
         return token_type(self._tokenizer.vocabulary).itemsize
 
-    def _open(self, name: str, part: _Part) -> IO[bytes]:
+    def _open(self, name: str, part: _Part) -> FileIO:
         path = self._folder / name
-        unshare(path)
-        file = path.open("r+b" if path.exists() else "w+b")
+        self._room.retry(lambda: unshare(path), path)
+        file = path.open("r+b" if path.exists() else "w+b", buffering=0)
         file.truncate(part.tokens * self._token_bytes)
         file.seek(0, os.SEEK_END)
         return file
@@ -178,9 +178,11 @@ def tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
     ]
 
 
-def _flush(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _flush(file: FileIO) -> None:
+    try:
+        os.fsync(file.fileno())
+    except OSError as error:  # not to be tried again: what was written before may be lost
+        raise (no_room(str(file.name), error) if is_full(error) else error) from error
 
 
 def _entropy(counts: np.ndarray[Any, np.dtype[np.int64]]) -> float:

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from luwu.errors import ServerError
 from luwu.fabric.control import open_channel
 from luwu.fabric.credentials import Credentials
-from luwu.fabric.rpc import SERVICE
+from luwu.fabric.rpc import ROOM_SERVICE, SERVICE
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 
 
 def check_health(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS) -> str:
-    """The server's own word: ``serving``, or ``not_serving`` while it stops. No job key is needed.
+    """The server's own word: ``serving``, or ``not_serving`` while it stops; ``paused`` while its run waits for room.
+
+    No job key is needed.
 
     Raises:
         ServerError: it does not answer within ``health_seconds``. ConfigError: the URL or a file cannot be used.
     """
     with open_channel(url, credentials, timeouts) as channel:
+        check = health_pb2_grpc.HealthStub(channel).Check
+        status = health_pb2.HealthCheckResponse
         try:
-            answer = health_pb2_grpc.HealthStub(channel).Check(
-                health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeouts.health_seconds
-            )
+            answer = check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeouts.health_seconds).status
+            if answer == status.SERVING and _waits_for_room(check, timeouts):
+                return "paused"
         except grpc.RpcError as error:
             raise ServerError(
                 f"{url} did not answer a health check within {timeouts.health_seconds:g} s: {error.details()}"
             ) from None
-    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)).lower()
+    return str(status.ServingStatus.Name(answer)).lower()
+
+
+def _waits_for_room(check: Any, timeouts: Timeouts) -> bool:
+    try:
+        answer = check(health_pb2.HealthCheckRequest(service=ROOM_SERVICE), timeout=timeouts.health_seconds)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:  # a switch has no store
+            return False
+        raise
+    return bool(answer.status == health_pb2.HealthCheckResponse.NOT_SERVING)

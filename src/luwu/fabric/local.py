@@ -20,6 +20,7 @@ from luwu.fabric.session import Session
 from luwu.fabric.waiting import saying
 from luwu.server.server import LocalServer
 from luwu.store.manifest import Manifest
+from luwu.store.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.store.run_record import Counts
 
 DEFAULT_MEMORY = "8GiB"
@@ -34,8 +35,15 @@ log = logging.getLogger(__name__)
 class LocalSession(Session):
     """A session with a server of this host, through its Unix socket and shared memory."""
 
-    def __init__(self, connection: socket.socket, rank: int, workers: int, server: LocalServer | None = None) -> None:
-        super().__init__(rank, workers)
+    def __init__(
+        self,
+        connection: socket.socket,
+        rank: int,
+        workers: int,
+        server: LocalServer | None = None,
+        room: Room | None = None,
+    ) -> None:
+        super().__init__(rank, workers, room)
         self._connection = connection
         self._server = server
 
@@ -87,6 +95,7 @@ class LocalSession(Session):
                 if self._server is not None:
                     with saying(log, "the other workers to leave", _LEAVE_SECONDS):
                         self._server.wait_for_leaves(_LEAVE_SECONDS)
+                    self._server.wait_for_room()
         finally:
             if self._server is not None:
                 self._server.close()
@@ -111,6 +120,7 @@ def open(
     memory: str | int = DEFAULT_MEMORY,
     rank: int | None = None,
     workers: int | None = None,
+    disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
 ) -> LocalSession:
     """Open a run in this process, which is then its own server, like SQLite.
 
@@ -122,6 +132,8 @@ def open(
         stores: folders to stripe the store over; default: ``path/store``.
         memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
+        disk_full_wait_seconds: a full disk pauses the run for so long, which the logger ``luwu.room`` says; 0: it ends
+            the run.
 
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
@@ -130,11 +142,15 @@ def open(
     workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
     if not 0 <= rank < workers:
         raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    if not disk_full_wait_seconds >= 0:
+        raise ConfigError(f"disk_full_wait_seconds: expected 0 or more, found {disk_full_wait_seconds}")
     run_dir = Path(path)
+    room = Room(disk_full_wait_seconds)
     if rank > 0:
-        return join(run_dir / SOCKET_NAME, rank, workers)
+        return join(run_dir / SOCKET_NAME, rank, workers, room=room)
     folders = [Path(folder) for folder in stores] if stores else None
-    return _embed(LocalServer(run_dir, folders, parse_size(memory), workers), rank, workers)
+    server = LocalServer(run_dir, folders, parse_size(memory), workers, disk_full_wait_seconds=disk_full_wait_seconds)
+    return _embed(server, rank, workers, room)
 
 
 def open_to_read(path: str | Path, stores: Sequence[Path], memory: str | int) -> LocalSession:
@@ -148,15 +164,22 @@ def open_to_read(path: str | Path, stores: Sequence[Path], memory: str | int) ->
     return _embed(LocalServer(path, list(stores), parse_size(memory), 1, read_only=True), 0, 1)
 
 
-def _embed(server: LocalServer, rank: int, workers: int) -> LocalSession:
+def _embed(server: LocalServer, rank: int, workers: int, room: Room | None = None) -> LocalSession:
     try:
-        return join(server.socket_path, rank, workers, server=server)
+        return join(server.socket_path, rank, workers, server=server, room=room)
     except BaseException:
         server.close()
         raise
 
 
-def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServer | None = None) -> LocalSession:
+def join(
+    socket_path: str | Path,
+    rank: int,
+    workers: int,
+    *,
+    server: LocalServer | None = None,
+    room: Room | None = None,
+) -> LocalSession:
     """Join the server that listens at a socket of this host, waiting up to a minute for it to be there.
 
     Raises:
@@ -167,7 +190,7 @@ def join(socket_path: str | Path, rank: int, workers: int, *, server: LocalServe
     keep_from_children(connection)
     with saying(log, f"a server at {path}", _JOIN_SECONDS):
         _reach(connection, path)
-    session = LocalSession(connection, rank, workers, server)
+    session = LocalSession(connection, rank, workers, server, room)
     try:
         session._ask({"type": "join", "protocol": PROTOCOL_VERSION, "rank": rank, "workers": workers})
     except BaseException:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from luwu.errors import ConfigError, ServerError
 from luwu.fabric.forks import OfThisProcess
 from luwu.store.manifest import Manifest
+from luwu.store.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.store.run_record import Counts
 from luwu.worker.interface import Endpoint, LossScale
 
@@ -32,11 +33,12 @@ class Session(OfThisProcess, ABC):
         word: what the server has to say of that to the user; mostly nothing.
         loss_scale: that the step was made with which the store stood at when this worker attached; None: with none.
         endpoint: the data plane, there once `attach` returned.
+        room: how this worker waits for room where it writes to a disk itself.
     """
 
     _what = "this session"
 
-    def __init__(self, rank: int, workers: int) -> None:
+    def __init__(self, rank: int, workers: int, room: Room | None = None) -> None:
         super().__init__()
         self.rank = rank
         self.workers = workers
@@ -46,6 +48,7 @@ class Session(OfThisProcess, ABC):
         self.first = Counts()
         self.word = ""
         self.loss_scale: LossScale | None = None
+        self.room = room or Room(DISK_FULL_WAIT_SECONDS)
         self._closed = False
         self._endpoint: Endpoint | None = None
 

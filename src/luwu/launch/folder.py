@@ -12,7 +12,7 @@ from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.errors import ConfigError
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 
 MODEL_CONFIG_NAME = "config.json"
 
@@ -44,27 +44,20 @@ class RunFolder:
         except OSError:
             return None
 
-    def save_id(self, run_id: str) -> None:
+    def save_id(self, run_id: str, room: Room = NO_WAIT) -> None:
         """Write the run's id, whole or not at all."""
-        if self.saved_id() == run_id:
-            return
-        partial = self.id_path.with_suffix(".partial")
-        drop_shared(partial)
-        partial.write_text(f"{run_id}\n", encoding="utf-8")
-        partial.replace(self.id_path)
+        if self.saved_id() != run_id:
+            room.write_file(self.id_path, f"{run_id}\n")
 
     def stores(self, settings: Settings) -> list[Path]:
         """The folders of the run's store, where it is on this machine."""
         return [Path(store) for store in settings.run.stores] or [self.path / "store"]
 
-    def save_settings(self, settings: Settings) -> None:
+    def save_settings(self, settings: Settings, room: Room = NO_WAIT) -> None:
         """Write config.toml, whole or not at all."""
-        partial = self.config_path.with_suffix(".partial")
-        drop_shared(partial)
-        partial.write_text(to_toml(settings), encoding="utf-8")
-        partial.replace(self.config_path)
+        room.write_file(self.config_path, to_toml(settings))
 
-    def load_corpus(self, settings: Settings, on_progress: Progress | None = None) -> Corpus:
+    def load_corpus(self, settings: Settings, on_progress: Progress | None = None, room: Room = NO_WAIT) -> Corpus:
         """The corpus that the run was started with; for a new run, one made from the data. Raises DataError."""
         data, seq = settings.data, settings.model.seq
         existing = Corpus.load(self.path) if self.config_path.exists() else None
@@ -72,7 +65,7 @@ class RunFolder:
             if data.tokenizer is None or Path(data.tokenizer).exists():
                 existing.check_tokenizer(data.tokenizer)
             existing.check_length(seq)
-            return existing.verify_if_touched(on_progress)
+            return existing.verify_if_touched(on_progress, room)
         return prepare(
             find_text(data.path),
             self.path,
@@ -81,6 +74,7 @@ class RunFolder:
             validation_fraction=data.validation_fraction,
             seq=seq,
             on_progress=on_progress,
+            room=room,
         )
 
     def log_path(self, rank: int) -> Path:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from luwu.config import Settings
 from luwu.errors import LuwuError
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
@@ -25,7 +26,8 @@ ERROR_MARK = "luwu error "
 def write_error(error: LuwuError) -> None:
     """Write a typed error where the launcher finds it, to the log that standard error goes to."""
     words = json.dumps({"type": type(error).__name__, "message": str(error)})
-    sys.stderr.write(f"{ERROR_MARK}{words}\n")
+    with suppress(OSError):  # the log may be on a full disk
+        os.write(2, f"{ERROR_MARK}{words}\n".encode())
 
 
 class RemoteServer(BaseModel):
@@ -57,10 +59,9 @@ class Job(BaseModel):
         """The file whose presence says that the attempt just finished was the last."""
         return Path(self.folder, "stop")
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, room: Room = NO_WAIT) -> None:
         """Save the job for the workers."""
-        drop_shared(path)
-        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        room.write_file(path, self.model_dump_json(indent=1) + "\n")
 
     @staticmethod
     def read(path: Path) -> Job:

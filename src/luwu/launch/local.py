@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import queue
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,6 +28,7 @@ from luwu.launch.last_attempts import make_room, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
+from luwu.launch.reports import room_reporter, room_wait
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
@@ -33,10 +36,17 @@ from luwu.observe.words import counted
 from luwu.server.server import LocalServer
 from luwu.server.snapshots import Snapshots
 from luwu.store.folders import lock_folder, make_folder
+from luwu.store.room import Room, RoomWait, WaitStoppedError
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1
 """How often the launcher looks after its workers when they have nothing to say."""
+
+REPORTS_WAITING = 4
+"""Reports of each worker that may wait for the launcher. A worker that has another one waits, and so the run does."""
+
+SERVER = -1
+"""Stands for the server where a report has a worker's rank."""
 
 GRACE_SECONDS = 15.0
 """How long the others may take to end by themselves after a worker failed."""
@@ -103,7 +113,10 @@ class LocalRun:
         self._folder = folder
         self._display = display
         self._meter = Meter(settings.run.workers, settings.run.steps)
-        self._reports: queue.SimpleQueue[tuple[int, Report]] = queue.SimpleQueue()
+        self._reports: queue.Queue[tuple[int, Report]] = queue.Queue(REPORTS_WAITING * settings.run.workers)
+        self._over = threading.Event()
+        self._paused: set[int] = set()
+        self._stage = ("", "")
         self._results: dict[int, Report] = {}
         self._training = True
         self._snapshot_failure = ""
@@ -112,7 +125,8 @@ class LocalRun:
             "start": self._on_start,
             "step": self._on_step,
             "say": lambda rank, report: None if rank else self._display.say(report["text"]),
-            "stage": lambda rank, report: self._display.stage(report["text"], report["detail"]),
+            "stage": lambda rank, report: self._show_stage(report["text"], report["detail"]),
+            "room": self._on_room,
             "stopped": self._on_stopped,
             "result": self._on_result,
         }
@@ -125,21 +139,33 @@ class LocalRun:
         """
         with Interrupts() as interrupts, self._serve() as server:
             self._server = server
-            self._write_job()
-            self._display.stage("reading the text")
-            self._outcome.corpus = prepare_corpus(self._folder, self._show_reading, lambda: interrupts.count > 0)
-            if self._outcome.corpus is None:
-                self._outcome.stopped = True
-                return self._outcome
-            if self._remote is None:
-                check_memory(self._settings, self._outcome.corpus.vocabulary)
-            self._make_claim(self._outcome.corpus)
-            self._metrics = MetricsLog(self._folder.metrics_path)
+            wait_seconds = self._settings.run.disk_full_wait_seconds
+            self._room = Room(wait_seconds, self._show_room, lambda: interrupts.count > 0)
             try:
-                self._supervise(interrupts)
+                self._run(interrupts)
+            except WaitStoppedError:
+                self._outcome.stopped = True
             finally:
-                self._metrics.close()
+                self._over.set()
         return self._outcome
+
+    def _run(self, interrupts: Interrupts) -> None:
+        self._write_job()
+        self._show_stage("reading the text")
+        self._outcome.corpus = prepare_corpus(
+            self._folder, self._show_reading, lambda: interrupts.count > 0, self._show_room, self._room
+        )
+        if self._outcome.corpus is None:
+            self._outcome.stopped = True
+            return
+        if self._remote is None:
+            check_memory(self._settings, self._outcome.corpus.vocabulary)
+        self._make_claim(self._outcome.corpus)
+        self._metrics = MetricsLog(self._folder.metrics_path, self._room)
+        try:
+            self._supervise(interrupts)
+        finally:
+            self._metrics.close()
 
     def _serve(self) -> LocalServer | ServerElsewhere:
         run = self._settings.run
@@ -153,13 +179,15 @@ class LocalRun:
             run.workers,
             snapshots=snapshots,
             on_open=self._on_open,
+            disk_full_wait_seconds=run.disk_full_wait_seconds,
+            on_room=room_reporter(partial(self._queue, SERVER)),
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
         """Settle who this run is to its store, and tell the workers where that is elsewhere."""
         store = self._folder.stores(self._settings)[0] if self._remote is None else None
         run_id = find_run_id(self._settings, self._folder, store)
-        self._folder.save_id(run_id)
+        self._folder.save_id(run_id, self._room)
         self._claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
         if self._remote is not None:
             self._write_job(self._claim.to_json())
@@ -174,7 +202,13 @@ class LocalRun:
         return claim_here(self._claim, self._folder.stores(self._settings)[0], say)(counts)
 
     def _queue(self, rank: int, report: Report) -> None:
-        self._reports.put((rank, report))
+        """Hand a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
+        while not self._over.is_set():
+            try:
+                self._reports.put((rank, report), timeout=LOOK_SECONDS)
+            except queue.Full:
+                continue
+            return
 
     def _write_job(self, claim: str | None = None) -> None:
         self._job = Job(
@@ -185,17 +219,30 @@ class LocalRun:
             server=self._remote,
             claim=claim,
         )
-        self._job.write(self._folder.job_path)
+        self._job.write(self._folder.job_path, self._room)
         for rank in range(self._settings.run.workers):
-            make_room(self._folder.attempts_path(rank))
+            path = self._folder.attempts_path(rank)
+            self._room.retry(partial(make_room, path), path)
 
     def _show_reading(self, done: float, total: float) -> None:
-        self._display.stage("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
+        self._show_stage("reading the text", f"{100 * done / total:.0f} % of {size(total)}")
+
+    def _show_stage(self, text: str, detail: str = "") -> None:
+        self._stage = (text, detail)
+        self._display.stage(text, detail)
+
+    def _show_room(self, wait: RoomWait | None) -> None:
+        """Say what a full disk holds up, and when it goes on."""
+        self._display.say("there is room again; it goes on" if wait is None else str(wait))
+        if wait is None:
+            self._display.stage(*self._stage)
+        else:
+            self._display.stage("paused: a disk is full")
 
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
-        self._display.stage("starting workers")
-        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue)
+        self._show_stage("starting workers")
+        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
         asked = False
         try:
             while workers.running():
@@ -205,16 +252,17 @@ class LocalRun:
                 if interrupts.count and not asked:
                     asked = True
                     self._ask_to_stop(workers)
-                if interrupts.count > 1 or (asked and not self._training):
+                if interrupts.count > 1 or (asked and (self._paused or not self._training)):
                     self._outcome.stopped = True
                     return
             if workers.failed():
                 if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
                     self._outcome.stopped = True
                     return
-                self._display.stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
-                workers.wait(GRACE_SECONDS)
-                self._take_reports()
+                self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
+                deadline = time.monotonic() + GRACE_SECONDS
+                while workers.running() and time.monotonic() < deadline:
+                    self._take_reports()
                 raise workers.error()
             self._take_last_reports()
         finally:
@@ -223,7 +271,7 @@ class LocalRun:
         self._conclude()
 
     def _ask_to_stop(self, workers: WorkerProcesses) -> None:
-        self._display.stage("stopping at the next commit; press Ctrl-C again to stop at once")
+        self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
         workers.ask_to_stop()
 
     def _take_reports(self) -> None:
@@ -248,7 +296,7 @@ class LocalRun:
     def _on_start(self, rank: int, report: Report) -> None:
         if rank:
             return
-        self._folder.save_settings(self._settings)
+        self._folder.save_settings(self._settings, self._room)
         noted = read_last_attempts(self._folder.attempts_paths())
         self._metrics.resume(report["attempts"], report["step"], noted)
         self._meter.rolled_back = report["rolled_back"]
@@ -268,7 +316,7 @@ class LocalRun:
             self._display.say(f"resuming after step {report['step']} of {steps}")
         elif self._why_this_rate:
             self._display.say(self._why_this_rate)
-        self._display.stage("training" if report["step"] < steps else "evaluating")
+        self._show_stage("training" if report["step"] < steps else "evaluating")
 
     def _on_step(self, rank: int, report: Report) -> None:
         record = self._meter.add(rank, cast(StepReport, report))
@@ -290,6 +338,11 @@ class LocalRun:
             self._display.say(f"{failure}; training goes on")
         self._snapshot_failure = failure
 
+    def _on_room(self, rank: int, report: Report) -> None:
+        wait = room_wait(dict(report))
+        (self._paused.discard if wait is None else self._paused.add)(rank)
+        self._show_room(wait)
+
     def _on_stopped(self, rank: int, report: Report) -> None:
         self._outcome.stopped = True
 
@@ -297,7 +350,7 @@ class LocalRun:
         self._results[rank] = report
 
     def _conclude(self) -> None:
-        self._display.stage("stopped" if self._outcome.stopped else "done")
+        self._show_stage("stopped" if self._outcome.stopped else "done")
         if self._outcome.stopped:
             return
         results = [self._results[rank] for rank in sorted(self._results)]

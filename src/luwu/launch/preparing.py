@@ -12,15 +12,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from luwu.data.corpus import Corpus
-from luwu.errors import LuwuError, WorkerLostError
+from luwu.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, Job, write_error
 from luwu.launch.processes import LOG_LINES, Ended, read_tail, typed_error
-from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, pipe_reporter
-from luwu.store.own_files import drop_shared
+from luwu.launch.reports import (
+    REPORT_DESCRIPTOR,
+    Report,
+    ReportPipe,
+    error_report,
+    pipe_reporter,
+    reported_error,
+    room_reporter,
+    room_wait,
+)
+from luwu.store.room import NO_WAIT, Room, SayRoom, create, log_room
 
 LOOK_SECONDS = 0.1
 """How often the launcher looks whether it is to stop."""
@@ -30,9 +40,20 @@ TELL_SECONDS = 0.5
 
 
 def prepare_corpus(
-    folder: RunFolder, on_progress: Callable[[float, float], None], stopped: Callable[[], bool]
+    folder: RunFolder,
+    on_progress: Callable[[float, float], None],
+    stopped: Callable[[], bool],
+    say_room: SayRoom = log_room,
+    room: Room = NO_WAIT,
 ) -> Corpus | None:
     """The corpus of the run whose job lies in `folder`; None if it was stopped, to be gone on with at the next start.
+
+    Args:
+        folder: of the run.
+        on_progress: called with bytes of files done and in all.
+        stopped: whether to stop.
+        say_room: is told when the preparation waits for room on a full disk, and when it goes on.
+        room: how a full disk is waited for where its log is made.
 
     Raises:
         LuwuError: what the preparation failed with.
@@ -41,8 +62,7 @@ def prepare_corpus(
     pipe = ReportPipe(0, lambda _, report: reports.put(report))
     log_path = folder.path / "preparing.log"
     try:
-        drop_shared(log_path)
-        with log_path.open("wb") as log:
+        with room.retry(lambda: create(log_path), log_path) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "luwu.launch.preparing", str(folder.job_path)],
                 env=os.environ | {REPORT_DESCRIPTOR: str(pipe.write_descriptor)},
@@ -54,6 +74,7 @@ def prepare_corpus(
             )
     finally:
         pipe.given_away()
+    failure: LuwuError | None = None
     try:
         while process.poll() is None:
             if stopped():
@@ -62,12 +83,17 @@ def prepare_corpus(
                 report = reports.get(timeout=LOOK_SECONDS)
             except queue.Empty:
                 continue
-            on_progress(report["done"], report["total"])
+            if report["kind"] == "progress":
+                on_progress(report["done"], report["total"])
+            elif report["kind"] == "room":
+                say_room(room_wait(report))
+            else:
+                failure = reported_error(report)
     finally:
         process.kill()
         process.wait()
     if process.returncode:
-        raise _error(log_path, process.returncode)
+        raise failure or _error(log_path, process.returncode)
     return Corpus.load(folder.path)
 
 
@@ -94,12 +120,15 @@ def main() -> int:
         now = time.monotonic()
         if now - told >= TELL_SECONDS:
             told = now
-            report({"done": done, "total": total})
+            report({"kind": "progress", "done": done, "total": total})
 
+    room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
     try:
-        RunFolder(Path(job.folder)).load_corpus(job.settings, tell)
+        RunFolder(Path(job.folder)).load_corpus(job.settings, tell, room)
     except LuwuError as error:
         write_error(error)
+        with suppress(ServerError):  # the launcher may have ended
+            report(error_report(error))
         return EXIT_FAILED
     return 0
 

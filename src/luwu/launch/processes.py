@@ -15,14 +15,17 @@ from pathlib import Path
 from luwu.errors import LuwuError, WorkerLostError, error_named
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
-from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe
+from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
 from luwu.observe.machine import worker_allocator
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room, create
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
 
 LOG_BYTES = 64 * 1024
+
+LAST_WORDS_SECONDS = 1.0
+"""How long the last reports of a worker that has ended are waited for; children of its own may hold its pipe open."""
 
 
 def _preload() -> dict[str, str]:
@@ -58,31 +61,41 @@ class Ended:
 class WorkerProcesses:
     """N worker processes in sessions of their own, so that Ctrl-C reaches the launcher alone.
 
-    With ``on_report``, called with (rank, report), they report through pipes rather than through their server.
+    Args:
+        folder: with the job and the logs.
+        workers: how many.
+        on_report: called with (rank, report) for what they report through a pipe each, in a thread for each.
+        room: how a full disk is waited for where their logs are made.
     """
 
-    def __init__(self, folder: RunFolder, workers: int, on_report: Callable[[int, Report], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        workers: int,
+        on_report: Callable[[int, Report], None] = lambda rank, report: None,
+        room: Room = NO_WAIT,
+    ) -> None:
         self._folder = folder
+        self._room = room
+        self._on_report = on_report
+        self._pipes: list[ReportPipe] = []
+        self._errors: dict[int, LuwuError] = {}
         self._order_of_death: list[Ended] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank, environment in enumerate(worker_environments(workers)):
-                self._processes.append(self._start(rank, environment, on_report))
-        except OSError:
+                self._processes.append(self._start(rank, environment))
+        except (OSError, LuwuError):
             self.kill()
             raise
 
-    def _start(
-        self, rank: int, environment: dict[str, str], on_report: Callable[[int, Report], None] | None
-    ) -> subprocess.Popen[bytes]:
-        pipe = ReportPipe(rank, on_report) if on_report is not None else None
-        given = [pipe.write_descriptor] if pipe is not None else []
-        if pipe is not None:
-            environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
+    def _start(self, rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        pipe = ReportPipe(rank, self._take_report)
+        self._pipes.append(pipe)
+        environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
         log_path = self._folder.log_path(rank)
         try:
-            drop_shared(log_path)
-            with log_path.open("wb") as log:
+            with self._room.retry(lambda: create(log_path), log_path) as log:
                 return subprocess.Popen(
                     [sys.executable, "-m", "luwu.launch.worker", str(self._folder.job_path)],
                     env=environment,
@@ -90,11 +103,10 @@ class WorkerProcesses:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
-                    pass_fds=given,
+                    pass_fds=[pipe.write_descriptor],
                 )
         finally:
-            if pipe is not None:
-                pipe.given_away()
+            pipe.given_away()
 
     def running(self) -> bool:
         """Whether any worker still runs."""
@@ -132,7 +144,8 @@ class WorkerProcesses:
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
         text = read_tail(log)
-        typed = typed_error(text)
+        self._pipes[first.rank].wait(LAST_WORDS_SECONDS)
+        typed = self._errors.get(first.rank) or typed_error(text)
         if typed is not None:
             return typed
         last_lines = "\n".join(f"  {line}" for line in text.splitlines()[-LOG_LINES:]) or "  (empty)"
@@ -140,6 +153,12 @@ class WorkerProcesses:
             f"worker {first.rank}: expected to finish the run, but it {first.in_words()}; "
             f"the last lines of {log}:\n{last_lines}"
         )
+
+    def _take_report(self, rank: int, report: Report) -> None:
+        if report["kind"] == "error":
+            self._errors[rank] = reported_error(report)
+        else:
+            self._on_report(rank, report)
 
     def _look(self) -> None:
         known = {ended.rank for ended in self._order_of_death}

@@ -8,15 +8,37 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
-from luwu.errors import ServerError
+from luwu.errors import LuwuError, ServerError, error_named
+from luwu.store.room import RoomWait, SayRoom
 
 REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
 """Environment variable of a worker: the open file that its reports go to."""
 
 Report = dict[str, Any]
 ReportFunction = Callable[[Report], None]
+
+
+def room_reporter(report: ReportFunction) -> SayRoom:
+    """Tells the launcher that this process waits for room on a full disk, and when it goes on."""
+    return lambda wait: report({"kind": "room", "wait": None if wait is None else asdict(wait)})
+
+
+def room_wait(report: Report) -> RoomWait | None:
+    """What such a report says."""
+    return None if report["wait"] is None else RoomWait(**report["wait"])
+
+
+def error_report(error: LuwuError) -> Report:
+    """What a process failed with, for the launcher, who may not find it in a log on a full disk."""
+    return {"kind": "error", "type": type(error).__name__, "message": str(error)}
+
+
+def reported_error(report: Report) -> LuwuError:
+    """The error in such a report."""
+    return error_named(report["type"])(report["message"])
 
 
 class WarningRelay(logging.Handler):
@@ -59,6 +81,10 @@ class ReportPipe:
     def given_away(self) -> None:
         """The worker has its end; close this process's copy, or the pipe never ends."""
         os.close(self.write_descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Return when everything that the worker said was handed on, or the time is over."""
+        self._thread.join(seconds)
 
     def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
         with open(self._read, encoding="utf-8") as lines:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,22 +26,23 @@ from luwu.launch.job import Job
 from luwu.launch.last_attempts import AttemptPart, LastAttempts
 from luwu.launch.model import RunModel, make_model
 from luwu.launch.optimizers import make_optimizer
-from luwu.launch.reports import REPORT_DESCRIPTOR, ReportFunction, WarningRelay, pipe_reporter
+from luwu.launch.reports import ReportFunction, WarningRelay
 from luwu.launch.worker import StopRequest
 from luwu.store.own_files import drop_shared
+from luwu.store.room import Room, is_full
 from luwu.store.run_record import Claim, Counts
 
 
-def train(job: Job, rank: int, workers: int, stop: StopRequest) -> None:
+def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFunction, room: Room) -> None:
     """Join the launcher's server, train, evaluate, leave. Typed errors are the caller's to report."""
     settings, folder = job.settings, Path(job.folder)
     corpus = Corpus.load(folder)
     if corpus is None:
         raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
     device = choose_device(settings, rank)
-    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
     logging.getLogger("luwu").addHandler(WarningRelay(report))
     session = find_session(job, rank, workers)
+    session.room = room
     if rank == 0:
         report({"kind": "stage", "text": "opening the store, and writing its first values if it is new", "detail": ""})
     model = make_model(settings, session, device, corpus.vocabulary)
@@ -142,10 +142,7 @@ class Trainer:
         share = loss * (len(inputs) * session.workers / run.batch)
         self._optimizer.scale(share).backward()
         if session.rank == 0 and stop.asked:
-            partial = stop_path.with_suffix(".partial")
-            drop_shared(partial)
-            partial.write_text(str(attempt))
-            partial.replace(stop_path)
+            _ask_to_stop(stop_path, attempt)
         scale = self._optimizer.loss_scale if self._scales else None
         known: AttemptPart = {
             "attempt": attempt,
@@ -222,3 +219,15 @@ class Trainer:
             return validate(self._settings, self._predict, self._session, self._held_back, self._device)
         finally:
             self._module.train(training)
+
+
+def _ask_to_stop(path: Path, attempt: int) -> None:
+    """Tell all workers that this attempt is the last; where the disk has no room for that, a later one will be."""
+    partial = path.with_suffix(".partial")
+    try:
+        drop_shared(partial)
+        partial.write_text(str(attempt))
+        partial.replace(path)
+    except OSError as error:
+        if not is_full(error):
+            raise

@@ -6,11 +6,16 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 from luwu.errors import LuwuError, ServerError, WorkerLostError
+from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job, write_error
+from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
+from luwu.launch.worker_log import wait_for_room_in_log
+from luwu.store.room import Room
 
 PR_SET_PDEATHSIG = 1
 
@@ -39,12 +44,17 @@ def main() -> int:
     job = Job.read(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
+    room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
+    wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
     try:
         from luwu.launch.training import train  # after the signal handler, because torch takes a while to import
 
-        train(job, rank, workers, stop)
+        train(job, rank, workers, stop, report, room)
     except LuwuError as error:
         write_error(error)
+        with suppress(ServerError):  # the launcher may have ended
+            report(error_report(error))
         return EXIT_SERVER_LOST if isinstance(error, (ServerError, WorkerLostError)) else EXIT_FAILED
     return 0
 

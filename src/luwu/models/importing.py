@@ -16,6 +16,7 @@ from luwu.store.dcp_source import DcpSource
 from luwu.store.importing import ImportReport, import_values
 from luwu.store.manifest import DEFAULT_OPTIMIZER, DTYPES
 from luwu.store.model_files import keep_model_files
+from luwu.store.room import NO_WAIT, Room
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import Progress, no_progress
 from luwu.worker.describe import describe
@@ -31,6 +32,7 @@ def import_pretrained(
     blocks: Sequence[str] | None = None,
     optimizer: str = DEFAULT_OPTIMIZER,
     progress: Progress = no_progress,
+    room: Room = NO_WAIT,
 ) -> ImportReport:
     """Stream a checkpoint of a model of transformers into a store, with the model's configuration and tokenizer.
 
@@ -46,6 +48,7 @@ def import_pretrained(
         blocks: patterns of module names as in `luwu.parallelize`; None: the repeated layer.
         optimizer: kind of the one to train with, whose states the store makes room for, such as ``lion``.
         progress: of bytes written.
+        room: how a disk that fills up meanwhile is waited for.
 
     Raises:
         CheckpointError: its tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
@@ -62,12 +65,12 @@ def import_pretrained(
     folders = list(stores)
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))
-        report = import_values(distributed, manifest, folders, progress)
-        keep_model_files(folder, folders[0], read_buffers(model, distributed.reader))
+        report = import_values(distributed, manifest, folders, progress, room)
+        keep_model_files(folder, folders[0], read_buffers(model, distributed.reader), room)
         return report
     with CheckpointReader(checkpoint) as opened:
         reader = PretrainedReader(opened, model)
         source = CheckpointSource(reader, manifest, ignored_names(model))
-        report = import_values(source, manifest, folders, progress)
-        keep_model_files(folder, folders[0], read_buffers(model, reader))
+        report = import_values(source, manifest, folders, progress, room)
+        keep_model_files(folder, folders[0], read_buffers(model, reader), room)
         return report

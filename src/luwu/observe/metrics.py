@@ -6,21 +6,23 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from luwu.observe.meter import StepRecord
 from luwu.observe.unreported import unreported_rows
-from luwu.store.own_files import drop_shared, unshare
+from luwu.store.own_files import unshare
+from luwu.store.room import NO_WAIT, Room
 
 
 class MetricsLog:
     """metrics.jsonl: appended step by step; on resume it is made to fit the store."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: Room = NO_WAIT) -> None:
         self.path = path
-        unshare(path)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._room = room
+        self._file = self._open()
 
     def append(self, record: StepRecord) -> None:
         """Write one row; what is not finite becomes null, and what there was not is left out."""
@@ -28,7 +30,7 @@ class MetricsLog:
         for name in ("validation_loss", "loss_scale"):
             if row[name] is None:
                 del row[name]
-        self._file.write(_line(row))
+        self._room.append(self._file, _line(row).encode(), self.path)
 
     def resume(self, attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
         """Have one row for each attempt of the run that the store counts; a half-written row is dropped.
@@ -38,16 +40,20 @@ class MetricsLog:
         """
         rows = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
         rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted)], key=lambda row: row["attempt"])
-        partial = self.path.with_suffix(".partial")
-        drop_shared(partial)
-        partial.write_text("".join(map(_line, rows)), encoding="utf-8")
+        self._room.write_file(self.path, "".join(map(_line, rows)))
         self._file.close()
-        partial.replace(self.path)
-        self._file = self.path.open("a", encoding="utf-8", buffering=1)
+        self._file = self._open()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _open(self) -> FileIO:
+        def attempt() -> FileIO:
+            unshare(self.path)
+            return self.path.open("ab", buffering=0)
+
+        return self._room.retry(attempt, self.path)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 
 SMOOTHED_SHARE = 0.02
 """The bold line averages this share of the run around each step."""
@@ -19,7 +20,12 @@ INK, FAINT, ACCENT, GRID = "#1f4e79", "#9dbbd8", "#c0392b", "#e6e6e6"
 
 
 def draw_loss(
-    rows: Sequence[dict[str, Any]], path: Path, validation: float | None, unigram: float, unit: str = "byte"
+    rows: Sequence[dict[str, Any]],
+    path: Path,
+    validation: float | None,
+    unigram: float,
+    unit: str = "byte",
+    room: Room = NO_WAIT,
 ) -> None:
     """Plot training loss in nats per token over committed steps into a PNG or SVG file.
 
@@ -29,6 +35,7 @@ def draw_loss(
         validation: validation loss after the last step, if there is one.
         unigram: entropy of single tokens: the loss of a model without context.
         unit: what a token is called.
+        room: how a full disk is waited for.
     """
     committed = [row for row in rows if row["committed"] and row["loss"] is not None]
     if not committed:
@@ -53,12 +60,11 @@ def draw_loss(
             label=f"{len(rolled_back)} rolled back",
         )
     axes.legend(frameon=False)
-    drop_shared(path)
-    figure.savefig(path)
+    _save(figure, path, room)
 
 
-def draw_throughput(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot tokens a second of all workers, and the hidden share of communication, into a PNG or SVG file."""
+def draw_throughput(rows: Sequence[dict[str, Any]], path: Path, room: Room = NO_WAIT) -> None:
+    """Plot tokens a second of all workers, and the hidden share of communication, as `draw_loss`."""
     rows = [row for row in rows if row["seconds"] is not None]  # a step that nobody reported has none
     if not rows:
         return
@@ -71,8 +77,13 @@ def draw_throughput(rows: Sequence[dict[str, Any]], path: Path) -> None:
     hidden.set_ylim(0, 102)
     hidden.set_ylabel("communication hidden behind compute, %", color=ACCENT)
     hidden.spines["top"].set_visible(False)
-    drop_shared(path)
-    figure.savefig(path)
+    _save(figure, path, room)
+
+
+def _save(figure: Figure, path: Path, room: Room) -> None:
+    drawn = BytesIO()
+    figure.savefig(drawn, format=path.suffix.removeprefix("."))
+    room.write_file(path, drawn.getvalue())
 
 
 def _canvas(title: str, unit: str) -> tuple[Figure, Axes]:

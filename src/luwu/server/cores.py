@@ -97,6 +97,7 @@ class CoreSettings:
     tls: TlsFiles | None
     timeouts: Timeouts
     snapshots: Snapshots = NO_SNAPSHOTS
+    disk_full_wait_seconds: float = 0.0
 
 
 StartCore = Callable[[Store, CoreSettings], NetworkCore]
@@ -133,6 +134,7 @@ def _common(store: Store, settings: CoreSettings) -> dict[str, Any]:
         "tls": settings.tls.paths if settings.tls is not None else None,
         "timing": native_timing(settings.timeouts),
         "snapshots": settings.snapshots,
+        "disk_full_wait_seconds": settings.disk_full_wait_seconds,
     }
 
 

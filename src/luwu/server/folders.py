@@ -24,6 +24,7 @@ def open_server(
     snapshots: Snapshots = NO_SNAPSHOTS,
     *,
     read_only: bool = False,
+    disk_full_wait_seconds: float = 0.0,
 ) -> _native.Server:
     """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
 
@@ -43,6 +44,7 @@ def open_server(
             optimizer_threads,
             snapshots,
             read_only,
+            disk_full_wait_seconds,
         )
 
     return open_store(folders, manifest, start)

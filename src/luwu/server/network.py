@@ -18,7 +18,7 @@ from luwu.errors import ConfigError
 from luwu.fabric import control_pb2_grpc
 from luwu.fabric.address import HostPort, parse_host_port
 from luwu.fabric.credentials import Credentials
-from luwu.fabric.rpc import SERVICE, channel_options
+from luwu.fabric.rpc import ROOM_SERVICE, SERVICE, channel_options
 from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
@@ -34,6 +34,7 @@ from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, lock_folder, make_folder, open_store
 from luwu.store.manifest import Manifest
+from luwu.store.room import RoomWait, log_room
 
 SPARE_THREADS = 64
 """Of the control plane: for switches, for who joins, and for who asks."""
@@ -91,6 +92,9 @@ class NetworkServer:
             make_folder(folder)
         self._lock = lock_folder(folders[0], "store")
         plan = plan or self._plan(settings, timeouts)
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
+        )
         self._runs = Runs(
             settings.workers,
             settings.switches,
@@ -99,11 +103,9 @@ class NetworkServer:
             plan,
             timeouts,
             plan.failure if isinstance(plan, UdpPlan) else lambda: None,
+            self._tell_room,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
-        )
         self._door = ControlDoor(timeouts)
         # A call holds a thread from its headers on, before its message comes: there are more threads than strangers can
         # have calls.
@@ -131,7 +133,7 @@ class NetworkServer:
         except BaseException:
             self._finish()
             raise
-        for name in ("", SERVICE):
+        for name in ("", SERVICE, ROOM_SERVICE):
             self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
 
     def __enter__(self) -> NetworkServer:
@@ -173,6 +175,12 @@ class NetworkServer:
         self._runs.finish_close()
         self._lock.close()
 
+    def _tell_room(self, wait: RoomWait | None) -> None:
+        """Say in the log, and to who asks for the server's health, that a full disk is waited for, and its end."""
+        status = health_pb2.HealthCheckResponse
+        self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
+        log_room(wait)
+
     def _bind_inside(self) -> None:
         if self._tls is None:
             self._grpc.add_insecure_port(self._door.inside)
@@ -202,6 +210,7 @@ class NetworkServer:
                 tls=self._tls,
                 timeouts=self._timeouts,
                 snapshots=Snapshots(settings.snapshot_every, settings.snapshot_keep),
+                disk_full_wait_seconds=settings.disk_full_wait_seconds,
             )
 
             def start(store: Store) -> NetworkCore:

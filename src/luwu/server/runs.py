@@ -16,10 +16,12 @@ from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.waiting import until
 from luwu.server.participants import Participant, Participants
+from luwu.server.room_watch import RoomWatch
 from luwu.server.run import OpenCore, Run, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
+from luwu.store.room import SayRoom, log_room
 from luwu.store.run_record import Counts
 from luwu.worker.interface import LossScale
 
@@ -57,6 +59,7 @@ class Runs:
         plan: the tree of a run.
         timeouts: of the network.
         plan_failure: why what the plan has started beside the core cannot go on; None: it does.
+        say_room: is told when the store waits for room on its disk, and when it goes on.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Runs:
         plan: PlanTopology,
         timeouts: Timeouts,
         plan_failure: Callable[[], str | None] = lambda: None,
+        say_room: SayRoom = log_room,
     ) -> None:
         self._plan_failure = plan_failure
         self._make_run = lambda: Run(workers, open_core, timeouts)
@@ -83,6 +87,7 @@ class Runs:
         self._closing = False
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
+        self._room_watch = RoomWatch(say_room)
         self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
         self._thread.start()
 
@@ -300,6 +305,7 @@ class Runs:
         with self._changed:
             missing_switches = max(0, self._expected_switches - len(self._switches))
         self._status.look(run, now, missing_switches)
+        self._room_watch.look(run.stats())
 
     def _renew(self) -> None:
         """End the run for good; the store is free for the next one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
@@ -17,9 +18,11 @@ from luwu.fabric.forks import OfThisProcess, keep_from_children
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
+from luwu.server.room_watch import RoomWatch
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import lock_folder, make_folder
 from luwu.store.manifest import Manifest
+from luwu.store.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, SayRoom, log_room
 from luwu.store.run_record import Counts
 
 Report = dict[str, Any]
@@ -41,6 +44,8 @@ class LocalServer(OfThisProcess):
         on_open: called with the store's counts once it is open, before any worker goes on; gives those that the run
             began at. What it raises closes the store.
         read_only: the store, which may be a snapshot, is only read; others may read it, too.
+        disk_full_wait_seconds: so long a step waits for room on a full disk; 0: the run fails at once.
+        on_room: is told when that begins and ends, in a thread of the server.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -61,6 +66,8 @@ class LocalServer(OfThisProcess):
         *,
         on_open: Callable[[Counts], Counts] = lambda counts: Counts(),
         read_only: bool = False,
+        disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
+        on_room: SayRoom = log_room,
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
@@ -69,7 +76,16 @@ class LocalServer(OfThisProcess):
         self._first = Counts()
 
         def open_core(manifest: Manifest) -> _native.Server:
-            core = open_server(folders, manifest, memory_bytes, workers, threads, snapshots, read_only=read_only)
+            core = open_server(
+                folders,
+                manifest,
+                memory_bytes,
+                workers,
+                threads,
+                snapshots,
+                read_only=read_only,
+                disk_full_wait_seconds=disk_full_wait_seconds,
+            )
             try:
                 self._first = on_open(Counts.of(core.stats()))
             except BaseException:
@@ -86,8 +102,14 @@ class LocalServer(OfThisProcess):
         self.socket_path = self._run_dir / SOCKET_NAME
         self._listener = _listen(self.socket_path)
         self._connections: set[socket.socket] = set()
-        self._threads = [threading.Thread(target=self._accept, name="luwu-accept", daemon=True)]
-        self._threads[0].start()
+        self._closed = threading.Event()
+        self._room_watch = RoomWatch(on_room)
+        self._threads = [
+            threading.Thread(target=self._accept, name="luwu-accept", daemon=True),
+            threading.Thread(target=self._watch_room, name="luwu-room", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __enter__(self) -> LocalServer:
         return self
@@ -122,6 +144,11 @@ class LocalServer(OfThisProcess):
         """Return when every worker that joined has left or ended, or the time is over."""
         self._members.wait_for_leaves(at_most_seconds)
 
+    def wait_for_room(self) -> None:
+        """Return when no step that was answered waits for room on its disk; Ctrl-C ends it."""
+        while (stats := self.stats()).get("unwritten") and stats["waits_for_room"] is not None:
+            time.sleep(LOOK_SECONDS)
+
     def close(self) -> None:
         """Stop serving. The store stands at its last commit; workers that still wait get ServerError.
 
@@ -133,6 +160,7 @@ class LocalServer(OfThisProcess):
             if self._closing:
                 return
             self._closing = True
+        self._closed.set()
         self._members.stop_waiting()
         self._listener.shutdown(socket.SHUT_RDWR)
         with self._lock:
@@ -145,6 +173,10 @@ class LocalServer(OfThisProcess):
         self._listener.close()
         self.socket_path.unlink(missing_ok=True)
         self._run_lock.close()
+
+    def _watch_room(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            self._room_watch.look(self._members.stats())
 
     def _accept(self) -> None:
         while True:

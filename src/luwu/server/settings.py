@@ -44,6 +44,8 @@ class ServerSettings(Group):
     """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
     snapshot_keep: Annotated[int, Field(ge=0)] = 2
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
+    disk_full_wait_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 3600.0
+    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
     tls_cert: AbsolutePath | None = None

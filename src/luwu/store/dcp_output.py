@@ -32,6 +32,7 @@ from torch.distributed.checkpoint.metadata import (
 from luwu.errors import ConfigError
 from luwu.store.model_files import kept_buffers
 from luwu.store.outputs import Output, OutputFolder
+from luwu.store.room import NO_WAIT, Room
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
 
 METADATA_NAME = ".metadata"
@@ -82,6 +83,7 @@ def export_dcp(
     model_key: str = "model",
     optimizer_key: str = "optim",
     progress: Progress = no_progress,
+    room: Room = NO_WAIT,
 ) -> DcpReport:
     """Write the committed step of a store at rest for ``dcp.load``: float32 values and the optimizer's states.
 
@@ -92,6 +94,7 @@ def export_dcp(
             ``weight_decay``. Those left out are the defaults of torch's class.
         model_key, optimizer_key: under which the state dicts stand.
         progress: of bytes written.
+        room: how a disk that fills up meanwhile is waited for.
 
     Raises:
         ConfigError: the target holds something else, the optimizer has no such setting, or torch has no such optimizer.
@@ -108,7 +111,7 @@ def export_dcp(
             "keys": [model_key, optimizer_key],
             "settings": dict(export.settings),
         }
-        output = OutputFolder(target, origin)
+        output = OutputFolder(target, origin, room)
         names = [f"__0_{number}.distcp" for number in range(len(files))]
         missing = {name: file for name, file in zip(names, files, strict=True) if not output.finished(name)}
         output.require_room(sum(map(export.file_bytes, missing.values())))

@@ -24,6 +24,7 @@ from luwu.store.model_files import (
     write_config,
 )
 from luwu.store.outputs import Output, OutputFolder
+from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
 from luwu.store.values import Place, Progress, StoredValues, no_progress
@@ -53,6 +54,7 @@ def export_safetensors(
     shard_bytes: int = SHARD_BYTES,
     model_folder: Path | None = None,
     progress: Progress = no_progress,
+    room: Room = NO_WAIT,
 ) -> ExportReport:
     """Write the committed step of a store at rest as safetensors, with the model's configuration and tokenizer.
 
@@ -66,6 +68,7 @@ def export_safetensors(
         shard_bytes: of a file, at most, except for a single tensor that is larger.
         model_folder: where config.json and the tokenizer are; None: those that an import kept, if any.
         progress: of bytes written.
+        room: how a disk that fills up meanwhile is waited for.
 
     Raises:
         ConfigError: an argument cannot work, or the target holds something else.
@@ -85,7 +88,7 @@ def export_safetensors(
             "dtype": dtype or values.manifest.dtype,
             "shard_bytes": shard_bytes,
         }
-        output = OutputFolder(target, origin)
+        output = OutputFolder(target, origin, room)
         kept = [shard for shard in shards if output.finished(shard.name)]
         missing = [shard for shard in shards if shard not in kept]
         output.require_room(sum(shard.nbytes for shard in missing))
@@ -98,9 +101,9 @@ def export_safetensors(
         _write_index(output, shards, export)
         source = model_folder or kept_model_folder(folders[0])
         if source is not None:
-            copy_files(find_model_files(source), target)
+            copy_files(find_model_files(source), target, room)
             if (target / CONFIG_NAME).is_file():
-                write_config(target / CONFIG_NAME, origin["dtype"])
+                write_config(target / CONFIG_NAME, origin["dtype"], room)
         return ExportReport(values.step, export.parameters, total, len(shards), len(kept))
 
 

@@ -23,12 +23,12 @@ from luwu.errors import (
     StoreFormatError,
     StoreLockedError,
     StorePermissionError,
-    StoreSpaceError,
 )
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.forks import keep_from_children
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
+from luwu.store.room import is_full, no_room
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 3
@@ -69,8 +69,8 @@ def no_values(folder: Path) -> StoreEmptyError:
 
 def refused(action: str, path: Path, error: OSError) -> LuwuError:
     """The typed error for what the system refused to do with a path."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
+    if is_full(error):
+        return no_room(path, error, action)
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
         return StoreFormatError(f"cannot {action} {path}: expected a folder, found a file on the way; check the path")
     if error.errno in (errno.EIO, errno.ESTALE):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -34,6 +35,7 @@ from luwu.store.folders import (
     write_json,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.room import NO_WAIT, Room
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
@@ -79,7 +81,11 @@ class ImportReport:
 
 
 def import_values(
-    source: Source, manifest: Manifest, folders: list[Path], progress: Progress = no_progress
+    source: Source,
+    manifest: Manifest,
+    folders: list[Path],
+    progress: Progress = no_progress,
+    room: Room = NO_WAIT,
 ) -> ImportReport:
     """Make a store for a manifest and fill it; the step of the source is committed last.
 
@@ -88,6 +94,7 @@ def import_values(
         manifest: of the model that will train on, as `luwu.parallelize` makes it.
         folders: of the store; made where missing.
         progress: of bytes written.
+        room: how a disk that fills up meanwhile is waited for.
 
     Raises:
         ConfigError: the folders hold another store, which is left as it is.
@@ -102,7 +109,7 @@ def import_values(
         return _report(source, manifest, finished_before=True)
     writer, begin = _open(folders, manifest, origin)
     try:
-        return _fill(writer, begin, source, manifest, folders, origin, progress)
+        return _fill(writer, begin, source, manifest, folders, origin, progress, room)
     finally:
         writer.close()  # now, and not when a traceback that names it goes
 
@@ -115,6 +122,7 @@ def _fill(
     folders: list[Path],
     origin: Mapping[str, Any],
     progress: Progress,
+    room: Room,
 ) -> ImportReport:
     """Write what is missing, and commit it."""
     chunks = list(_chunks(folders, manifest))
@@ -124,23 +132,26 @@ def _fill(
     unsynced = 0
     progress(done, total)
     with ThreadPoolExecutor(1, "luwu-import") as pool:
-        written: Future[None] | None = None  # while one chunk is written the next is read
+        finish: Callable[[], None] | None = None  # while one chunk is written the next is read
         for number, (index, chunk, first, elements) in enumerate(chunks[begin:], begin):
             block = manifest.blocks[index]
             values, moments = _gather(source, block, first, elements)
-            if written is not None:
-                written.result()
+            if finish is not None:
+                finish()
             if unsynced >= SYNC_BYTES:
                 writer.sync()
-                write_json(journal, {"origin": origin, "chunks": number})
+                entry = {"origin": origin, "chunks": number}
+                room.retry(partial(write_json, journal, entry), journal)
                 unsynced = 0
-            written = pool.submit(writer.write_chunk, index, chunk, source.updates(block), values, moments)
+            write = partial(writer.write_chunk, index, chunk, source.updates(block), values, moments)
+            again = partial(pool.submit, write)
+            finish = partial(room.result, again(), again, folders[0], elements * 4 * (1 + len(moments)))
             done, unsynced = done + elements * 4, unsynced + elements * 4 * (1 + len(moments))
             progress(done, total)
-        if written is not None:
-            written.result()
+        if finish is not None:
+            finish()
     writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
-    _finish(folders[0], origin)
+    room.retry(partial(_finish, folders[0], origin), folders[0])
     return _report(source, manifest, resumed_at_chunk=begin, written_bytes=total)
 
 

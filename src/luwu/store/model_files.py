@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from luwu.errors import ConfigError
 from luwu.store.folders import make_folder, refused
 from luwu.store.outputs import Output
 from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 
@@ -42,7 +44,7 @@ def find_model_files(folder: Path) -> list[Path]:
     )
 
 
-def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor]) -> None:
+def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], room: Room = NO_WAIT) -> None:
     """Keep a model's files and buffers in its store; the same again changes nothing.
 
     Raises:
@@ -50,13 +52,13 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor]) -
     """
     target = store / FOLDER_NAME
     make_folder(target)
-    copy_files(find_model_files(source), target)
+    copy_files(find_model_files(source), target, room)
     if buffers:
         entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
         try:
             drop_shared(target / BUFFERS_NAME)
             with (target / BUFFERS_NAME).open("wb", buffering=0) as file:
-                output = Output(file)
+                output = Output(file, target / BUFFERS_NAME, room)
                 output.write(header_of(entries))
                 for tensor in buffers.values():
                     output.write(as_bytes(tensor))
@@ -76,17 +78,18 @@ def kept_buffers(store: Path) -> SafetensorsFile | None:
     return SafetensorsFile(path) if path.is_file() else None
 
 
-def copy_files(files: list[Path], target: Path) -> None:
+def copy_files(files: list[Path], target: Path, room: Room = NO_WAIT) -> None:
     """Copy files into a folder; raises StoreSpaceError, StorePermissionError or StoreError."""
     for path in files:
+        copy = partial(shutil.copyfile, path, target / path.name)
         try:
             drop_shared(target / path.name)
-            shutil.copyfile(path, target / path.name)
+            room.retry(copy, target, path.stat().st_size)
         except OSError as error:
             raise refused("write", target / path.name, error) from error
 
 
-def write_config(path: Path, dtype: str) -> None:
+def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:
     """Let a configuration name the dtype of the weights beside it, in which they are then loaded.
 
     Raises:
@@ -96,7 +99,7 @@ def write_config(path: Path, dtype: str) -> None:
         config: dict[str, Any] = json.loads(path.read_text())
         config.pop("torch_dtype", None)  # what older ones call it
         config["dtype"] = dtype
-        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        room.write_file(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         raise refused("write", path, error) from error
     except (ValueError, AttributeError, TypeError) as error:

@@ -11,15 +11,17 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
 from luwu.store.folders import refused, sync_folder, write_json
-from luwu.store.own_files import drop_shared
+from luwu.store.room import NO_WAIT, Room, create
 
 JOURNAL_NAME = "luwu-export.json"
 READ_BYTES = 8 * 2**20
@@ -31,13 +33,15 @@ class OutputFolder:
     Args:
         path: made where missing.
         origin: what tells this export from another; JSON can hold it.
+        room: how a full disk is waited for.
 
     Raises:
         ConfigError: it holds something else. StorePermissionError, StoreError: it cannot be used.
     """
 
-    def __init__(self, path: Path, origin: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, origin: Mapping[str, Any], room: Room = NO_WAIT) -> None:
         self.path = path
+        self._room = room
         self._journal = path / JOURNAL_NAME
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -89,40 +93,39 @@ class OutputFolder:
             StoreSpaceError: the disk is full; what was written of this file is removed.
             StorePermissionError, StoreError: the system refuses.
         """
-        partial = self.path / f"{name}.partial"
+        unfinished = self.path / f"{name}.partial"
         try:
-            drop_shared(partial)
-            with partial.open("wb", buffering=0) as file:
-                output = Output(file)
+            with create(unfinished) as file:
+                output = Output(file, unfinished, self._room)
                 yield output
                 os.fsync(file.fileno())
-            partial.replace(self.path / name)
+            unfinished.replace(self.path / name)
             sync_folder(self.path)
-        except OSError as error:
-            raise self._refused(partial, error) from error
+        except (OSError, StoreSpaceError) as error:
+            found = refused("write", unfinished, error) if isinstance(error, OSError) else error
+            if isinstance(found, StoreSpaceError):
+                found = StoreSpaceError(
+                    f"{found}; give the same command again: it goes on after the files that are finished (the store "
+                    "was not touched)"
+                )
+            raise found from error
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
         self._files[name] = {"bytes": output.written_bytes, "crc32c": output.crc32c, "notes": output.notes}
         self._note()
 
     def _note(self) -> None:
-        write_json(self._journal, {"origin": self._origin, "files": self._files})
-
-    def _refused(self, path: Path, error: OSError) -> Exception:
-        found = refused("write", path, error)
-        if isinstance(found, StoreSpaceError):
-            return StoreSpaceError(
-                f"cannot write {path}: {error.strerror}; free some space and give the same command again: it goes on "
-                "after the files that are finished (the store was not touched)"
-            )
-        return found
+        document = {"origin": self._origin, "files": self._files}
+        self._room.retry(lambda: write_json(self._journal, document), self._journal)
 
 
 class Output:
     """An open file of an `OutputFolder`; ``notes`` may be set to what JSON can hold, to be found again."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: FileIO, path: Path, room: Room = NO_WAIT) -> None:
         self._file = file
+        self._path = path
+        self._room = room
         self.written_bytes = 0
         self.crc32c = 0
         self.notes: Any = None
@@ -131,7 +134,7 @@ class Output:
         """Append bytes; returns how many."""
         view = memoryview(data).cast("B")
         while view:
-            written = self._file.write(view)
+            written = self._room.retry(partial(self._file.write, view), self._path, len(view))
             self.crc32c = _native.crc32c(np.frombuffer(view[:written], np.uint8), self.crc32c)
             self.written_bytes += written
             view = view[written:]

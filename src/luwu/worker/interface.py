@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luwu.store.manifest import Manifest
+from luwu.store.room import Room
 
 if TYPE_CHECKING:  # the launcher does without torch
     from torch import Tensor
@@ -140,6 +141,11 @@ class Session(Protocol):
     @property
     def loss_scale(self) -> LossScale | None:
         """That the store's last committed step was made with; None before `attach`, and where it has none."""
+        ...
+
+    @property
+    def room(self) -> Room:
+        """How a full disk is waited for where this worker writes to one itself."""
         ...
 
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from luwu.errors import ConfigError, StepOrderError
+from luwu.store.room import NO_WAIT, Room
 from luwu.worker.offload_disk import DiskShelf
 
 Where = str | os.PathLike[str] | None
@@ -141,8 +142,8 @@ class PinnedShelf:
         """Do nothing: places are freed when nobody refers to them."""
 
 
-def make_offload(where: Where, device: torch.device, *, checkpoint: bool) -> Offload | None:
-    """Choose by ``where``.
+def make_offload(where: Where, device: torch.device, room: Room = NO_WAIT, *, checkpoint: bool) -> Offload | None:
+    """Choose by ``where``; ``room`` is how a full disk is waited for.
 
     Raises:
         ConfigError: without checkpointing, on a CPU for ``host``, or a folder that cannot be written.
@@ -158,4 +159,4 @@ def make_offload(where: Where, device: torch.device, *, checkpoint: bool) -> Off
                 "memory already; name a folder to have them on its disk"
             )
         return Offload(PinnedShelf(device))
-    return Offload(DiskShelf(Path(where), device))
+    return Offload(DiskShelf(Path(where), device, room))

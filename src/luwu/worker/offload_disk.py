@@ -10,11 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from luwu.errors import ConfigError, StoreError, StoreSpaceError
+from luwu.store.room import NO_WAIT, Room, is_full
 
 _WRITES_AHEAD = 2
 """So many tensors may wait to be written: a disk that is slower than the model holds it up, memory stays bounded."""
@@ -23,15 +25,30 @@ Place = tuple[int, int]
 """Offset and length in the file, bytes."""
 
 
+class _Write(NamedTuple):
+    """A write that may not have ended yet."""
+
+    data: Tensor
+    version: int
+    offset: int
+    future: Future[None]
+
+
 class DiskShelf:
     """Writes and reads in a thread of its own; the page cache is asked to let go of what was written.
+
+    Args:
+        folder: where the file lies.
+        device: of the tensors.
+        room: how a full disk is waited for.
 
     Raises:
         ConfigError: the folder cannot be made or written to.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    def __init__(self, folder: Path, device: torch.device, room: Room = NO_WAIT) -> None:
         self._folder = folder
+        self._room = room
         self._device = device
         try:
             self._file = _nameless_file(folder)
@@ -42,7 +59,7 @@ class DiskShelf:
         weakref.finalize(self, os.close, self._file)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="luwu-offload")
         self._end_bytes = 0
-        self._writing: deque[Future[None]] = deque()
+        self._writing: deque[_Write] = deque()
 
     def put(self, data: Tensor) -> Place:
         """Have the thread write the data, and wait while it is too far behind.
@@ -51,10 +68,13 @@ class DiskShelf:
             StoreSpaceError: the disk is full. StoreError: it refuses to write.
         """
         while len(self._writing) >= _WRITES_AHEAD:
-            self._writing.popleft().result()
+            self._finish(self._writing.popleft())
         place = self._end_bytes, data.numel()
         self._end_bytes += data.numel()
-        self._writing.append(self._thread.submit(self._write, data.cpu(), data._version, place[0]))
+        host = data.cpu()
+        version = data._version
+        future = self._thread.submit(self._write, host, version, place[0])
+        self._writing.append(_Write(host, version, place[0], future))
         return place
 
     def fetch(self, place: Place) -> Callable[[], Tensor]:
@@ -64,17 +84,25 @@ class DiskShelf:
             StoreSpaceError, StoreError: as `put`, for what was still being written.
         """
         while self._writing:
-            self._writing.popleft().result()
+            self._finish(self._writing.popleft())
         reading = self._thread.submit(self._read, place)
         return lambda: reading.result().to(self._device)
 
     def clear(self) -> None:
         """Give the file's room back; what is still to be written is dropped."""
         for waiting in self._writing:
-            waiting.cancel()
+            waiting.future.cancel()
         self._writing.clear()
         self._end_bytes = 0
         self._thread.submit(os.ftruncate, self._file, 0).result()
+
+    def _finish(self, write: _Write) -> None:
+        """Wait for a write; where the disk is full, have it made again in the thread until there is room."""
+
+        def again() -> Future[None]:
+            return self._thread.submit(self._write, write.data, write.version, write.offset)
+
+        self._room.result(write.future, again, self._folder, write.data.numel())
 
     def _write(self, data: Tensor, version: int, offset: int) -> None:
         left = data.numpy().data
@@ -105,7 +133,7 @@ class DiskShelf:
         return data
 
     def _error(self, error: OSError, what: str, nbytes: int) -> StoreError | StoreSpaceError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if is_full(error):
             return StoreSpaceError(
                 f"offload: expected room for {nbytes} more bytes of activations in {self._folder}, found none after "
                 f"{self._end_bytes}: {error.strerror}; free some, name another folder, or use a smaller batch"

@@ -105,7 +105,7 @@ def parallelize(
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     micro_batches = MicroBatches(units, micro_batch_size)
-    offloaded = make_offload(offload, where, checkpoint=checkpoint)
+    offloaded = make_offload(offload, where, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
     fresh = session.attach(manifest, shared_window=where.type == "cuda")

@@ -167,6 +167,7 @@ def small_settings(settings: Settings, layers: int, micro_batch: int | None, tex
             "data": {"path": str(text), "validation_windows": 1},
             "optimizer": {"name": settings.optimizer.name},
             "run": {
+                "disk_full_wait_seconds": 0,
                 "steps": TrialSettings.model_fields["warm_steps"].default + TIMED_STEPS + WATCHED_STEPS,
                 "batch": 2 * settings.run.workers,
                 "micro_batch": micro_batch,

@@ -1,0 +1,44 @@
+"""A worker's log on a disk that may be full: a line waits for room as everything else of a run does."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from luwu.store.room import Room
+
+
+class _RoomWriter(io.RawIOBase):
+    """Writes all of what it is given to an open file, as soon as there is room."""
+
+    def __init__(self, descriptor: int, path: Path, room: Room) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._path = path
+        self._room = room
+
+    def writable(self) -> bool:
+        """Nothing else can be done with it."""
+        return True
+
+    def write(self, data: object) -> int:
+        """Write bytes; returns how many there were."""
+        left = memoryview(data).cast("B")  # type: ignore[arg-type]
+        count = len(left)
+        while left:
+            left = left[self._room.retry(partial(os.write, self._descriptor, left), self._path, len(left)) :]
+        return count
+
+
+def log_stream(descriptor: int, path: Path, room: Room) -> io.TextIOWrapper:
+    """A text stream to an open log; each line is written at once."""
+    writer = _RoomWriter(descriptor, path, room)
+    return io.TextIOWrapper(writer, encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[arg-type]
+
+
+def wait_for_room_in_log(path: Path, room: Room) -> None:
+    """Have what this process prints from Python, which goes to the log, wait for room on its disk."""
+    sys.stdout = sys.stderr = log_stream(sys.stderr.fileno(), path, room)

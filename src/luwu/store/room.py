@@ -1,0 +1,176 @@
+"""A full disk pauses: what finds no room says so, waits, and is tried again until there is room or the time is over."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+from luwu.errors import LuwuError, StoreSpaceError
+from luwu.store.own_files import drop_shared
+
+DISK_FULL_WAIT_SECONDS = 3600.0
+"""So long a run waits for room unless it is told otherwise."""
+
+LOOK_SECONDS = 0.25
+"""Between two attempts: no file system tells when it has room again."""
+
+ResultT = TypeVar("ResultT")
+
+log = logging.getLogger("luwu.room")
+
+
+@dataclass(frozen=True)
+class RoomWait:
+    """What a pause waits for: ``needed_bytes`` is the least, 0 where nobody knows; ``until`` is of `time.time`."""
+
+    folder: str
+    needed_bytes: int
+    until: float
+
+    def __str__(self) -> str:
+        needed = f"at least {self.needed_bytes:,} bytes" if self.needed_bytes else "room"
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.until))
+        return (
+            f"paused: {self.folder} needs {needed}, and its disk is full; free some space there: it goes on by itself "
+            f"when there is room, and waits until {clock}"
+        )
+
+
+SayRoom = Callable[[RoomWait | None], None]
+"""Called when a pause begins, and with None when there is room again."""
+
+
+def log_room(wait: RoomWait | None) -> None:
+    """Say it in the log."""
+    log.warning("%s", wait or "there is room on the disk again; it goes on")
+
+
+class WaitStoppedError(LuwuError):
+    """When somebody asked for an end while a full disk was waited for."""
+
+
+class Room:
+    """How long a full disk is waited for, and who is told.
+
+    Args:
+        wait_seconds: from the first attempt that finds no room; 0: nothing waits.
+        say: is told when a pause begins and ends.
+        stopped: whether nobody is to wait any more; looked at all the time.
+    """
+
+    def __init__(
+        self, wait_seconds: float, say: SayRoom = log_room, stopped: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._wait_seconds = wait_seconds
+        self._say = say
+        self._stopped = stopped
+
+    def retry(self, attempt: Callable[[], ResultT], path: Path, needed_bytes: int = 0) -> ResultT:
+        """Call `attempt`, which leaves nothing half-done, until it finds room; what it returns.
+
+        Args:
+            attempt: what writes to `path`.
+            path: a file, or a folder.
+            needed_bytes: that it needs at least.
+
+        Raises:
+            StoreSpaceError: the disk is still full when the time is over. WaitStoppedError: `stopped` said so.
+            Others: what `attempt` raises.
+        """
+        deadline: float | None = None
+        while True:
+            try:
+                result = attempt()
+            except (OSError, StoreSpaceError) as error:
+                if not is_full(error):
+                    raise
+                if deadline is None:
+                    deadline = time.monotonic() + self._wait_seconds
+                    if self._wait_seconds:
+                        self._say(RoomWait(str(_folder_of(path)), needed_bytes, time.time() + self._wait_seconds))
+                if time.monotonic() >= deadline:
+                    raise (error if isinstance(error, StoreSpaceError) else no_room(path, error)) from error
+                if self._stopped():
+                    raise WaitStoppedError(f"{path}: stopped while it waited for room") from error
+                time.sleep(LOOK_SECONDS)
+            else:
+                if deadline is not None:
+                    self._say(None)
+                return result
+
+    def result(
+        self, future: Future[ResultT], again: Callable[[], Future[ResultT]], path: Path, needed_bytes: int = 0
+    ) -> ResultT:
+        """What another thread's write returns, or the same write made `again` where that found no room. As `retry`."""
+        try:
+            return future.result()
+        except (OSError, StoreSpaceError) as error:
+            if not is_full(error) or not self._wait_seconds:
+                raise
+        return self.retry(lambda: again().result(), path, needed_bytes)  # there may be room by now
+
+    def append(self, file: FileIO, data: bytes, path: Path) -> None:
+        """Append all of the data to a file without a buffer; nothing of it stays where that fails. As `retry`."""
+        self.retry(lambda: _append(file, data), path, len(data))
+
+    def write_file(self, path: Path, data: str | bytes) -> None:
+        """Write a file, whole or not at all, in the place of what was there. As `retry`."""
+        encoded = data.encode() if isinstance(data, str) else data
+        self.retry(lambda: _replace(path, encoded), path, len(encoded))
+
+
+NO_WAIT = Room(0.0)
+"""A full disk is an error at once."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a user's share of it, is full."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, StoreSpaceError)
+
+
+def no_room(path: Path | str, error: OSError, action: str = "write") -> StoreSpaceError:
+    """The typed error for a full disk."""
+    return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
+
+
+def create(path: Path) -> FileIO:
+    """Open a new file, or an old one from its beginning, without a buffer; a linked copy of a run keeps its own."""
+    drop_shared(path)
+    return path.open("wb", buffering=0)
+
+
+def _folder_of(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _append(file: FileIO, data: bytes) -> None:
+    start = file.seek(0, os.SEEK_END)
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]
+    except OSError:
+        file.truncate(start)
+        file.seek(start)
+        raise
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        drop_shared(partial)
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

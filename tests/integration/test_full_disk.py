@@ -1,0 +1,209 @@
+"""A full disk pauses a run, whatever carries its steps: it says so, goes on, and has the undisturbed run's bits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.integration.test_network import equal
+from tests.integration.training import finish, prepare_small_run, start_small_run, steps_of, wait_for_steps
+from tests.integration.udp import MEMORY, QUICK, Join, remote, train, udp_server
+from tests.network.namespaces import wait_until
+from tests.small_disk import SmallDisk
+
+from luwu.errors import StoreSpaceError
+from luwu.fabric.credentials import Credentials
+from luwu.fabric.health import check_health
+from luwu.fabric.local import join
+from luwu.server.server import LocalServer
+
+STEPS = 5
+FULL_BEFORE = (3, 4)
+WAIT_SECONDS = 120.0
+
+
+class OnPause(logging.Handler):
+    """Clears the disk when the log says that it is full; `health` is what the server said of itself at that moment."""
+
+    def __init__(self, disk: SmallDisk) -> None:
+        super().__init__()
+        self.disk = disk
+        self.url = ""
+        self.health: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        wait = record.args[0] if isinstance(record.args, tuple) else None
+        if self.url and not isinstance(wait, str):
+            self.health.append(check_health(self.url, Credentials()))
+        self.disk.say(None if isinstance(wait, str) else wait)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def on_pause(small_disk: SmallDisk) -> Iterator[OnPause]:
+    """Listens to the log."""
+    handler, logger = OnPause(small_disk), logging.getLogger("luwu.room")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+class Served(NamedTuple):
+    """What joins a server, its counts, and its URL on the network."""
+
+    joined: Join
+    stats: Callable[[], dict[str, Any]]
+    url: str = ""
+
+
+@contextmanager
+def served(transport: str, run: Path, workers: int, wait_seconds: float = WAIT_SECONDS) -> Iterator[Served]:
+    """A server whose store is `run`/store."""
+    if transport == "shared memory":
+        with LocalServer(run, None, MEMORY, workers, disk_full_wait_seconds=wait_seconds) as local:
+            yield Served(lambda rank: join(local.socket_path, rank, workers), local.stats)
+    else:
+        with udp_server(
+            run / "store", workers, QUICK, transport=transport, disk_full_wait_seconds=wait_seconds
+        ) as server:
+            yield Served(remote(server.url, workers), server.stats, server.url)
+
+
+def run_steps(server: Served, workers: int, max_norm: float | None, disk: SmallDisk | None = None) -> None:
+    """Some steps; before some of them the disk is full, and what they write to has lost its room there."""
+
+    def work(worker: NumpyWorker) -> None:
+        worker.max_grad_norm = max_norm
+        for step in range(1, STEPS + 1):
+            if disk is not None and worker.session.rank == 0 and step in FULL_BEFORE:
+                wait_until(lambda: not server.stats()["unwritten"], "the step before is written")
+                disk.punch(next(disk.path.rglob(f"version-{step % 2}.luwu")))
+                disk.fill()
+            assert worker.step()
+
+    train(server.joined, workers, work)
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.5])
+@pytest.mark.parametrize("transport", ["shared memory", "tcp", "udp"])
+def test_a_run_waits_for_room_and_has_the_undisturbed_ones_bits(
+    small_disk: SmallDisk, on_pause: OnPause, tmp_path: Path, transport: str, max_norm: float | None
+) -> None:
+    with served(transport, tmp_path / "undisturbed", 2) as server:
+        run_steps(server, 2, max_norm)
+    with served(transport, small_disk.path, 2) as server:
+        on_pause.url = server.url
+        run_steps(server, 2, max_norm, small_disk)
+    assert [wait is None for wait in small_disk.said].count(False) >= len(FULL_BEFORE)
+    assert set(on_pause.health) == ({"paused"} if server.url else set())
+    assert equal(tmp_path / "undisturbed" / "store", small_disk.path / "store")
+
+
+@pytest.mark.parametrize("transport", ["shared memory", "tcp", "udp"])
+def test_a_run_that_is_not_to_wait_ends_with_the_typed_error(
+    small_disk: SmallDisk, tmp_path: Path, transport: str
+) -> None:
+    with (
+        pytest.raises(StoreSpaceError, match=rf"cannot write {small_disk.path}.*No space left .* free some space"),
+        served(transport, small_disk.path, 1, wait_seconds=0.0) as server,
+    ):
+        run_steps(server, 1, None, small_disk)
+    small_disk.clear()
+    with served(transport, small_disk.path, 1) as server, server.joined(0) as session:
+        session.attach(small_manifest())
+        assert session.step == FULL_BEFORE[0] - 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text and the settings of a small run."""
+    return prepare_small_run(tmp_path_factory.mktemp("full"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder: Path) -> list[tuple[int, int, float, float]]:
+    """The steps of a run that always had room."""
+    code, _, error = finish(start_small_run(folder, "undisturbed"), 300)
+    assert code == 0, error
+    return steps_of(folder, "undisturbed")
+
+
+def wait_for_line(process: subprocess.Popen[str], start: str) -> str:
+    """The first line of its output that starts so."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(start):
+            return line
+    raise AssertionError(f"it ended without a line that starts with {start!r}")
+
+
+def share_versions(store: Path) -> None:
+    """As a copy of hard links would: the next step needs room for a file of its own."""
+    for path in store.glob("version-?.luwu"):
+        os.link(path, path.with_suffix(".copy"))
+
+
+SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class TestTrainCommand:
+    """`luwu train` with its run folder, or its store, on a small disk."""
+
+    pytestmark = SLOW
+
+    def test_a_full_run_folder_pauses_it(
+        self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]
+    ) -> None:
+        run = str(small_disk.path / "run")
+        process = start_small_run(folder, run, "--store", str(folder / "store-elsewhere"))
+        wait_for_steps(folder, run, 3)
+        small_disk.fill()
+        line = wait_for_line(process, "paused: ")
+        assert f"paused: {run} needs at least" in line and "waits until 20" in line
+        assert (small_disk.path / "run" / "metrics.jsonl").read_text().endswith("}\n")
+        small_disk.clear()
+        code, output, error = finish(process, 300)
+        assert code == 0, error
+        assert "there is room again" in output
+        assert steps_of(folder, run) == undisturbed
+        assert (small_disk.path / "run" / "loss.png").stat().st_size > 1000
+
+    def test_ctrl_c_ends_a_paused_run_at_once(
+        self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]
+    ) -> None:
+        store = small_disk.path / "store"
+        process = start_small_run(folder, "stopped", "--store", str(store))
+        wait_for_steps(folder, "stopped", 3)
+        small_disk.fill()
+        share_versions(store)
+        assert f"paused: {store} needs at least" in wait_for_line(process, "paused: ")
+        process.send_signal(signal.SIGINT)
+        assert finish(process, 300)[0] == 130
+        small_disk.clear()
+        code, output, error = finish(start_small_run(folder, "stopped", "--store", str(store)), 300)
+        assert code == 0, error
+        assert "resuming after step" in output
+        assert steps_of(folder, "stopped") == undisturbed
+
+    def test_a_run_that_is_not_to_wait_ends_in_one_line(
+        self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]
+    ) -> None:
+        run = str(small_disk.path / "run")
+        process = start_small_run(folder, run, "--disk-full-wait-seconds", "0")
+        wait_for_steps(folder, run, 3)
+        small_disk.fill()
+        share_versions(small_disk.path / "run" / "store")
+        code, _, error = finish(process, 300)
+        assert code == 1
+        assert error.startswith("luwu: ") and "free some space" in error and error.count("\n") == 1
+        small_disk.clear()
+        code, _, error = finish(start_small_run(folder, run), 300)
+        assert code == 0, error
+        assert steps_of(folder, run) == undisturbed

@@ -1,0 +1,91 @@
+"""A disk of a few MiB that a test fills and clears. Mounting it needs root; without, the test is skipped."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from luwu.store.room import Room, RoomWait
+
+MIB = 16
+
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
+_PAGE = 4096
+
+
+class SmallDisk:
+    """A file system of `MIB` MiB.
+
+    Attributes:
+        path: where it is mounted.
+        said: what was said to `say`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.said: list[RoomWait | None] = []
+
+    @property
+    def _filler(self) -> Path:
+        return self.path / "filler"
+
+    def fill(self) -> None:
+        """Leave no room, whoever writes there meanwhile."""
+        file = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
+        try:
+            while free := os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize:
+                with suppress(OSError):  # somebody took some of it in between
+                    os.posix_fallocate(file, os.fstat(file).st_size, free)
+        finally:
+            os.close(file)
+
+    def clear(self) -> None:
+        """Give the room back."""
+        self._filler.unlink(missing_ok=True)
+
+    def punch(self, path: Path) -> None:
+        """Take the room of a file's contents, so that writing them needs it again."""
+        file = os.open(path, os.O_RDWR)
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            size = path.stat().st_size - _PAGE
+            arguments = (ctypes.c_int(file), _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_long(_PAGE), ctypes.c_long(size))
+            assert libc.fallocate(*arguments) == 0, os.strerror(ctypes.get_errno())
+        finally:
+            os.close(file)
+
+    def say(self, wait: RoomWait | None) -> None:
+        """Note it; where a pause begins, see that it is of this full disk, and clear that."""
+        self.said.append(wait)
+        if wait is not None:
+            assert Path(wait.folder).is_relative_to(self.path)
+            self.clear()
+
+    def room(self) -> Room:
+        """Waits until `say` has cleared the disk."""
+        return Room(60.0, self.say)
+
+    def waited(self) -> bool:
+        """Whether there was a pause since the last call, and each ended."""
+        said, self.said = self.said, []
+        return bool(said) and [wait is None for wait in said] == [False, True] * (len(said) // 2)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A small disk, mounted for one test."""
+    path = tmp_path / "small-disk"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MIB}m", "luwu-test", path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting a small disk needs root: {mounted.stderr.decode().strip()}")
+    try:
+        yield SmallDisk(path)
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
