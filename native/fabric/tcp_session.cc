@@ -147,7 +147,10 @@ void TcpSession::serve_push(const Frame& frame) {
     if (!core_.layout().shape().blocks[frame.block].trainable) throw Dropped(Drop::malformed);
     if (frame.bytes != core_.gradient_bytes(frame.block)) throw Dropped(Drop::oversized);
     std::optional<std::uint32_t> place;
-    while (!(place = member_.buffers.take(frame.block))) {
+    // A failure gives the buffers of other pushes back before this session is told of it: what finds one then is not
+    // taken any more.
+    while (!(place = member_.buffers.take(frame.block)) || core_.failure()) {
+        if (place) member_.buffers.free(*place);
         if (failed_) return;
         channel_.wait_for_bell();
     }
