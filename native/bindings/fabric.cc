@@ -91,6 +91,9 @@ void bind_server(nb::module_& module) {
             "as a snapshot, is not locked, and makes no steps. A step waits so long for room on a disk before the run "
             "fails.")
         .def_prop_ro("initialised", &fabric::Server::initialised)
+        .def_prop_ro(
+            "findings", [](const fabric::Server& self) { return self.findings(); },
+            "Damage to the store's commit records that was met when it was opened, and mended, in words.")
         .def("files_of", &fabric::Server::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
         .def(

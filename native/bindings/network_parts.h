@@ -53,6 +53,9 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;
     using namespace nb::literals;
     type.def_prop_ro("initialised", [core](const Self& self) { return core(self).initialised(); })
+        .def_prop_ro(
+            "findings", [core](const Self& self) { return core(self).findings(); },
+            "Damage to the store's commit records that was met when it was opened, and mended, in words.")
         .def(
             "set_segments",
             [core](Self& self, std::uint32_t block, const Segments& segments) {

@@ -14,6 +14,7 @@
 #include "bindings/store_shape.h"
 #include "store/error.h"
 #include "store/io_engine.h"
+#include "store/lock_file.h"
 #include "store/reader.h"
 #include "store/snapshots.h"
 #include "store/writer.h"
@@ -99,6 +100,20 @@ nb::tuple as_tuple(store::Contents contents) {
     return nb::make_tuple(as_array(std::move(parameters)), states);
 }
 
+struct FileLock {
+    FileLock(const std::string& path, bool shared) {
+        store::LockedFile locked = store::take_lock(path, shared);
+        file = std::move(locked.file);
+        held = locked.held;
+        owner = std::move(locked.owner);
+    }
+    void close() { file = store::File(); }
+
+    store::File file;
+    bool held = false;
+    std::string owner;
+};
+
 class StoreReader {
   public:
     StoreReader(const std::vector<std::string>& folders, const std::string& uuid, const std::vector<BlockSpec>& blocks,
@@ -107,6 +122,7 @@ class StoreReader {
                  store::OpenMode::read_only) {}
 
     [[nodiscard]] const store::CommitRecord& committed() const { return store_.committed(); }
+    [[nodiscard]] const std::vector<std::string>& findings() const { return store_.findings(); }
 
     [[nodiscard]] std::vector<std::uint64_t> steps() const {
         if (!store_.initialised()) return {};
@@ -162,9 +178,10 @@ class StoreWriter {
     StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
                 const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer)
         : store_(std::in_place, folders, make_layout(folders, blocks, chunk_elements, optimizer), make_uuid(uuid),
-                 create ? store::OpenMode::create : store::OpenMode::open) {}
+                 create ? store::OpenMode::create : store::OpenMode::go_on) {}
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
+    [[nodiscard]] const std::vector<std::string>& findings() { return store().findings(); }
 
     void close() { store_.reset(); }
 
@@ -243,7 +260,10 @@ void bind_store(nb::module_& module) {
         .def_prop_ro("step", [](const StoreReader& self) { return self.committed().step; })
         .def_prop_ro("attempts", [](const StoreReader& self) { return self.committed().attempts; })
         .def_prop_ro("rolled_back", [](const StoreReader& self) { return self.committed().rolled_back; })
-        .def_prop_ro("initialised", [](const StoreReader& self) { return self.committed().sequence > 0; })
+        .def_prop_ro("initialised", [](const StoreReader& self) { return self.committed().has_values; })
+        .def_prop_ro(
+            "findings", [](const StoreReader& self) { return self.findings(); },
+            "Damage to the commit records, in words. None of it hides more than the last commit.")
         .def_prop_ro(
             "loss_scale",
             [](const StoreReader& self) -> std::optional<double> {
@@ -270,6 +290,9 @@ void bind_store(nb::module_& module) {
                       std::uint64_t, const std::string&>(),
              "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a)
         .def_prop_ro("initialised", &StoreWriter::initialised, "Whether anything was committed.")
+        .def_prop_ro(
+            "findings", [](StoreWriter& self) { return self.findings(); },
+            "Damage to the commit records that was met and mended, in words.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
              "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")
         .def("sync", &StoreWriter::sync, "Make what was written durable.")
@@ -281,6 +304,12 @@ void bind_store(nb::module_& module) {
         .def("restore_snapshot", &StoreWriter::restore_snapshot, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Make the store stand at its snapshot of a step again; the snapshot stays.")
         .def("close", &StoreWriter::close, "Let go of the store and its lock; nothing else works afterwards.");
+
+    nb::class_<FileLock>(module, "FileLock", "A lock on a file, until it is closed.")
+        .def(nb::init<const std::string&, bool>(), "path"_a, "shared"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def_ro("held", &FileLock::held, "False where another process has it.")
+        .def_ro("owner", &FileLock::owner, "That process, as it wrote itself down.")
+        .def("close", &FileLock::close, "Let go of it.");
 
     module.def("snapshot_steps", &store::snapshot_steps, "folders"_a,
                "Steps of the snapshots of a store in these folders, ascending.");

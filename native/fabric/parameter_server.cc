@@ -13,6 +13,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
       plan_(pipeline::plan_residency(layout_, config_.memory_bytes, config_.workers, config_.held,
                                      config_.gradient_dtype)),
       store_(config_.folders, layout_, config_.uuid, config_.mode),
+      findings_(store_.findings()),
       initialised_(store_.initialised()),
       window_file_("luwu-window", plan_.window_bytes),
       window_(window_file_.descriptor(), MapMode::shared),

@@ -56,8 +56,9 @@ class ParameterServer {
     [[nodiscard]] int window_descriptor() const { return window_file_.descriptor(); }
 
     [[nodiscard]] bool initialised() const { return initialised_; }
-    void initialise(std::uint32_t block, const float* values);  // throws Error
-    void finish_initialise();                                   // throws Error
+    [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }  // ChunkStore::findings
+    void initialise(std::uint32_t block, const float* values);                            // throws Error
+    void finish_initialise();                                                             // throws Error
 
     void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);  // throws Error(invalid)
     void begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
@@ -110,6 +111,7 @@ class ParameterServer {
     store::Layout layout_;
     pipeline::ResidencyPlan plan_;
     store::ChunkStore store_;
+    std::vector<std::string> findings_;
     std::atomic<bool> initialised_;
     MemoryFile window_file_;
     Mapping window_;

@@ -272,8 +272,7 @@ void Pipeline::parameters_read(IoTask& task) {
     std::optional<Error> error;
     try {
         if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
-        store::ChunkHeader header;
-        std::memcpy(&header, task.page.data(), sizeof header);
+        const store::ChunkHeader header = store::load_chunk_header(task.page.data());
         store_.check_header(header, place, task.count);
         const std::byte* data = parameters_of(place);  // fixed while the block is being read
         const std::uint32_t crc = kernels::crc32c(0, data, place.elements * layout_.parameter_size(place.block));

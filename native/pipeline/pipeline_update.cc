@@ -130,9 +130,7 @@ void Pipeline::states_read(IoTask& task) {
     stats_.bytes_read += task.bytes;
     try {
         if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
-        store::ChunkHeader header;
-        std::memcpy(&header, states_.memory(task.chunk), sizeof header);
-        store_.check_header(header, place, task.count);
+        store_.check_header(store::load_chunk_header(states_.memory(task.chunk)), place, task.count);
     } catch (const Error& error) {
         return break_locked(error);
     }
@@ -425,6 +423,9 @@ void Pipeline::write_commit() {
 }
 
 void Pipeline::restore_updated_blocks() {
+    const auto updated = [](const Block& block) { return block.updated; };
+    // Where none is, nothing was written, and the commit of the step before may be under way.
+    if (std::any_of(blocks_.begin(), blocks_.end(), updated)) store_.begin_again();
     for (std::uint32_t number = 0; number < blocks_.size(); ++number) {
         Block& block = blocks_[number];
         if (!std::exchange(block.updated, false)) continue;

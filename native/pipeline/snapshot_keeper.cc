@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/commit_file.h"
+#include "store/commit_files.h"
 
 namespace luwu::pipeline {
 
@@ -112,9 +112,9 @@ void SnapshotKeeper::remove_oldest() {
 }
 
 std::uint64_t SnapshotKeeper::sequence_of(std::uint64_t step) const {
-    const std::string folder = store::snapshot_folders(store_.folders(), step)[0];
-    const store::CommitFile file(folder + store::kSnapshotRecordName, store_.layout(), store_.uuid(), true);
-    return file.read().newest.sequence;
+    const store::CommitFiles files(store::snapshot_folders(store_.folders(), step), store::kSnapshotRecordName,
+                                   store_.layout(), store_.uuid());
+    return files.read().newest.sequence;
 }
 
 // Another process may remove a snapshot at any moment.

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/aligned_buffer.h"
+#include "store/lock_file.h"
+
 namespace luwu::store {
 
 namespace {
@@ -12,11 +15,17 @@ namespace {
 constexpr const char* kCommitName = "/commit.luwu";
 constexpr const char* kLockName = "/lock";
 constexpr const char* kScratchName = "/scratch.luwu";
+constexpr int kReadsOfDamage = 3;
+
+const char* record_name(const std::vector<std::string>& folders) {
+    const bool snapshot = !folders.empty() && file_exists(folders[0] + kSnapshotRecordName);
+    return snapshot ? kSnapshotRecordName : kCommitName;
+}
 
 }  // namespace
 
 ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& layout, const Uuid& uuid, OpenMode mode)
-    : layout_(layout), uuid_(uuid), folders_(folders) {
+    : layout_(layout), uuid_(uuid), folders_(folders), commits_(folders_, record_name(folders_), layout_, uuid_) {
     if (folders.size() != layout.stripes()) {
         throw Error(ErrorKind::invalid, "the layout has " + std::to_string(layout.stripes()) + " stripes but " +
                                             std::to_string(folders.size()) + " folders were named");
@@ -28,66 +37,90 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
                             " is a snapshot, which is only read: restore it (luwu snapshot restore) "
                             "and open the store that it is one of");
         }
-        for (const std::string& folder : folders) locks_.push_back(lock_file(folder + kLockName));
+        for (const std::string& folder : folders) locks_.push_back(lock_store(folder + kLockName));
     }
     for (std::uint32_t stripe = 0; stripe < folders.size(); ++stripe) {
         stripes_.emplace_back(folders[stripe], layout_, stripe, uuid_);
     }
-    if (mode == OpenMode::create) {
-        create();
-    } else {
-        open(mode == OpenMode::read_only);
-    }
-    note_commits();
+    mode == OpenMode::create ? create() : open(mode);
 }
 
-// The commit file comes first and is empty until the first commit: while it is, nothing here is worth keeping.
+// The records come first and say that there are no values: while they do, nothing here is worth keeping.
 void ChunkStore::create() {
-    const std::string commit_path = folders_[0] + kCommitName;
-    if (holds_commit(commit_path)) {
-        throw Error(ErrorKind::corrupt, folders_[0] +
-                                            " holds a store whose manifest is missing; put its manifest.json back "
-                                            "or choose another folder (nothing was changed)");
-    }
-    const auto remove_all = [&] {
-        unlink(commit_path.c_str());
-        for (const std::string& folder : folders_) StripeFiles::remove(folder);
-    };
-    if (!file_exists(commit_path)) {
-        for (const std::string& folder : folders_) {
-            if (StripeFiles::holds_chunks(folder)) {
-                throw Error(ErrorKind::corrupt, folder + " holds chunks of a store whose " + commit_path +
-                                                    " is missing; choose another folder (nothing was changed)");
-            }
+    bool begun = false;
+    for (const std::string& folder : folders_) {
+        const std::string commit_path = folder + kCommitName;
+        if (!file_exists(commit_path)) continue;
+        begun = true;
+        if (!says_no_values(commit_path)) {
+            throw Error(ErrorKind::corrupt, folder +
+                                                " holds a store whose manifest is missing; put its manifest.json "
+                                                "back or choose another folder (nothing was changed)");
         }
     }
+    for (const std::string& folder : folders_) {
+        if (begun || !StripeFiles::holds_chunks(folder)) continue;
+        throw Error(ErrorKind::corrupt, folder + " holds chunks of a store whose " + folder + kCommitName +
+                                            " is missing; choose another folder (nothing was changed)");
+    }
+    const auto remove_all = [&] {
+        for (const std::string& folder : folders_) {
+            unlink((folder + kCommitName).c_str());
+            StripeFiles::remove(folder);
+        }
+    };
     remove_all();
     try {
-        commits_ = CommitFile::create(commit_path, layout_, uuid_);
+        CommitRecord record;
+        record.openings = 1;
+        record.frozen_attempt = store::attempt_of(record.openings, 0);
+        record.counts.resize(layout_.block_count());
+        commits_.create(record);
         for (StripeFiles& stripe : stripes_) stripe.create();
         for (const std::string& folder : folders_) sync_folder(folder);
+        note({.newest = std::move(record), .before = {}, .never_written = false, .findings = {}});
     } catch (...) {
         remove_all();
         throw;
     }
 }
 
-void ChunkStore::open(bool read_only) {
+void ChunkStore::open(OpenMode mode) {
+    const bool read_only = mode == OpenMode::read_only;
     for (StripeFiles& stripe : stripes_) stripe.open(read_only);
-    const bool snapshot = file_exists(folders_[0] + kSnapshotRecordName);
-    commits_ = CommitFile(folders_[0] + (snapshot ? kSnapshotRecordName : kCommitName), layout_, uuid_, read_only);
-    if (read_only) return;  // a snapshot has one version
-    for (const StripeFiles& stripe : stripes_) {
-        for (std::uint32_t version = 0; version < kVersions; ++version) stripe.require(version);
+    Commits found = commits_.read();
+    // Another process may be in the middle of writing a record.
+    for (int again = 0; read_only && !found.findings.empty() && again < kReadsOfDamage; ++again)
+        found = commits_.read();
+    if (found.never_written) {
+        if (has_chunks()) {
+            throw Error(ErrorKind::corrupt, commits_.path() +
+                                                " is empty, and there are chunks; the store cannot tell "
+                                                "which step it holds: put the file back from a copy");
+        }
+        found.newest.counts.resize(layout_.block_count());
     }
+    if (!read_only) {  // a snapshot has one version
+        for (const StripeFiles& stripe : stripes_) {
+            for (std::uint32_t version = 0; version < kVersions; ++version) stripe.require(version);
+        }
+        if (!found.newest.has_values && mode == OpenMode::open) {
+            found.newest.frozen_attempt = store::attempt_of(found.newest.openings + 1, 0);
+        }
+        commits_.open_for_writing(found);
+    }
+    note(std::move(found));
 }
 
-void ChunkStore::note_commits() {
-    Commits found = commits_.read();
-    committed_ = std::move(found.newest);
-    before_ = std::move(found.before);
+void ChunkStore::note(Commits commits) {
+    committed_ = std::move(commits.newest);
+    before_ = std::move(commits.before);
+    findings_ = std::move(commits.findings);
     for (const StripeFiles& stripe : stripes_) stripe.require(committed_.version);
+    attempt_ = std::max(attempt_, store::attempt_of(committed_.openings, 1));
+    frozen_attempt_ = committed_.frozen_attempt;
     if (initialised()) note_versions();
+    note_attempts();
 }
 
 // From one commit to the next, each trainable block's count rises by one and the version changes. So this, once it is
@@ -99,10 +132,31 @@ void ChunkStore::note_versions() {
     }
 }
 
+void ChunkStore::note_attempts() {
+    attempts_[committed_.version] = initialised() ? committed_.version_attempt : committed_.frozen_attempt;
+    attempts_[1 - committed_.version] = attempt_;
+}
+
+std::uint32_t ChunkStore::version_of(const ChunkPlace& place, std::uint64_t count) const {
+    return even_version_.empty() ? 0 : even_version_[place.block] ^ (count & 1U);
+}
+
+std::uint64_t ChunkStore::attempt_of(const ChunkPlace& place, std::uint64_t count) const {
+    return place.trainable ? attempts_[version_of(place, count)] : frozen_attempt_;
+}
+
 const File& ChunkStore::file_of(const ChunkPlace& place, std::uint64_t count) const {
     const StripeFiles& stripe = stripes_[place.stripe];
-    if (!place.trainable) return stripe.frozen();
-    return stripe.version(even_version_.empty() ? 0 : even_version_[place.block] ^ (count & 1U));
+    return place.trainable ? stripe.version(version_of(place, count)) : stripe.frozen();
+}
+
+// Whether any chunk was ever written where first values are.
+bool ChunkStore::has_chunks() const {
+    const AlignedBuffer page(kPage);
+    return std::any_of(layout_.chunks().begin(), layout_.chunks().end(), [&](const ChunkPlace& place) {
+        read_now(file_of(place, 0), page.data(), kPage, place.offset + place.parameter_bytes);
+        return std::any_of(page.data(), page.data() + kPage, [](std::byte byte) { return byte != std::byte{0}; });
+    });
 }
 
 IoRequest ChunkStore::read_parameters(const ChunkPlace& place, std::uint64_t count, void* parameters,
@@ -141,6 +195,7 @@ ChunkHeader ChunkStore::make_header(const ChunkPlace& place, std::uint64_t count
     header.elements = place.elements;
     header.count = count;
     header.uuid = uuid_;
+    header.attempt = attempt_of(place, count);
     return header;
 }
 
@@ -148,7 +203,7 @@ void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place
     const std::string where =
         file_of(place, count).path() + " at offset " + std::to_string(place.offset + place.parameter_bytes) +
         " (block '" + layout_.shape().blocks[place.block].name + "', chunk " + std::to_string(place.chunk) + ")";
-    if (header.magic == ChunkHeader{}.magic && header.version != kFormatVersion) {
+    if (header.magic == ChunkHeader{}.magic && !is_read(header.version)) {
         throw other_format(file_of(place, count).path(), place.offset + place.parameter_bytes, header.version);
     }
     if (!valid(header)) throw Error(ErrorKind::corrupt, where + ": the chunk header's checksum is wrong");
@@ -158,6 +213,14 @@ void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place
                                             std::to_string(header.block) + ", chunk " + std::to_string(header.chunk) +
                                             ", update count " + std::to_string(header.count));
     }
+    const std::uint64_t attempt = attempt_of(place, count);
+    if (header.attempt == attempt) return;
+    const auto in_words = [](std::uint64_t number) {
+        return std::to_string(number >> 32U) + "." + std::to_string(number & 0xFFFFFFFFU);
+    };
+    throw Error(ErrorKind::corrupt, where + ": the chunk was written by another attempt at this step, " +
+                                        in_words(header.attempt) + " where " + in_words(attempt) +
+                                        " was expected; the disk lost a write that it had acknowledged");
 }
 
 Error ChunkStore::damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const {
@@ -186,8 +249,13 @@ bool ChunkStore::direct() const {
     return std::all_of(stripes_.begin(), stripes_.end(), [](const StripeFiles& stripe) { return stripe.direct(); });
 }
 
+// Only what was written: a sync of a file without changes costs the disk a flush, too.
 void ChunkStore::sync() {
-    for (const StripeFiles& stripe : stripes_) stripe.sync();
+    for (const StripeFiles& stripe : stripes_) {
+        if (writing_) stripe.sync(1 - committed_.version);
+        if (filling_) stripe.sync(committed_.version);
+        if (filling_) stripe.sync_frozen();
+    }
     if (!std::exchange(replaced_, false)) return;
     for (const std::string& folder : folders_) sync_folder(folder);
     for (StripeFiles& stripe : stripes_) stripe.forget_replaced();
@@ -195,17 +263,26 @@ void ChunkStore::sync() {
 
 void ChunkStore::commit(CommitRecord record) {
     sync();
-    writing_ = false;
+    writing_ = filling_ = false;
+    const bool first = !initialised();
     record.sequence = committed_.sequence + 1;
-    record.version = initialised() ? version_after(record) : 0;
-    commits_.write(record);
+    record.version = first ? 0 : version_after(record);
+    record.has_values = true;
+    record.openings = committed_.openings;
+    record.version_attempt = attempts_[record.version];
+    record.frozen_attempt = committed_.frozen_attempt;
+    first ? commits_.commit_alone(record) : commits_.commit(record, committed_);
     CommitRecord last = std::exchange(committed_, std::move(record));
-    if (last.sequence > 0) {
-        before_ = std::move(last);
-    } else {
+    if (first) {
         note_versions();
+    } else {
+        before_ = std::move(last);
     }
+    begin_again();
 }
+
+// Chunks of the version that is committed may be being read, in other threads.
+void ChunkStore::begin_again() { attempts_[1 - committed_.version] = ++attempt_; }
 
 // Whose files a commit's chunks have been written to: all of them to the other version's, or none to any.
 std::uint32_t ChunkStore::version_after(const CommitRecord& record) const {
@@ -235,17 +312,21 @@ std::vector<File> ChunkStore::make_scratch() const {
     return files;
 }
 
-// The record has to go, because the updates of the next step overwrite the versions that it speaks of.
-void ChunkStore::go_back() {
-    if (!before_) throw Error(ErrorKind::order, commits_.path() + " holds no commit before the last one");
-    commits_.erase(committed_.sequence);
-    committed_ = *std::exchange(before_, std::nullopt);
+void ChunkStore::stand_at(CommitRecord record) {
+    record.sequence = committed_.sequence + 1;
+    record.openings = committed_.openings;
+    record.frozen_attempt = committed_.frozen_attempt;
+    commits_.commit_alone(record);
+    committed_ = std::move(record);
+    before_.reset();
     note_versions();
+    note_attempts();
 }
 
-void ChunkStore::forget_before() {
-    if (before_) commits_.erase(before_->sequence);
-    before_.reset();
+// The record that is left has to go, because the updates of the next step overwrite the version that it speaks of.
+void ChunkStore::go_back() {
+    if (!before_) throw Error(ErrorKind::order, commits_.path() + " holds no commit before the last one");
+    stand_at(*before_);
 }
 
 void ChunkStore::make_room() {
@@ -253,7 +334,7 @@ void ChunkStore::make_room() {
 }
 
 std::uint64_t ChunkStore::compact() {
-    forget_before();  // durably, before what it speaks of goes
+    stand_at(committed_);  // the record of the commit before goes before its version does
     std::uint64_t given = 0;
     for (StripeFiles& stripe : stripes_) given += stripe.drop(1 - committed_.version);
     for (const std::string& folder : folders_) sync_folder(folder);
@@ -281,24 +362,38 @@ void ChunkStore::link_to(std::uint32_t stripe, const std::string& folder) const 
 
 bool ChunkStore::look_again() {
     const std::uint64_t sequence = committed_.sequence;
-    note_commits();
+    note(commits_.read());
     return committed_.sequence != sequence;
 }
 
+void ChunkStore::prepare_to_fill(const ChunkPlace& place, std::uint64_t count) {
+    if (initialised()) {
+        if (!place.trainable || version_of(place, count) == committed_.version) {
+            throw Error(ErrorKind::order, "the store at " + folders_[0] + " has values already; nothing was changed");
+        }
+        prepare_to_write();
+        return;
+    }
+    const std::lock_guard turn(spare_turn_);
+    if (locks_.empty()) throw Error(ErrorKind::order, folders_[0] + " was opened to be read: it cannot be written to");
+    if (filling_) return;
+    for (StripeFiles& stripe : stripes_) {
+        replaced_ = stripe.unshare(committed_.version) || replaced_;
+        replaced_ = stripe.unshare_frozen() || replaced_;
+    }
+    filling_ = true;  // not before: where there was no room, it is tried again
+}
+
 void ChunkStore::restore(const ChunkStore& snapshot) {
+    stand_at(committed_);  // the record of the commit before goes before its version does
     CommitRecord record = snapshot.committed();
     const std::uint32_t version = 1 - committed_.version;
-    forget_before();  // durably, before what it speaks of goes
     for (std::uint32_t stripe = 0; stripe < folders_.size(); ++stripe) {
         stripes_[stripe].take_over(snapshot.folders()[stripe], record.version, version);
     }
     for (const std::string& folder : folders_) sync_folder(folder);
     record.version = version;
-    record.sequence = committed_.sequence + 1;
-    commits_.write(record);
-    before_ = std::exchange(committed_, std::move(record));
-    note_versions();
-    forget_before();
+    stand_at(std::move(record));
 }
 
 }  // namespace luwu::store

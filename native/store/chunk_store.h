@@ -1,13 +1,14 @@
 // The out-of-core store: files of chunks in each folder (stripe), and one file of commit records. Holds no thread.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "store/commit_file.h"
+#include "store/commit_files.h"
 #include "store/files.h"
 #include "store/io_engine.h"
 #include "store/layout.h"
@@ -17,7 +18,8 @@
 namespace luwu::store {
 
 // create: makes the store, over what a creation that ended early left, but never over one that was committed to.
-enum class OpenMode : std::uint8_t { create, open, read_only };
+// go_on: opens it, and where it has no values yet, keeps those first values that were written when it was open before.
+enum class OpenMode : std::uint8_t { create, open, go_on, read_only };
 
 // In the place of the file of commits, in a folder that holds a snapshot.
 inline constexpr const char* kSnapshotRecordName = "/snapshot.luwu";
@@ -30,7 +32,10 @@ class ChunkStore {
     ChunkStore& operator=(const ChunkStore&) = delete;
 
     // False from creation until the first commit: then the initial values are not complete and must be written again.
-    [[nodiscard]] bool initialised() const { return committed_.sequence > 0; }
+    [[nodiscard]] bool initialised() const { return committed_.has_values; }
+    // Damage to commit records that was met when the store was opened, in words. It took nothing away, or at most the
+    // last commit; a store that is open for writing has mended it.
+    [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }
     [[nodiscard]] Error no_values() const;  // of a store that is not initialised
     [[nodiscard]] const CommitRecord& committed() const { return committed_; }
     // The commit before, if its record is there: what go_back() returns to. Until the next update all of it is there.
@@ -48,7 +53,8 @@ class ChunkStore {
                                          void* states) const;
 
     [[nodiscard]] ChunkHeader make_header(const ChunkPlace& place, std::uint64_t count) const;
-    // Throws Error(corrupt or format) naming file and offset unless the header belongs to this chunk and count.
+    // Throws Error(corrupt or format) naming file and offset unless the header belongs to this chunk and count, and was
+    // written by the attempt that the commit names, or by the present one.
     void check_header(const ChunkHeader& header, const ChunkPlace& place, std::uint64_t count) const;
     // The error for a plane whose checksum is wrong; plane 0 is the parameters, 1.. the states.
     [[nodiscard]] Error damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const;
@@ -73,6 +79,12 @@ class ChunkStore {
     // Before the first write after a commit: what a snapshot has, too, is not written to. True the first time. After
     // Error(no_space) it may be called again.
     bool prepare_to_write();
+    // What was written since the last commit will be written again: what is lost of that must not pass for this. Not
+    // while a commit is made.
+    void begin_again();
+    // Before a chunk is written from outside of a step: first values, which any thread may write, or a version that is
+    // not committed. Throws Error(order) where a commit has what would be overwritten.
+    void prepare_to_fill(const ChunkPlace& place, std::uint64_t count);
     // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
     // will have that. Any thread may call it. Throws Error(no_space).
     void reserve_spare() const { reserve_spare(committed_.version); }
@@ -86,10 +98,14 @@ class ChunkStore {
 
   private:
     void create();
-    void open(bool read_only);
-    void note_commits();
+    void open(OpenMode mode);
+    void note(Commits commits);
     void note_versions();
-    void forget_before();  // durably
+    void note_attempts();
+    void stand_at(CommitRecord record);  // durably, and at nothing else
+    [[nodiscard]] bool has_chunks() const;
+    [[nodiscard]] std::uint32_t version_of(const ChunkPlace& place, std::uint64_t count) const;
+    [[nodiscard]] std::uint64_t attempt_of(const ChunkPlace& place, std::uint64_t count) const;
     [[nodiscard]] std::uint32_t version_after(const CommitRecord& record) const;
     [[nodiscard]] const File& file_of(const ChunkPlace& place, std::uint64_t count) const;
 
@@ -98,13 +114,18 @@ class ChunkStore {
     std::vector<std::string> folders_;
     std::vector<File> locks_;
     std::vector<StripeFiles> stripes_;
-    CommitFile commits_;
+    CommitFiles commits_;
+    std::vector<std::string> findings_;
     mutable std::mutex spare_turn_;  // one thread at a time, or the room of two would be needed for a moment
     bool writing_ = false;           // since the last commit
     bool replaced_ = false;          // files, and their names are not durable yet
+    bool filling_ = false;           // first values, since it was opened
     CommitRecord committed_;
     std::optional<CommitRecord> before_;
     std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values
+    std::array<std::uint64_t, kVersions> attempts_{};  // that wrote each version: as committed, and the present one
+    std::uint64_t attempt_ = 0;                        // the present one
+    std::uint64_t frozen_attempt_ = 0;                 // that wrote the frozen chunks
 };
 
 }  // namespace luwu::store

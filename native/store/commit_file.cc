@@ -1,79 +1,141 @@
 #include "store/commit_file.h"
 
-#include <algorithm>
-#include <utility>
+#include <unistd.h>
 
-#include "store/aligned_buffer.h"
+#include <algorithm>
+
 #include "store/io_engine.h"
 
 namespace luwu::store {
 
-CommitFile CommitFile::create(const std::string& path, const Layout& layout, const Uuid& uuid) {
-    CommitFile made(open_file(path, true, false), layout, uuid);
-    const std::uint64_t bytes = 2 * commit_slot_bytes(layout);
-    reserve(made.file_, bytes);
-    const AlignedBuffer empty(bytes);
-    write_now(made.file_, empty.data(), bytes, 0);
-    return made;
+namespace {
+
+using State = DecodedCommit::State;
+
+constexpr std::uint32_t kCopies = 2;
+constexpr std::uint64_t kCopyDistance = 1U << 16U;  // so far that no damage of a few pages has both
+constexpr const char* kPartial = ".partial";        // until it is whole
+
+bool newer(const CommitRecord& record, const CommitRecord& than) {
+    return std::pair(record.sequence, record.openings) > std::pair(than.sequence, than.openings);
 }
 
-Commits CommitFile::read() const {
-    const std::uint64_t slot_bytes = commit_slot_bytes(*layout_);
-    if (file_.bytes() < 2 * slot_bytes) {
-        throw Error(ErrorKind::corrupt, path() + " is truncated: expected " + std::to_string(2 * slot_bytes) +
-                                            " bytes, found " + std::to_string(file_.bytes()));
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+}  // namespace
+
+std::uint64_t CommitFile::offset_of(std::uint32_t copy, std::uint32_t slot) const {
+    return copy * round_up(kSlots * slot_bytes(), kCopyDistance) + slot * slot_bytes();
+}
+
+CommitFileContents CommitFile::read() const {
+    CommitFileContents contents;
+    contents.exists = file_exists(path_);
+    if (!contents.exists) return contents;
+    const File file = open_file(path_, false, true);
+    const std::uint64_t format_2_slot = commit_slot_bytes(*layout_, kOldestFormat);
+    const std::uint64_t found_bytes = file.bytes();
+    const std::uint64_t bytes = std::min(found_bytes, file_bytes()) / kPage * kPage;
+    const AlignedBuffer buffer(std::max(bytes, kPage));
+    if (bytes > 0) read_now(file, buffer.data(), bytes, 0);
+    const auto decode = [&](std::uint64_t offset, std::uint64_t slot) {
+        if (offset >= bytes) return DecodedCommit{};
+        return decode_commit({buffer.data() + offset, std::min(slot, bytes - offset)}, uuid_, *layout_);
+    };
+    // Cut off at that size, a later format's file still has its number in one of the slots.
+    contents.format_2 = found_bytes == kSlots * format_2_slot;
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        if (decode(slot * format_2_slot, format_2_slot).format > kOldestFormat) contents.format_2 = false;
     }
-    const AlignedBuffer buffer(2 * slot_bytes);
-    read_now(file_, buffer.data(), 2 * slot_bytes, 0);
-    Commits commits;
-    std::uint32_t damaged_slots = 0;
-    for (std::uint64_t slot = 0; slot < 2; ++slot) {
-        const auto decoded = decode_commit({buffer.data() + slot * slot_bytes, slot_bytes}, uuid_, *layout_);
-        using State = DecodedCommit::State;
-        if (decoded.state == State::other_format) throw other_format(path(), slot * slot_bytes, decoded.format);
-        if (decoded.state == State::damaged || decoded.state == State::other_store) ++damaged_slots;
-        if (decoded.state != State::valid) continue;
-        CommitRecord older = decoded.record;
-        if (older.sequence > commits.newest.sequence) std::swap(older, commits.newest);
-        if (older.sequence > 0) commits.before = std::move(older);
+    const std::uint32_t copies = contents.format_2 ? 1 : kCopies;
+    const auto place_of = [&](std::uint32_t copy, std::uint32_t slot) {
+        return contents.format_2 ? slot * format_2_slot : offset_of(copy, slot);
+    };
+    std::optional<Error> other;
+    std::uint32_t empty = 0;
+    std::uint32_t valid = 0;
+    for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+        bool written = false;
+        for (std::uint32_t copy = 0; copy < copies; ++copy) {
+            const std::uint64_t offset = place_of(copy, slot);
+            DecodedCommit found = decode(offset, contents.format_2 ? format_2_slot : slot_bytes());
+            if (found.state == State::other_format && !other) other = other_format(path_, offset, found.format);
+            if (found.state == State::empty) ++empty;
+            if (found.state == State::valid) {
+                ++valid;
+                std::optional<CommitRecord>& best = contents.slots[slot];
+                if (!best || newer(found.record, *best)) best = std::move(found.record);
+            } else if (!contents.format_2 || found.state != State::empty) {
+                written = true;
+                contents.findings.push_back(path_ + " at offset " + std::to_string(offset) + ": " +
+                                            (found.state == State::other_store
+                                                 ? "the commit record is another store's"
+                                                 : "a copy of a commit record is damaged"));
+            }
+        }
+        contents.damaged[slot] = written && !contents.slots[slot];
     }
-    // One damaged slot is what a crash in the middle of a commit leaves; the other one holds.
-    // If it is the very first commit, the store counts as not initialised, which it was.
-    if (commits.newest.sequence == 0 && damaged_slots == 2) {
-        throw Error(ErrorKind::corrupt, path() +
-                                            " at offset 0: neither of the two commit records is valid; the "
-                                            "store cannot tell which step it holds");
+    if (other && valid == 0) throw *other;
+    contents.never_written = contents.format_2 && empty == kSlots;
+    return contents;
+}
+
+AlignedBuffer CommitFile::encode(const CommitRecord& record) const {
+    AlignedBuffer slot(slot_bytes());
+    encode_commit(record, *layout_, uuid_, {slot.data(), slot_bytes()});
+    return slot;
+}
+
+void CommitFile::make(const CommitRecord& record, const std::optional<CommitRecord>& before) {
+    const std::string partial = path_ + kPartial;
+    unlink(partial.c_str());
+    try {
+        const File made = open_file(partial, true, false);
+        extend(made, file_bytes());  // what lies between the copies takes no room
+        for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
+            const AlignedBuffer encoded = encode(before && record.sequence % kSlots != slot ? *before : record);
+            for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+                write_now(made, encoded.data(), slot_bytes(), offset_of(copy, slot));
+            }
+        }
+        made.sync();
+        rename_file(partial, path_);
+    } catch (...) {
+        unlink(partial.c_str());
+        throw;
     }
-    commits.newest.counts.resize(layout_->block_count());
-    return commits;
+    sync_folder(folder_of(path_));
+    open();
 }
 
-void CommitFile::write(const CommitRecord& record) const {
-    const std::uint64_t slot_bytes = commit_slot_bytes(*layout_);
-    const AlignedBuffer slot(slot_bytes);
-    encode_commit(record, *layout_, uuid_, {slot.data(), slot_bytes});
-    write_slot(record.sequence, slot.data());
+void CommitFile::open() {
+    file_ = File();
+    if (file_exists(path_)) file_ = open_file(path_, false, false);
 }
 
-void CommitFile::erase(std::uint64_t sequence) const {
-    const AlignedBuffer empty(commit_slot_bytes(*layout_));
-    write_slot(sequence, empty.data());
+bool CommitFile::has_to_be_made() const {
+    return file_.descriptor() < 0 || file_.names() != 1 || file_.bytes() < file_bytes();
 }
 
-void CommitFile::write_slot(std::uint64_t sequence, void* slot) const {
-    const std::uint64_t slot_bytes = commit_slot_bytes(*layout_);
-    write_now(file_, slot, slot_bytes, (sequence & 1U) * slot_bytes);
-    file_.sync();
+void CommitFile::write(const CommitRecord& record) {
+    const AlignedBuffer encoded = encode(record);
+    for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
+        const auto slot = static_cast<std::uint32_t>(record.sequence % kSlots);
+        write_now(file_, encoded.data(), slot_bytes(), offset_of(copy, slot));
+    }
 }
 
-bool holds_commit(const std::string& path) {
-    if (!file_exists(path)) return false;
-    const File file = open_file(path, false, true);
-    const std::uint64_t bytes = file.bytes() / kPage * kPage;
-    if (bytes == 0) return false;
-    const AlignedBuffer buffer(bytes);
-    read_now(file, buffer.data(), bytes, 0);
-    return std::any_of(buffer.data(), buffer.data() + bytes, [](std::byte b) { return b != std::byte{0}; });
+void CommitFile::rewrite(const CommitRecord& record, std::uint32_t slot) {
+    const AlignedBuffer encoded = encode(record);
+    const AlignedBuffer found(slot_bytes());
+    std::array<std::uint32_t, kCopies> order{0, 1};
+    read_now(file_, found.data(), slot_bytes(), offset_of(1, slot));
+    // The one that is valid is overwritten last.
+    if (decode_commit({found.data(), slot_bytes()}, uuid_, *layout_).state != State::valid) order = {1, 0};
+    for (const std::uint32_t copy : order) {
+        write_now(file_, encoded.data(), slot_bytes(), offset_of(copy, slot));
+        file_.sync();
+    }
 }
 
 }  // namespace luwu::store

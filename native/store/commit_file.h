@@ -1,45 +1,64 @@
-// The file of a store's commit records: two slots, written in turn, so that one of them is always whole.
+// One stripe's file of commit records: two slots, written in turn, and a second copy of both far behind them. So one
+// record is always whole, and damage to one place of the file takes none away.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "store/aligned_buffer.h"
 #include "store/files.h"
 #include "store/records.h"
 
 namespace luwu::store {
 
-// What the file says: the record that holds, with sequence 0 where nothing was committed, and the one before it.
-struct Commits {
-    CommitRecord newest;
-    std::optional<CommitRecord> before;
+inline constexpr std::uint32_t kSlots = 2;  // a record is in the slot of its sequence modulo 2
+
+// What one file says.
+struct CommitFileContents {
+    bool exists = false;
+    bool format_2 = false;                                  // one copy of each slot alone
+    bool never_written = false;                             // in format 2: all zeros, as it was until the first commit
+    std::array<std::optional<CommitRecord>, kSlots> slots;  // the newest valid copy of each
+    std::array<bool, kSlots> damaged{};                     // that have no valid copy, and were written
+    std::vector<std::string> findings;                      // damage, in words
 };
 
 class CommitFile {
   public:
-    CommitFile() = default;
-    // Makes the file, all zeros. Throws Error.
-    static CommitFile create(const std::string& path, const Layout& layout, const Uuid& uuid);
-    CommitFile(const std::string& path, const Layout& layout, const Uuid& uuid, bool read_only)
-        : CommitFile(open_file(path, false, read_only), layout, uuid) {}
+    CommitFile(std::string path, const Layout& layout, const Uuid& uuid)
+        : path_(std::move(path)), layout_(&layout), uuid_(uuid) {}
 
-    // Throws Error: corrupt where neither slot is valid though they were written, format.
-    [[nodiscard]] Commits read() const;
-    void write(const CommitRecord& record) const;  // durably
-    void erase(std::uint64_t sequence) const;      // durably
-    [[nodiscard]] const std::string& path() const { return file_.path(); }
+    // Reads the file that has the path now. Throws Error: format, io.
+    [[nodiscard]] CommitFileContents read() const;
+    // Puts a new file in the place of what is there, durably, with one record in all places, or with two in turn.
+    void make(const CommitRecord& record, const std::optional<CommitRecord>& before = std::nullopt);
+    // Opens what is there to be written to in place, if it can be.
+    void open();
+    // Whether it cannot be written to in place: it is missing, of format 2, or a copy of the store has it, too.
+    [[nodiscard]] bool has_to_be_made() const;
+
+    // Writes a record to its slot; durable after sync().
+    void write(const CommitRecord& record);
+    void sync() const { file_.sync(); }
+    // Writes a record to a slot, durably, so that at each moment one of the slot's copies is valid and durable if one
+    // was before.
+    void rewrite(const CommitRecord& record, std::uint32_t slot);
+
+    [[nodiscard]] const std::string& path() const { return path_; }
 
   private:
-    CommitFile(File file, const Layout& layout, const Uuid& uuid)
-        : file_(std::move(file)), layout_(&layout), uuid_(uuid) {}
-    void write_slot(std::uint64_t sequence, void* slot) const;
+    [[nodiscard]] std::uint64_t slot_bytes() const { return commit_slot_bytes(*layout_); }
+    [[nodiscard]] std::uint64_t offset_of(std::uint32_t copy, std::uint32_t slot) const;
+    [[nodiscard]] std::uint64_t file_bytes() const { return offset_of(1, kSlots); }
+    [[nodiscard]] AlignedBuffer encode(const CommitRecord& record) const;
 
-    File file_;
-    const Layout* layout_ = nullptr;  // of the store, which lives longer
-    Uuid uuid_{};
+    std::string path_;
+    const Layout* layout_;  // of the store, which lives longer
+    Uuid uuid_;
+    File file_;  // to be written to
 };
-
-// Whether a file holds anything but zeros.
-[[nodiscard]] bool holds_commit(const std::string& path);
 
 }  // namespace luwu::store

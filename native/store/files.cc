@@ -1,7 +1,6 @@
 #include "store/files.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -104,6 +103,11 @@ Error system_error(const std::string& action, const std::string& path, int error
     }
 }
 
+std::uint64_t names_of(const std::string& path) {
+    struct stat info{};
+    return stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_nlink) : 0;
+}
+
 bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 File open_file(const std::string& path, bool create, bool read_only, bool* direct) {
@@ -139,24 +143,6 @@ void fill_holes(const File& file) {
                     " more to train on, but its disk has " + gibibytes(free_bytes(file)) +
                     " free; free some space (nothing was changed)",
                 {file.path(), bytes - allocated});
-}
-
-File lock_file(const std::string& path) {
-    const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (descriptor < 0) throw system_error("open", path, errno);
-    File file(descriptor, path);
-    if (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-        std::array<char, 32> owner{};
-        if (pread(descriptor, owner.data(), owner.size() - 1, 0) < 0) owner[0] = '\0';
-        throw Error(ErrorKind::locked,
-                    "the store at " + path.substr(0, path.rfind('/')) + " is open in process " + owner.data() +
-                        "; one server owns a store at a time: stop that process or use another folder");
-    }
-    // Who holds it is for the message above only: on a full disk the run goes on without it.
-    const std::string own = std::to_string(getpid());
-    const bool noted = ftruncate(descriptor, 0) == 0 && pwrite(descriptor, own.data(), own.size(), 0) > 0;
-    static_cast<void>(noted);
-    return file;
 }
 
 void link_file(const std::string& from, const std::string& to) {

@@ -1,4 +1,4 @@
-// Open files with the errors a person can act on, and the lock that keeps a second process out.
+// Open files with the errors a person can act on.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +36,7 @@ class File {
 };
 
 [[nodiscard]] bool file_exists(const std::string& path);
+[[nodiscard]] std::uint64_t names_of(const std::string& path);  // of the file there; 0: there is none
 // Direct I/O where the file system has it (direct says whether), else buffered. Throws Error.
 [[nodiscard]] File open_file(const std::string& path, bool create, bool read_only, bool* direct = nullptr);
 // Reserves the blocks now, so that a run cannot meet a full disk. Throws Error(no_space) naming what is missing.
@@ -44,8 +45,6 @@ void reserve(const File& file, std::uint64_t bytes);
 void extend(const File& file, std::uint64_t bytes);
 // Reserves what is a hole in the file, where the file system can. Throws Error(no_space) naming what is missing.
 void fill_holes(const File& file);
-// Writes this process's id into the file and holds an exclusive lock on it until it is closed. Throws Error(locked).
-[[nodiscard]] File lock_file(const std::string& path);
 // Gives a file another name as well; `to` must not exist. Throws Error.
 void link_file(const std::string& from, const std::string& to);
 // Gives a file or a folder another name, in the place of what had it. Throws Error.

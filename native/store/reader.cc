@@ -18,8 +18,7 @@ void read(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
 std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
                                  std::uint32_t plane, const std::byte* record) {
     const std::byte* states = record + place.parameter_bytes;
-    ChunkHeader header;
-    std::memcpy(&header, states, sizeof header);
+    const ChunkHeader header = load_chunk_header(states);
     const std::byte* data = states + place.plane_offset(plane);
     if (kernels::crc32c(0, data, place.plane_bytes[plane]) != header.state_crc[plane]) {
         throw store.damaged(place, count, plane + 1);
@@ -48,8 +47,7 @@ ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool 
     read(store, place, count, store.read_parameters(place, count, record.data(), states));
     if (with_states && place.state_planes > 0) read(store, place, count, store.read_states(place, count, states));
 
-    ChunkHeader header;
-    std::memcpy(&header, states, sizeof header);
+    const ChunkHeader header = load_chunk_header(states);
     store.check_header(header, place, count);
     if (kernels::crc32c(0, record.data(), bytes) != header.parameter_crc) throw store.damaged(place, count, 0);
     ChunkContents contents;

@@ -213,7 +213,9 @@ PendingSnapshot::~PendingSnapshot() {
 
 void PendingSnapshot::finish() {
     const std::string first = step_folder(folders_[0], name_);
-    CommitFile::create(first + kSnapshotRecordName, layout_, uuid_).write(record_);
+    std::vector<std::string> inside;
+    for (const std::string& folder : folders_) inside.push_back(step_folder(folder, name_));
+    CommitFiles(inside, kSnapshotRecordName, layout_, uuid_).create(record_);
     if (file_exists(first + kModelName)) sync_folder(first + kModelName);
     for (const std::string& folder : folders_) {
         sync_folder(step_folder(folder, name_));

@@ -74,7 +74,7 @@ void remove_partials(const std::string& folder) {
         const std::string name = "/" + entry->path().filename().string();
         const auto begins = [&name](const char* one) { return name.starts_with(one + std::string(".")); };
         const bool ours = std::any_of(kSpareNames.begin(), kSpareNames.end(), begins) ||
-                          std::any_of(kVersionNames.begin(), kVersionNames.end(), begins);
+                          std::any_of(kVersionNames.begin(), kVersionNames.end(), begins) || begins(kFrozenName);
         if (ours && name.ends_with(kPartial)) unlink((folder + name).c_str());
     }
 }
@@ -159,9 +159,12 @@ void StripeFiles::check(const File& file, const FileHeader& expected) const {
     read_now(file, page.data(), kPage, 0);
     FileHeader header;
     std::memcpy(&header, page.data(), sizeof header);
-    if (header.magic == FileHeader{}.magic && header.version != kFormatVersion) {
+    if (header.magic == FileHeader{}.magic && !is_read(header.version)) {
         throw other_format(file.path(), 0, header.version);
     }
+    FileHeader same_format = expected;
+    same_format.version = header.version;
+    seal(same_format);
     if (!valid(header)) {
         throw Error(ErrorKind::corrupt, file.path() +
                                             " at offset 0: the file header's checksum is wrong; this is not a "
@@ -175,7 +178,7 @@ void StripeFiles::check(const File& file, const FileHeader& expected) const {
                                             std::to_string(expected.stripes) +
                                             " here: name the folders in the order in which the store was made");
     }
-    if (header.crc != expected.crc) {
+    if (header.crc != same_format.crc) {
         throw Error(ErrorKind::corrupt,
                     file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
     }
@@ -185,22 +188,16 @@ void StripeFiles::check(const File& file, const FileHeader& expected) const {
     }
 }
 
-void StripeFiles::sync() const {
-    for (const File& file : versions_) {
-        if (file.descriptor() >= 0) file.sync();
-    }
-    frozen_.sync();
-}
-
 // Without a lock on a file, which any process on the machine could hold for as long as it likes. Processes that make
 // one at the same time each make their own, and the last takes the place of the others: they are all alike.
 void StripeFiles::reserve_spare(std::uint32_t version) const {
     const std::string path = spare_path(version);
     try {
-        while (!file_exists(path) && !make_whole(path, version_header_, true)) {
+        while (names_of(path) != 1 &&
+               !make_whole(path, version_header_, true)) {  // a copy of the store may have it, too
         }
     } catch (const Error& error) {
-        if (file_exists(path)) return;  // another process made it, and may have had the last room for it
+        if (names_of(path) == 1) return;  // another process made it, and may have had the last room for it
         if (error.kind() != ErrorKind::no_space) throw;
         throw Error(ErrorKind::no_space,
                     std::string(error.what()) + "; training writes there, as a snapshot has " + version_path(version) +
@@ -215,6 +212,15 @@ bool StripeFiles::unshare(std::uint32_t version) {
     rename_file(spare_path(version), version_path(version));
     File now = open_checked(version_path(version), version_header_, false);
     replaced_ = std::exchange(versions_[version], std::move(now));
+    return true;
+}
+
+bool StripeFiles::unshare_frozen() {
+    if (frozen_.names() == 1) return false;
+    const std::string path = folder_ + kFrozenName;
+    while (!make_whole(path, frozen_header_, true)) {
+    }
+    frozen_ = open_checked(path, frozen_header_, false);
     return true;
 }
 

@@ -33,8 +33,9 @@ class StripeFiles {
     [[nodiscard]] const File& frozen() const { return frozen_; }
     [[nodiscard]] bool direct() const { return direct_; }
 
-    // Makes what was written durable.
-    void sync() const;
+    // Makes what was written to a version durable, or to the frozen chunks.
+    void sync(std::uint32_t version) const { versions_[version].sync(); }
+    void sync_frozen() const { frozen_.sync(); }
 
     // Whether a snapshot has a version's file, too. It is not written to any more then.
     [[nodiscard]] bool shared(std::uint32_t version) const { return versions_[version].names() > 1; }
@@ -44,6 +45,8 @@ class StripeFiles {
     // Before a version is written to: where a snapshot has its file, too, the spare takes its place. The file before
     // stays open until forget_replaced(), the new name is durable after sync_folder(). Whether it did.
     bool unshare(std::uint32_t version);
+    // The same of the frozen chunks, before first values are written: a new file, and what was in it is gone.
+    bool unshare_frozen();
     void forget_replaced() { replaced_ = File(); }
     // Reserves what training writes to: what a version lacks, and spares. Throws Error(no_space).
     void make_room();

@@ -10,7 +10,7 @@
 
 namespace luwu::store {
 
-void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count, const float* values,
+void write_chunk(ChunkStore& store, const ChunkPlace& place, std::uint64_t count, const float* values,
                  std::span<const float* const> moments) {
     const Layout& layout = store.layout();
     const kernels::Dtype dtype = layout.dtype(place.block);
@@ -43,6 +43,7 @@ void write_chunk(const ChunkStore& store, const ChunkPlace& place, std::uint64_t
         }
     }
 
+    store.prepare_to_fill(place, count);
     ChunkHeader header = store.make_header(place, count);
     header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout.parameter_size(place.block));
     for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {

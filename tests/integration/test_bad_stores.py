@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,14 +13,18 @@ from pathlib import Path
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.udp import remote, udp_tree
+from typer.testing import CliRunner
 
 import luwu
+from luwu.cli.main import app
 from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
 from luwu.fabric.session import Session
+from luwu.store import upkeep
 from luwu.store.folders import open_reader
 
 MEMORY = 64 << 20
 COMMIT_SLOT_BYTES = 4096
+COMMIT_COPY_DISTANCE = 65536
 
 
 @pytest.fixture
@@ -86,14 +91,34 @@ def test_a_newer_manifest_is_not_guessed_at(run: Path) -> None:
     assert train_on(run).step == 3
 
 
-def test_a_torn_commit_record_falls_back_and_a_second_one_is_an_error(run: Path) -> None:
+def test_a_damaged_copy_of_a_record_is_said_and_mended(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = run / "store"
+    overwrite(store / "commit.luwu", COMMIT_SLOT_BYTES + 24, b"\xff")  # sequence 3, step 2
+    said = r"commit\.luwu at offset 4096: a copy of a commit record is damaged"
+    assert re.search(said, upkeep.info([store]).findings[0])
+    assert CliRunner().invoke(app, ["store", "verify", str(store)]).exit_code == 1
+    assert "\ndamaged " in CliRunner().invoke(app, ["store", "info", str(store)]).output
+    assert train_on(run).step == 3  # after step 2, which the other copy has
+    assert re.search(said, caplog.text)
+    assert upkeep.info([store]).findings == ()
+    assert CliRunner().invoke(app, ["store", "verify", str(store)]).exit_code == 0
+
+
+def test_a_damaged_record_goes_back_by_one_step_and_says_so(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     commits = run / "store/commit.luwu"
-    overwrite(commits, COMMIT_SLOT_BYTES + 24, b"\xff")  # sequence 3, step 2
+    for copy in (0, COMMIT_COPY_DISTANCE):
+        overwrite(commits, copy + COMMIT_SLOT_BYTES + 24, b"\xff")
+    found = upkeep.verify([run / "store"])
+    assert found.damaged == 0
+    assert "stands at step 1" in found.findings[-1]
     with luwu.open(run, memory=MEMORY) as session:
         session.attach(small_manifest())
         assert session.step == 1
-    overwrite(commits, 24, b"\xff")
-    with pytest.raises(StoreCorruptError, match=r"commit\.luwu at offset 0: neither"):
+    assert "stands at step 1" in caplog.text
+    for copy in (0, COMMIT_COPY_DISTANCE):
+        for slot in (0, COMMIT_SLOT_BYTES):
+            overwrite(commits, copy + slot + 24, b"\xff")
+    with pytest.raises(StoreCorruptError, match=r"commit\.luwu at offset 0: none of the commit records"):
         train_on(run)
 
 

@@ -7,9 +7,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.training import finish, prepare_small_run, start_small_run, steps_of
 
-LOCKS = ("lock", "luwu.lock")
+import luwu
+from luwu.errors import StoreLockedError
+from luwu.store import upkeep
+
+MEMORY = 64 << 20
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -17,7 +22,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in folder.rglob("*")
-        if path.is_file() and path.name not in LOCKS
+        if path.is_file()
     }
 
 
@@ -26,11 +31,12 @@ def copy_with_links(run: Path, copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_files_beside_the_store_of_a_run_that_goes_on_stay_in_the_copy(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)  # it starts a run three times
+def test_every_file_of_a_run_that_goes_on_stays_as_it_is_in_the_copy(tmp_path: Path) -> None:
     folder = prepare_small_run(tmp_path)
 
     def train(run: str, steps: int) -> None:
-        code, _, error = finish(start_small_run(folder, run, "--workers", "1", "--steps", str(steps)))
+        code, _, error = finish(start_small_run(folder, run, "--workers", "1", "--steps", str(steps)), 300)
         assert code == 0, error
 
     train("run", 4)
@@ -38,7 +44,31 @@ def test_the_files_beside_the_store_of_a_run_that_goes_on_stay_in_the_copy(tmp_p
     before = contents(folder / "copy")
     assert {"metrics.jsonl", "worker-0.log", "job.json", "loss.png", "config.toml"} <= set(before)
     train("run", 7)
-    after = contents(folder / "copy")
-    beside = [name for name in before if not name.startswith("store/")]
-    assert [name for name in beside if after[name] != before[name]] == []
+    assert contents(folder / "copy") == before
     assert len(steps_of(folder, "copy")) == 4
+    before = contents(folder / "run")
+    train("copy", 7)
+    assert contents(folder / "run") == before
+    assert steps_of(folder, "copy") == steps_of(folder, "run")
+
+
+def test_a_run_and_its_copy_are_trained_at_the_same_time(tmp_path: Path) -> None:
+    def step_on(folder: Path) -> int:
+        with luwu.open(folder, memory=MEMORY) as session:
+            NumpyWorker(session, small_manifest()).step()
+            return session.step
+
+    assert step_on(tmp_path / "run") == 1
+    copy_with_links(tmp_path / "run", tmp_path / "copy")
+    with luwu.open(tmp_path / "run", memory=MEMORY) as session:
+        worker = NumpyWorker(session, small_manifest())
+        worker.step()
+        assert step_on(tmp_path / "copy") == 2
+        copy_with_links(tmp_path / "run", tmp_path / "second")  # while it is open, between two steps
+        with pytest.raises(StoreLockedError):
+            step_on(tmp_path / "run")
+        worker.step()
+        assert step_on(tmp_path / "second") == 3
+        assert session.step == 3
+    assert upkeep.verify([tmp_path / "copy/store"]).damaged == 0
+    assert step_on(tmp_path / "copy") == 3

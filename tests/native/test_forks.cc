@@ -18,6 +18,7 @@
 #include "fabric/socket.h"
 #include "store/files.h"
 #include "store/forks.h"
+#include "store/lock_file.h"
 #include "support.h"
 
 using namespace luwu;
@@ -70,11 +71,11 @@ bool is_nothing(int descriptor) {
 TEST_CASE("a child keeps no lock of its parent's, and the numbers of descriptors stay taken") {
     const test::Scratch scratch;
     const std::string path = scratch.folder() + "/lock";
-    std::optional<store::File> held = store::lock_file(path);
+    std::optional<store::File> held = store::lock_store(path);
     const int number = held->descriptor();
     Child child([number] { return is_nothing(number); });
     held.reset();
-    CHECK_NOTHROW(store::lock_file(path));
+    CHECK_NOTHROW(store::lock_store(path));
     CHECK(child.end() == 0);
 }
 

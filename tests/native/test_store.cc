@@ -18,6 +18,7 @@ using store::OpenMode;
 
 namespace {
 
+constexpr std::uint64_t kCopyDistance = 1U << 16U;  // docs/store-format.md
 const store::Layout kLayout(test::small_shape(kernels::Dtype::float32), 1);
 
 void commit_step(ChunkStore& store, std::uint64_t step) {
@@ -89,9 +90,14 @@ TEST_CASE("a torn commit record leaves the one before; two leave none") {
         for (std::uint64_t step = 0; step < 3; ++step) commit_step(store, step);  // sequences 1, 2, 3
     }
     const std::string path = folders[0] + "/commit.luwu";
-    overwrite(path, store::commit_slot_bytes(kLayout) + 70, "torn");  // slot 1: sequence 3
-    CHECK(ChunkStore(folders, kLayout, kUuid, OpenMode::open).committed().step == 1);
-    overwrite(path, 70, "torn");
+    const auto tear = [&](std::uint64_t slot) {
+        for (const std::uint64_t copy : {std::uint64_t{0}, kCopyDistance}) {
+            overwrite(path, copy + slot * store::commit_slot_bytes(kLayout) + 70, "torn");
+        }
+    };
+    tear(1);  // sequence 3
+    CHECK(ChunkStore(folders, kLayout, kUuid, OpenMode::read_only).committed().step == 1);
+    tear(0);
     CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::open); }, "commit.luwu at offset 0") ==
           ErrorKind::corrupt);
 }
@@ -148,7 +154,8 @@ TEST_CASE("files that are not what they should be are named with their offset") 
     }
     SUBCASE("an older data format") {
         overwrite(path, 8, "\x01");
-        CHECK(kind_of(reopen, "has store format 1; this LuWu reads format 2: export it with the LuWu that wrote it") ==
+        CHECK(kind_of(reopen,
+                      "has store format 1; this LuWu reads formats 2 to 3: export it with the LuWu that wrote it") ==
               ErrorKind::format);
     }
     SUBCASE("a store of format 1") {
@@ -158,7 +165,11 @@ TEST_CASE("files that are not what they should be are named with their offset") 
         CHECK(kind_of(reopen, "chunks.luwu at offset 0 has store format 1") == ErrorKind::format);
     }
     SUBCASE("a newer commit format") {
-        overwrite(folders[0] + "/commit.luwu", store::commit_slot_bytes(kLayout) + 8, "\x07");
+        for (const std::uint64_t copy : {std::uint64_t{0}, kCopyDistance}) {
+            for (const std::uint64_t slot : {0U, 1U}) {
+                overwrite(folders[0] + "/commit.luwu", copy + slot * store::commit_slot_bytes(kLayout) + 8, "\x07");
+            }
+        }
         CHECK(kind_of(reopen, "has store format 7") == ErrorKind::format);
     }
     SUBCASE("another store's file") {

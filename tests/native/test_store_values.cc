@@ -32,13 +32,17 @@ void fill(ChunkStore& store, std::uint64_t count) {
         const auto m = ramp(place.elements, number + 1000);
         const auto v = ramp(place.elements, number + 2000);
         const std::array moments{m.data(), v.data()};
+        number += 1;
+        if (!place.trainable && store.initialised()) continue;  // it never changes
         store::write_chunk(store, place, count, values.data(),
                            place.trainable ? std::span<const float* const>(moments) : std::span<const float* const>());
-        number += 1;
     }
     store::CommitRecord record;
     record.step = count;
     record.counts.assign(store.layout().block_count(), count);
+    for (std::uint32_t block = 0; store.initialised() && block < record.counts.size(); ++block) {
+        if (!store.layout().shape().blocks[block].trainable) record.counts[block] = store.committed().counts[block];
+    }
     store.commit(record);
 }
 

@@ -35,6 +35,7 @@ class FakeCore:
     def __init__(self, store: Store, settings: CoreSettings) -> None:
         self.settings = settings
         self.port = next(_ports)
+        self.findings: list[str] = []
         CORES[self.port] = self
         sizes = [block.elements for block in store.manifest.blocks]
         self.disk = DISKS.setdefault(str(store.folders[0]), Committed(sizes))

@@ -48,7 +48,8 @@ def info(
 def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     """Read all that the committed step consists of and compare every checksum.
 
-    Exit status: 0 everything is right, 1 something is damaged; the first damage is named and all are counted.
+    Exit status: 0 everything is right, 1 something is damaged, a commit record among it; the first damaged chunk is
+    named and all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.plan.units import bytes_text
@@ -59,11 +60,14 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
         report = read_all(snapshot_folders(store_folders(folders), snapshot), progress)
     rate = report.nbytes / max(report.seconds, 1e-9) / 1e6
     read = f"step {report.step}: {bytes_text(report.nbytes)} in {counted(report.chunks, 'chunk')}, {rate:.0f} MB/s"
-    if report.damaged == 0:
-        say(f"{read}: every checksum is right")
-        return
-    say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}")
-    raise typer.Exit(EXIT_DAMAGED)
+    for finding in report.findings:
+        say(f"damaged: {finding}")
+    if report.damaged:
+        say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}")
+    else:
+        say(f"{read}: every checksum of a chunk is right" if report.findings else f"{read}: every checksum is right")
+    if report.damaged or report.findings:
+        raise typer.Exit(EXIT_DAMAGED)
 
 
 @app.command()
@@ -120,6 +124,7 @@ def print_info(found: StoreInfo) -> None:
         "optimizer": f"{found.optimizer}: {', '.join(found.optimizer_states) or 'nothing to keep'}",
         "loss scale": "" if found.loss_scale is None else f"{found.loss_scale:g}",
         "divided into": f"{counted(found.blocks, 'block')}, {counted(found.chunks, 'chunk')}",
+        "damaged": "\n".join(found.findings),
         "snapshots": ", ".join(f"step {step}" for step in found.snapshots),
         "uuid": found.uuid,
     }

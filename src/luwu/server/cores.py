@@ -28,6 +28,11 @@ class NetworkCore(Core, Protocol):
     """A native server whose workers push and pull over the network, and begin and commit through the control plane."""
 
     @property
+    def findings(self) -> list[str]:
+        """Damage to the store's commit records that was met when it was opened, and mended, in words."""
+        ...
+
+    @property
     def port(self) -> int:
         """Where the data plane listens."""
         ...

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from luwu import _native
@@ -25,10 +25,11 @@ from luwu.errors import (
     StorePermissionError,
 )
 from luwu.fabric.blocks import block_specs
-from luwu.fabric.forks import keep_from_children
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
 from luwu.store.room import is_full, no_room
+
+_logger = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 3
@@ -166,7 +167,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-CoreT = TypeVar("CoreT")
+class Opened(Protocol):
+    """What has opened a store."""
+
+    @property
+    def findings(self) -> list[str]:
+        """Damage to the commit records that was met, in words."""
+        ...
+
+
+CoreT = TypeVar("CoreT", bound=Opened)
 
 
 @dataclass(frozen=True)
@@ -239,29 +249,26 @@ def open_store(
     create = identity is None
     identity = identity or StoreIdentity(uuid or uuid4().hex, len(folders), manifest)
     core = start(Store(folders, identity, create))
+    say_findings(core)
     if create:
         write_identity(folders[0], identity)
     return core
 
 
-def lock_folder(folder: Path, what: str) -> TextIO:
-    """Hold a folder for this process until the file is closed; raises StoreLockedError, which names who has it."""
-    file = (folder / LOCK_NAME).open("a+")
-    keep_from_children(file)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        owner = file.read().strip() or "unknown"
-        file.close()
+def say_findings(opened: Opened) -> None:
+    """Log what was damaged in the records of a store that was opened."""
+    for finding in opened.findings:
+        _logger.warning("%s; whoever opens the store for writing mends it", finding)
+
+
+def lock_folder(folder: Path, what: str) -> _native.FileLock:
+    """Hold a folder for this process until the lock is closed; raises StoreLockedError, which names who has it."""
+    lock = _native.FileLock(str(folder / LOCK_NAME), False)
+    if not lock.held:
         raise StoreLockedError(
-            f"the {what} {folder} is in use by process {owner}; stop that process or use another folder"
-        ) from error
-    # Who holds it is for the message above only: on a full disk the run goes on without it.
-    with suppress(OSError):
-        os.truncate(file.fileno(), 0)
-        os.write(file.fileno(), str(os.getpid()).encode())
-    return file
+            f"the {what} {folder} is in use by process {lock.owner}; stop that process or use another folder"
+        )
+    return lock
 
 
 @contextmanager
@@ -273,30 +280,14 @@ def held_at_rest(folders: list[Path]) -> Iterator[None]:
     """
     with ExitStack() as held:
         for folder in folders:
-            with suppress(FileNotFoundError):  # a copy that no server has opened yet
-                _share_lock(folder, held)
+            lock = _native.FileLock(str(folder / STORE_LOCK_NAME), True)
+            if not lock.held:
+                raise StoreLockedError(
+                    f"the store at {folder} is open in process {lock.owner}, which writes to it; "
+                    "stop that process first"
+                )
+            held.callback(lock.close)
         yield
-
-
-def _share_lock(folder: Path, held: ExitStack) -> None:
-    path = folder / STORE_LOCK_NAME
-    try:
-        file = held.enter_context(path.open("r+"))
-    except FileNotFoundError:
-        raise
-    except OSError:  # no permission to write, or a file system that nobody writes to
-        file = held.enter_context(path.open("r"))  # to read is enough to hold it
-    keep_from_children(file)
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = file.read().strip(" \0\n") or "unknown"
-        raise StoreLockedError(
-            f"the store at {folder} is open in process {owner}, which writes to it; stop that process first"
-        ) from error
-    with suppress(OSError):  # for the message of a server that starts now
-        os.truncate(file.fileno(), 0)
-        os.pwrite(file.fileno(), str(os.getpid()).encode(), 0)
 
 
 def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from luwu import _native
 from luwu.errors import ConfigError, StoreLockedError
 from luwu.fabric.blocks import block_specs
-from luwu.store.folders import StoreIdentity, reader_of
+from luwu.store.folders import StoreIdentity, reader_of, say_findings
 from luwu.store.run_record import restore_record
 from luwu.store.values import require_identity, require_whole
 
@@ -122,7 +122,7 @@ def _texts(folders: list[Path]) -> list[str]:
 
 
 def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter:
-    return _native.StoreWriter(
+    writer = _native.StoreWriter(
         _texts(folders),
         identity.uuid,
         False,
@@ -130,6 +130,8 @@ def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter
         identity.manifest.chunk_elements,
         identity.manifest.optimizer,
     )
+    say_findings(writer)
+    return writer
 
 
 def _look_at(folders: list[Path], step: int) -> SnapshotInfo:

@@ -15,7 +15,7 @@ from typing import Any
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError, StoreLockedError
 from luwu.fabric.blocks import block_specs
-from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.run_record import RunRecord, read_record
@@ -62,6 +62,8 @@ class StoreInfo:
         in_use: a server or an import has it open.
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
+        findings: damage to its commit records, in words. None of it hides more than the last commit, and whoever trains
+            on the store mends it.
     """
 
     uuid: str
@@ -83,11 +85,15 @@ class StoreInfo:
     in_use: bool
     unfinished_import: bool
     snapshots: tuple[int, ...]
+    findings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found: ``first_damage`` says what is wrong with the first of the ``damaged`` chunks."""
+    """What `verify` found: ``first_damage`` says what is wrong with the first of the ``damaged`` chunks.
+
+    ``findings`` is damage to the commit records, as `StoreInfo` has it.
+    """
 
     step: int
     chunks: int
@@ -95,6 +101,7 @@ class VerifyReport:
     seconds: float
     damaged: int
     first_damage: str
+    findings: tuple[str, ...]
 
 
 def info(folders: list[Path]) -> StoreInfo:
@@ -131,6 +138,7 @@ def info(folders: list[Path]) -> StoreInfo:
         in_use=_in_use(folders),
         unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
         snapshots=tuple(snapshot_steps(folders)),
+        findings=tuple(reader.findings),
     )
 
 
@@ -174,7 +182,15 @@ def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyRepor
         while waiting:
             take_one()
         seconds = time.perf_counter() - begun
-    return VerifyReport(int(reader.step), len(extents), total, seconds, len(damages), damages[0] if damages else "")
+    return VerifyReport(
+        int(reader.step),
+        len(extents),
+        total,
+        seconds,
+        len(damages),
+        damages[0] if damages else "",
+        tuple(reader.findings),
+    )
 
 
 def compact(folders: list[Path]) -> int:
@@ -202,6 +218,7 @@ def compact(folders: list[Path]) -> int:
         identity.manifest.optimizer,
     )
     try:
+        say_findings(writer)
         if not writer.initialised:
             raise no_values(folders[0])
         return int(writer.compact())
