@@ -33,6 +33,7 @@ from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import SwitchMember, star
+from luwu.store.run_record import Claim, RunRecord
 
 KEY = Credentials(b"a key of the tests that is long enough")
 QUICK = Timeouts(
@@ -90,6 +91,23 @@ def test_a_session_trains_and_the_next_one_resumes(serve):
         assert (worker.fresh, session.step, session.attempts) == (False, 3, 3)
         assert np.array_equal(worker.read(1), values)
         assert worker.step()
+
+
+def test_every_worker_is_told_whose_weights_the_run_goes_on_from(serve):
+    """Whichever of them comes first; the launcher shows what the first rank is told."""
+    server = serve(workers=2)
+
+    def attach_as(run_id):
+        def attach(session):
+            session.claim = Claim(RunRecord(run_id, f"/runs/{run_id}"), takes_weights=True)
+            NumpyWorker(session, small_manifest())
+            return session.word
+
+        return together(server, 2, attach)
+
+    assert attach_as("one") == ["", ""]
+    words = attach_as("two")
+    assert words[0] == words[1] and "which the run /runs/one" in words[0]
 
 
 def test_hyper_parameters_segments_and_roll_backs_arrive(serve):

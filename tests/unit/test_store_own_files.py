@@ -53,7 +53,7 @@ def test_metrics_are_appended_to_a_file_of_the_run_alone(tmp_path: Path) -> None
     path = tmp_path / "metrics.jsonl"
     other = linked(path, '{"attempt": 0}\n')
     with MetricsLog(path)._file as file:
-        file.write("row\n")
+        file.write(b"row\n")
     assert other.read_text() == '{"attempt": 0}\n'
     assert path.read_text() == '{"attempt": 0}\nrow\n'
 

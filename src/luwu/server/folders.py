@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,12 +50,10 @@ def open_server(
 
 
 def claims_of(folder: Path) -> Callable[[Claim, Counts], tuple[Counts, str]]:
-    """`claim_store` of the store whose first folder this is, for the workers of a run one after another."""
-    lock = threading.Lock()
+    """`claim_store` of the store whose first folder this is."""
 
     def claim(wanted: Claim, counts: Counts) -> tuple[Counts, str]:
-        with lock:
-            return claim_store(folder, wanted, counts, imported=(folder / ORIGIN_NAME).exists())
+        return claim_store(folder, wanted, counts, imported=(folder / ORIGIN_NAME).exists())
 
     return claim
 

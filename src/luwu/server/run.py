@@ -19,11 +19,14 @@ from luwu.server.membership import Membership
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
 from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
 from luwu.worker.interface import LossScale
 
 DATA_TOKEN_BYTES = 32
 
 OpenCore = Callable[[Manifest, int, Share], NetworkCore]
+ClaimStore = Callable[[Counts], tuple[Counts, str]]
+"""Lets a run have the store, whose counts it is given: where the run began in it, and a word for its user."""
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class Run(Membership[NetworkCore]):
         self._places: Mapping[str, pb.Topology] | None = None
         self._telling = threading.Lock()  # who is told later has the higher incarnation
         self._told: dict[str, int] = {}  # how often, by name
+        self._claiming = threading.Lock()
+        self._word = ""
 
     @property
     def over(self) -> bool:
@@ -102,6 +107,13 @@ class Run(Membership[NetworkCore]):
         log.error("failed job=%x step=%d error=%s %s", self.job, self.step, type(first).__name__, first)
         for worker in list(self.people.values()):
             worker.tell(pb.Event(failure=pb.Failure(error=type(first).__name__, message=str(first))))
+
+    def claim(self, claim: ClaimStore) -> tuple[Counts, str]:
+        """Let this run have the store; every worker gets the same word, whichever of them came first."""
+        with self._claiming:
+            first, word = claim(Counts.of(self.stats()))
+            self._word = self._word or word
+            return first, self._word
 
     def admit(self, rank: int) -> bytes:
         """A token that lets this rank into the data plane."""

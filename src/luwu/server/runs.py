@@ -17,7 +17,7 @@ from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.waiting import until
 from luwu.server.participants import Participant, Participants
 from luwu.server.room_watch import RoomWatch
-from luwu.server.run import OpenCore, Run, Worker
+from luwu.server.run import ClaimStore, OpenCore, Run, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
@@ -37,10 +37,6 @@ class Attached(NamedTuple):
     token: bytes
     first: Counts
     word: str
-
-
-ClaimStore = Callable[[Counts], tuple[Counts, str]]
-"""Lets a run have the store, whose counts it is given: where the run began in it, and a word for its user."""
 
 
 def claim_nothing(counts: Counts) -> tuple[Counts, str]:
@@ -157,7 +153,7 @@ class Runs:
         try:
             run.agree(share)
             fresh = run.attach(worker.rank, manifest)
-            first, word = claim(Counts.of(run.stats()))
+            first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             token = run.admit(worker.rank)
         except LuwuError as error:
