@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
+import pytest
 from tests.network.fixtures import network, wired_network
 from tests.small_disk import small_disk
 
@@ -11,3 +13,10 @@ __all__ = ["network", "small_disk", "wired_network"]  # fixtures
 
 # Tests start several processes on few cores: one thread each, set before torch is imported here or in a child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Begin each test at the same seed of torch's, whichever tests ran before it in this process."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

@@ -25,6 +25,8 @@ from luwu.errors import (
     WorkerLostError,
 )
 from luwu.fabric.local import join
+from luwu.fabric.messages import SOCKET_NAME
+from luwu.fabric.session import Session
 from luwu.server.server import LocalServer
 from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
 
@@ -252,6 +254,20 @@ def test_an_embedded_server_waits_for_the_others_to_leave(tmp_path: Path) -> Non
         reader.join()
         closing.join()
     assert reader.exitcode == 0
+
+
+def test_a_worker_may_join_while_the_server_starts_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[Session] = []
+    start = threading.Thread.start
+
+    def start_and_join(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "luwu-accept":
+            joined.append(join(tmp_path / SOCKET_NAME, rank=1, workers=2))
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_join)
+    with LocalServer(tmp_path, None, MEMORY, workers=2):
+        joined[0].close()
 
 
 def test_a_rank_joins_a_server_once(tmp_path: Path) -> None:

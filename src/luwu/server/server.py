@@ -104,11 +104,12 @@ class LocalServer(OfThisProcess):
         self._connections: set[socket.socket] = set()
         self._closed = threading.Event()
         self._room_watch = RoomWatch(on_room)
-        self._threads = [
+        own = (
             threading.Thread(target=self._accept, name="luwu-accept", daemon=True),
             threading.Thread(target=self._watch_room, name="luwu-room", daemon=True),
-        ]
-        for thread in self._threads:
+        )
+        self._threads = list(own)  # the workers' threads follow, from the moment that the first of these runs
+        for thread in own:
             thread.start()
 
     def __enter__(self) -> LocalServer:
