@@ -124,7 +124,7 @@ def test_a_run_that_is_not_to_wait_ends_with_the_typed_error(
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A text and the settings of a small run."""
-    return prepare_small_run(tmp_path_factory.mktemp("full"))
+    return prepare_small_run(tmp_path_factory.mktemp("full"), workers=1)
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,10 @@ def copy_with_links(run: Path, copy: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # it starts a run three times
 def test_every_file_of_a_run_that_goes_on_stays_as_it_is_in_the_copy(tmp_path: Path) -> None:
-    folder = prepare_small_run(tmp_path)
+    folder = prepare_small_run(tmp_path, workers=1)
 
     def train(run: str, steps: int) -> None:
-        code, _, error = finish(start_small_run(folder, run, "--workers", "1", "--steps", str(steps)), 300)
+        code, _, error = finish(start_small_run(folder, run, "--steps", str(steps)), 300)
         assert code == 0, error
 
     train("run", 4)

@@ -32,7 +32,7 @@ MEMORY = 64 << 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_small_run(tmp_path_factory.mktemp("snapshots"))
+    return prepare_small_run(tmp_path_factory.mktemp("snapshots"), workers=1)
 
 
 def luwu_command(folder: Path, *arguments: str) -> str:

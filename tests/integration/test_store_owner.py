@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Two texts, the settings of a small run, and the store of one that has learned the first text."""
-    folder = prepare_small_run(tmp_path_factory.mktemp("owner"))
+    folder = prepare_small_run(tmp_path_factory.mktemp("owner"), workers=1)
     (folder / "other").write_text("".join(f"{number} comes before {number + 1}.\n" for number in range(3000)))
     code, _, error = finish(start_run(folder, "first", "--data", "text", "--store", "store", "--steps", "6"))
     assert code == 0, error
@@ -64,7 +64,7 @@ def test_a_run_that_has_more_steps_is_refused(folder):
 def test_a_server_knows_the_run_of_its_store(folder, monkeypatch):
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
     with ServerProcess(folder / "served", 2) as server:
-        flags = ("--server", server.url, "--steps", "4")
+        flags = ("--server", server.url, "--workers", "2", "--steps", "4")
         code, _, error = finish(start_run(folder, "here", "--data", "text", *flags))
         assert code == 0, error
         code, _, error = finish(start_run(folder, "there", "--data", "other", *flags))

@@ -28,10 +28,14 @@ length = 4
 """
 
 
-def prepare_small_run(folder: Path) -> Path:
-    """Write a text and the settings of a small run, as `start_small_run` wants them."""
+def prepare_small_run(folder: Path, workers: int = 2) -> Path:
+    """Write a text and the settings of a small run, as `start_small_run` wants them.
+
+    Each worker takes two seconds of a processor to start: tests of anything else than workers have one.
+    """
     (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
-    (folder / "settings.toml").write_text(f"{SMALL_RUN}\n[optimizer]\nlr = 1e-2\n")
+    settings = SMALL_RUN.replace("[run]", f"[run]\nworkers = {workers}")
+    (folder / "settings.toml").write_text(f"{settings}\n[optimizer]\nlr = 1e-2\n")
     return folder
 
 
