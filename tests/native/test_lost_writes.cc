@@ -81,12 +81,15 @@ TEST_CASE("a lost write of an attempt that was rolled back before and is made ag
     const Scratch scratch;
     const std::vector<std::string> folders{scratch.folder()};
     {
-        Forgetful server(folders, OpenMode::create);
+        Forgetful server(folders, OpenMode::create, true);
         server.rig.initialise();
-        CHECK(server.rig.run_all(1) == pipeline::kCommitted);
-        CHECK(server.rig.run_all(7, true) == pipeline::kNotFinite);  // other gradients
+        CHECK(server.rig.run_all(1) == pipeline::kPrepared);
+        CHECK(server.rig.decide(true) == pipeline::kCommitted);
+        CHECK(server.rig.run_all(7) == pipeline::kPrepared);  // with other gradients, and all of it is written
+        CHECK(server.rig.decide(false) == pipeline::kRolledBack);
         *server.countdown = 1;
-        CHECK(server.rig.run_all(2) == pipeline::kCommitted);
+        CHECK(server.rig.run_all(2) == pipeline::kPrepared);
+        CHECK(server.rig.decide(true) == pipeline::kCommitted);
     }
     check_lost(folders);
 }

@@ -35,11 +35,15 @@ def _preload() -> dict[str, str]:
 
 
 def worker_environments(workers: int) -> list[dict[str, str]]:
-    """What each worker process finds in its environment: its place, its share of the processors, the allocator."""
+    """The environment of each worker: its place, its share of the processors, the allocator.
+
+    The threads of a kernel that wait for each other sleep, unless the user has set OMP_WAIT_POLICY: they share the
+    processors with the server's threads and with other programs, which one that spins holds up.
+    """
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    preload = _preload()  # looking for the library runs a program: once for all workers
+    common = {"OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
     return [
-        os.environ | {"RANK": str(rank), "WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads), **preload}
+        common | {"RANK": str(rank), "WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
         for rank in range(workers)
     ]
 
