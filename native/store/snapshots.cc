@@ -11,8 +11,8 @@
 #include <charconv>
 #include <chrono>
 #include <filesystem>
-#include <regex>
 #include <set>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -94,10 +94,14 @@ std::string passing_name(std::uint64_t step) {
     return std::to_string(step) + "." + std::to_string(getpid()) + "-" + std::to_string(number++) + ".partial";
 }
 
-// A folder with another name belongs to the user.
-bool is_passing_name(const std::string& name) {
-    static const std::regex pattern("[0-9]+\\.[0-9]+-[0-9]+\\.partial");
-    return std::regex_match(name, pattern);
+// NUMBER.NUMBER-NUMBER.partial. A folder with another name belongs to the user.
+bool is_passing_name(std::string_view name) {
+    for (const std::string_view after : {".", "-", ".partial"}) {
+        const auto end = name.find_first_not_of("0123456789");
+        if (end == 0 || end == std::string_view::npos || !name.substr(end).starts_with(after)) return false;
+        name.remove_prefix(end + after.size());
+    }
+    return name.empty();
 }
 
 void link_if_there(const std::string& from, const std::string& to) {

@@ -12,7 +12,7 @@ from luwu.errors import LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_SERVER_LOST, Job
-from luwu.launch.processes import WorkerProcesses, typed_error
+from luwu.launch.processes import WorkerProcesses, typed_error, worker_environments
 
 
 @pytest.fixture
@@ -37,6 +37,20 @@ def test_workers_that_end_well(start_workers):
     workers.wait(90)
     assert not workers.running()
     assert not workers.failed()
+
+
+def test_workers_share_the_processors_unless_the_user_says_how(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    processors = len(os.sched_getaffinity(0))
+    for rank, environment in enumerate(worker_environments(2)):
+        assert (environment["RANK"], environment["WORLD_SIZE"]) == (str(rank), "2")
+        assert environment["OMP_NUM_THREADS"] == str(max(1, processors // 2))
+        assert environment["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    (environment,) = worker_environments(1)
+    assert (environment["OMP_NUM_THREADS"], environment["OMP_WAIT_POLICY"]) == ("7", "active")
 
 
 @pytest.mark.parametrize("installed", ["libtcmalloc_minimal.so.4", None])

@@ -37,15 +37,13 @@ def _preload() -> dict[str, str]:
 def worker_environments(workers: int) -> list[dict[str, str]]:
     """The environment of each worker: its place, its share of the processors, the allocator.
 
-    The threads of a kernel that wait for each other sleep, unless the user has set OMP_WAIT_POLICY: they share the
-    processors with the server's threads and with other programs, which one that spins holds up.
+    OMP_NUM_THREADS and OMP_WAIT_POLICY of the user's stay. Without, the threads of a kernel sleep while they wait for
+    each other: they share the processors with the server's threads and with other programs, which one that spins would
+    hold up.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
-    common = {"OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
-    return [
-        common | {"RANK": str(rank), "WORLD_SIZE": str(workers), "OMP_NUM_THREADS": str(threads)}
-        for rank in range(workers)
-    ]
+    common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
+    return [common | {"RANK": str(rank), "WORLD_SIZE": str(workers)} for rank in range(workers)]
 
 
 @dataclass(frozen=True)
