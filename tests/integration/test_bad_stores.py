@@ -57,6 +57,9 @@ def test_a_bit_flipped_in_a_chunk_names_file_and_offset(run: Path) -> None:
     chunks.write_bytes(data)
     with pytest.raises(StoreCorruptError, match=r"version-0\.luwu at offset \d+ \(block '<root>', chunk 0, plane 0\)"):
         train_on(run)
+    verified = CliRunner().invoke(app, ["store", "verify", str(run / "store")])
+    assert verified.exit_code == 1
+    assert "1 damaged chunk; the first:" in verified.output and "luwu snapshot restore" in verified.output
 
 
 def test_a_truncated_store(run: Path) -> None:

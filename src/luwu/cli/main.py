@@ -21,6 +21,7 @@ from luwu.cli.simulate import simulate
 from luwu.cli.snapshot import app as snapshot
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
+from luwu.cli.terminal import GO_BACK
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
 from luwu.errors import (
@@ -53,10 +54,7 @@ BAD_INPUT = (
 def remedy(error: LuwuError) -> str:
     """The words that commands add to an error: the way out of it through other commands."""
     if isinstance(error, StoreCorruptError):
-        return (
-            "\nWhere `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it; "
-            "`luwu store verify` says how much is damaged"
-        )
+        return f"\n{GO_BACK}; `luwu store verify` says how much is damaged"
     return ""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from luwu.cli.terminal import say, say_rows
+from luwu.cli.terminal import GO_BACK, say, say_rows
 from luwu.observe.words import counted
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     for finding in report.findings:
         say(f"damaged: {finding}")
     if report.damaged:
-        say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}")
+        say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}\n{GO_BACK}")
     else:
         say(f"{read}: every checksum of a chunk is right" if report.findings else f"{read}: every checksum is right")
     if report.damaged or report.findings:

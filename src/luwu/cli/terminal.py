@@ -9,6 +9,9 @@ import typer
 
 from luwu.observe.words import printable
 
+GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it"
+"""The way out of damage in a store."""
+
 
 def say(text: str, *, end: bool = True) -> None:
     """Write text to standard output; ``end``: with the end of the line."""
