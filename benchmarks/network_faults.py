@@ -1,10 +1,11 @@
 """Faults while 4 workers train over UDP through a switch, in network namespaces: the bits of an undisturbed run.
 
 One run meets them all in turn: the switch is killed (SIGKILL) and started again, once on a host whose clock starts
-anew, and hangs (SIGSTOP) for some seconds; a worker's link is cut and mended, then the server's, a worker gives a step
-up, one writes text on its own, a worker is killed and all join again, the server is killed and started again. Beside
-it, another run names the store of a run of `luwu train` that was stopped. Every step's loss and the store at the end
-must be those of a run that nobody disturbed.
+anew, and hangs (SIGSTOP) for some seconds; a worker's link is cut and mended, then the server's, the disk under the
+server's store is full for some seconds, a worker gives a step up, one writes text on its own, a worker is killed and
+all join again, the server is killed and started again. Beside it, a run of `luwu train` finds the disks under its run
+folder and under its store full, is stopped, and another run names its store. Every step's loss and the store at the
+end must be those of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
 from network_training import Site, bits_of, digest_of
 from tests.network import Link
+from tests.network.namespaces import wait_until
+from tests.small_disk import NotMountedError, SmallDisk, mounted_disk, remove_copies, share_versions
 from train_faults import TrainRun
 
 NAME = "network_faults"
@@ -33,6 +37,7 @@ UNIT = "faults survived"
 WORKERS = 4
 NOTICED_SECONDS = 5.0
 STEPS_BETWEEN = 4
+PAUSED = "paused: "
 CLOCK_AHEAD = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", "1000000")  # by eleven days
 
 
@@ -41,18 +46,19 @@ class Disturbed:
 
     def __init__(self, site: Site, store: Path, clock: Sequence[str]) -> None:
         self.site = site
+        self.ranks = [worker.rank for worker in site.workers]
         self.store = store
         self.losses: dict[int, list[str]] = {}
         self.wrote_at = 0
         self.rows: list[list[Any]] = []
-        self.server = site.start_server(store, WORKERS)
+        self.server = site.start_server(store, len(self.ranks))
         self.switch = site.start_switch(clock)
-        self.step = site.join(site.url, WORKERS)
+        self.step = site.join(site.url, len(self.ranks))
 
     def train(self, steps: int) -> None:
         """Some steps in peace."""
         first, self.step = self.step, self.step + steps
-        self._keep(first, self.site.ask(WORKERS, "train", to=self.step))
+        self._keep(first, self.site.ask(len(self.ranks), "train", to=self.step))
 
     def during(self, name: str, fault: Any) -> None:
         """`fault()` in the middle of some steps; it is survived where they end."""
@@ -71,6 +77,17 @@ class Disturbed:
         answers = [worker.finish() for worker in self.site.workers]
         self._keep(first, answers)
         self.rows.append([name, back["step"], seconds, "goes on"])
+
+    def fill_disk(self, disk: SmallDisk, seconds: float) -> float:
+        """Fill the disk under the store, and clear it so long after the server has paused; when, by the clock."""
+        said = self.server.output().count(PAUSED)
+        share_versions(self.store)
+        disk.fill()
+        wait_until(lambda: self.server.output().count(PAUSED) > said, "the server to pause")
+        time.sleep(seconds)
+        remove_copies(self.store)
+        disk.clear()
+        return time.monotonic()
 
     def until_lost(self, name: str, fault: Any, survivors: list[int], expected: str) -> None:
         """`fault()` in the middle of some steps, which ends the run with this error for the survivors."""
@@ -97,13 +114,13 @@ class Disturbed:
     def rejoin(self) -> None:
         """All join again; the run stands at a step that was committed."""
         known = max(self.losses) + 1
-        self.step = self.site.join(self.site.url, WORKERS)
+        self.step = self.site.join(self.site.url, len(self.ranks))
         if self.step not in (known, known + 1):  # it may have been committed in the moment before it was announced
             raise BenchmarkError(f"resumed at step {self.step}; {known} had been committed")
 
     def give_up(self) -> None:
-        """Rank 2 gives a step up while the others are in it."""
-        *others, quits = [worker for worker in self.site.workers if worker.rank != 2] + [self.site.workers[2]]
+        """The last rank gives a step up while the others are in it."""
+        *others, quits = self.site.workers
         first, self.step = self.step, self.step + STEPS_BETWEEN
         for worker in others:
             worker.send("attempt")
@@ -129,7 +146,7 @@ class Disturbed:
     def _lost_losses(self, first: int, told: dict[int, list[str]]) -> None:
         """Of a run that failed, the survivors' losses of the steps that all of them have seen committed."""
         for step, bits in enumerate(zip(*told.values(), strict=False), first):
-            self.losses[step] = [dict(zip(told, bits, strict=True)).get(rank, "") for rank in range(WORKERS)]
+            self.losses[step] = [dict(zip(told, bits, strict=True)).get(rank, "") for rank in self.ranks]
 
 
 def cut(link: Link, seconds: float) -> float:
@@ -152,13 +169,22 @@ def clock_ahead(options: Options) -> Sequence[str]:
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
+    workers = options.size(WORKERS, check=2)
     cut_seconds = options.size(10.0, quick=2.0, check=0.5)
     layers, hidden = options.size((4, 64), check=(2, 32))
     shape = {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}
     tokens = options.effort(64, quick=16, check=4)
     clock = clock_ahead(options)
 
-    def disturb(disturbed: Disturbed) -> str:
+    def small_disk(stack: ExitStack, path: Path) -> SmallDisk | None:
+        """A disk for the store; none, with --check, where mounting one is not permitted."""
+        try:
+            return stack.enter_context(mounted_disk(path))
+        except NotMountedError as error:
+            options.leave_out("a full disk", NotInstalledError(str(error)))
+            return None
+
+    def disturb(disturbed: Disturbed, disk: SmallDisk | None) -> str:
         site = disturbed.site
 
         def restart_switch(before: Sequence[str]) -> float:
@@ -185,43 +211,51 @@ def main() -> int:
             disturbed.during(
                 f"{whose} link is cut for {cut_seconds:g} s", functools.partial(cut, host.link, cut_seconds)
             )
+        if disk:
+            disturbed.during(
+                f"the store's disk is full for {cut_seconds:g} s",
+                functools.partial(disturbed.fill_disk, disk, cut_seconds),
+            )
         disturbed.give_up()
         written = disturbed.write(tokens)
         disturbed.train(1)
-        disturbed.until_lost("a worker is killed", site.workers[3].kill, [0, 1, 2], "WorkerLostError")
-        site.replace_worker(3)
+        *survivors, last = disturbed.ranks
+        disturbed.until_lost("a worker is killed", site.workers[last].kill, survivors, "WorkerLostError")
+        site.replace_worker(last)
         disturbed.rejoin()
         disturbed.train(STEPS_BETWEEN)
-        disturbed.until_lost("the server is killed", kill_server, [0, 1, 2, 3], "ServerError")
-        disturbed.server = site.start_server(disturbed.store, WORKERS)
+        disturbed.until_lost("the server is killed", kill_server, disturbed.ranks, "ServerError")
+        disturbed.server = site.start_server(disturbed.store, workers)
         disturbed.rejoin()
         disturbed.train(STEPS_BETWEEN)
-        site.ask(WORKERS, "leave")
+        site.ask(workers, "leave")
         return written
 
     def measure() -> dict[str, Any]:
         with (
             tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
-            Site(Path(folder), WORKERS, {"shape": shape, "rows": 1}) as site,
+            ExitStack() as stack,
+            Site(Path(folder), workers, {"shape": shape, "rows": 1}) as site,
         ):
-            disturbed = Disturbed(site, Path(folder) / "disturbed", clock)
+            disk = small_disk(stack, Path(folder) / "disk")
+            disturbed = Disturbed(site, Path(folder) / "disk" / "disturbed", clock)
             try:
-                written = disturb(disturbed)
+                written = disturb(disturbed, disk)
             except BenchmarkError as error:
                 reports = f"{disturbed.server.report()}\n{disturbed.switch.report()}"
                 raise BenchmarkError(f"{error}\n{reports}") from error
             disturbed.switch.stop()
             disturbed.server.stop()
             store = Path(folder) / "undisturbed"
-            with site.serving(store, WORKERS):
-                site.join(site.url, WORKERS)
-                answers = bits_of(site.ask(WORKERS, "train", to=disturbed.wrote_at))
+            with site.serving(store, workers):
+                site.join(site.url, workers)
+                answers = bits_of(site.ask(workers, "train", to=disturbed.wrote_at))
                 same_text = site.ask(1, "write", tokens=tokens)[0]["digest"] == written
-                answers += bits_of(site.ask(WORKERS, "train", to=disturbed.step))
-                site.ask(WORKERS, "leave")
+                answers += bits_of(site.ask(workers, "train", to=disturbed.step))
+                site.ask(workers, "leave")
             same_store = digest_of(store) == digest_of(disturbed.store)
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            train_run = TrainRun(Path(folder).resolve(), options.effort(200, check=30))
+            train_run = TrainRun(Path(folder).resolve(), options)
             same_train = train_run.train()
         wrong = [
             step

@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -77,15 +77,42 @@ class SmallDisk:
         return bool(said) and [wait is None for wait in said] == [False, True] * (len(said) // 2)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """A small disk, mounted for one test."""
-    path = tmp_path / "small-disk"
+class NotMountedError(Exception):
+    """A small disk could not be mounted; the message says why."""
+
+
+@contextmanager
+def mounted_disk(path: Path) -> Iterator[SmallDisk]:
+    """Mount a small disk at a new folder. Raises NotMountedError."""
     path.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={MIB}m", "luwu-test", path], capture_output=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={MIB}m", "luwu-test", str(path)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"mounting a small disk needs root: {mounted.stderr.decode().strip()}")
+        raise NotMountedError(f"mounting a small disk needs root: {mounted.stderr.decode().strip()}")
     try:
         yield SmallDisk(path)
     finally:
         subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def share_versions(store: Path) -> None:
+    """Link a store's version files, as a copy would: the next step needs room for a file of its own."""
+    for path in store.glob("version-?.luwu"):
+        os.link(path, path.with_suffix(".copy"))
+
+
+def remove_copies(store: Path) -> None:
+    """Remove what `share_versions` made."""
+    for path in store.glob("version-?.copy"):
+        path.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A small disk, mounted for one test."""
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(mounted_disk(tmp_path / "small-disk"))
+        except NotMountedError as error:
+            pytest.skip(str(error))
+        yield disk

@@ -205,7 +205,7 @@ def _network_servers(found: Mapping[str, Any]) -> Iterable[Row]:
 def _network_faults(found: Mapping[str, Any]) -> Iterable[Row]:
     same = found["same_store"] and found.get("same_train", True) and not found["wrong"]
     bits = "the undisturbed run's bits" if same else "**other bits**"
-    yield f"{len(found['faults'])} faults of the network, a switch, a worker and the server", bits, "-"
+    yield f"{len(found['faults'])} faults of networks, switches, workers, servers and disks", bits, "-"
 
 
 def _xdp_packet(found: Mapping[str, Any]) -> Iterable[Row]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +12,17 @@ from typing import Any, NamedTuple
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.test_network import equal
-from tests.integration.training import finish, prepare_small_run, start_small_run, steps_of, wait_for_steps
+from tests.integration.training import (
+    finish,
+    prepare_small_run,
+    start_small_run,
+    steps_of,
+    wait_for_line,
+    wait_for_steps,
+)
 from tests.integration.udp import MEMORY, QUICK, Join, remote, train, udp_server
 from tests.network.namespaces import wait_until
-from tests.small_disk import SmallDisk
+from tests.small_disk import SmallDisk, share_versions
 
 from luwu.errors import StoreSpaceError
 from luwu.fabric.credentials import Credentials
@@ -133,21 +138,6 @@ def undisturbed(folder: Path) -> list[tuple[int, int, float, float]]:
     code, _, error = finish(start_small_run(folder, "undisturbed"), 300)
     assert code == 0, error
     return steps_of(folder, "undisturbed")
-
-
-def wait_for_line(process: subprocess.Popen[str], start: str) -> str:
-    """The first line of its output that starts so."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(start):
-            return line
-    raise AssertionError(f"it ended without a line that starts with {start!r}")
-
-
-def share_versions(store: Path) -> None:
-    """As a copy of hard links would: the next step needs room for a file of its own."""
-    for path in store.glob("version-?.luwu"):
-        os.link(path, path.with_suffix(".copy"))
 
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -67,6 +67,15 @@ def wait_for_steps(folder: Path, run: str, count: int) -> None:
     wait_until(lambda: path.exists() and path.read_text().count("\n") >= count, f"{count} steps of {run}", 60)
 
 
+def wait_for_line(process: subprocess.Popen[str], start: str) -> str:
+    """Read a command's output up to the first line that starts so; that line. Raises AssertionError at its end."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(start):
+            return line
+    raise AssertionError(f"it ended without a line that starts with {start!r}")
+
+
 def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
     """What a run has written about each of its steps."""
     return [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
