@@ -74,8 +74,9 @@ class Worker:
 class Site:
     """Hosts for servers, a switch and workers, whose links have wires if asked for; use as a context manager.
 
-    `settings` (shape, rows) are the workers', which start at once and stay. With `bridge` the switch's host is the
-    Ethernet switch that joins the others, and `in_kernel` tells whether an XDP program on its ports does the switching.
+    `settings` (shape, rows) are the workers', which start at once and stay; `others` name further hosts. With
+    `bridge` the switch's host is the Ethernet switch that joins the others, and `in_kernel` tells whether an XDP
+    program on its ports does the switching.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Site:
         servers: int = 1,
         wired: bool = True,
         bridge: bool = False,
+        others: Sequence[str] = (),
     ) -> None:
         self._stack = ExitStack()
         self._folder = folder
@@ -95,6 +97,7 @@ class Site:
         self._ports: list[str] = []
         self.in_kernel = False
         self.sums_in_kernel = 0  # of the last run
+        self.server_pids: list[int] = []  # of those that `sharing` runs
         try:
             self.network = self._stack.enter_context(Network())
             with ExitStack() as undo:
@@ -105,7 +108,7 @@ class Site:
                 if bridge:
                     self.switch, self._ports = bridge_host(self.network, [*named, *names], wired=wires)
                 else:
-                    self.network.star(*named, "switch", *names, switch="ethernet", wired=wires)
+                    self.network.star(*named, "switch", *names, *others, switch="ethernet", wired=wires)
                     self.switch = self.network["switch"]
                 self.servers = [self.network[name] for name in named]
                 self._hosts = [self.network[name] for name in names]
@@ -191,6 +194,7 @@ class Site:
         running = [
             self._start_server(host, folder / host.name, workers, transport=transport, switches=0) for host in hosts
         ]
+        self.server_pids = [server.pid for server in running]
         try:
             yield "luwu://" + ",".join(f"{host.address}:{PORT}" for host in hosts)
         except BenchmarkError as error:

@@ -323,6 +323,19 @@ def _display_truth(found: Mapping[str, Any]) -> Iterable[Row]:
     )
 
 
+def _strangers(found: Mapping[str, Any]) -> Iterable[Row]:
+    for transport, one in found["transports"].items():
+        (bar,) = one["bars"].values()
+        opened = min(each["opened"] for each in one["calls"])
+        yield (
+            f"training over {transport.upper()} beside {opened:,} connections of strangers"
+            + (", and floods" if one["calls"][0]["datagrams"] else ""),
+            f"{bar['ratio']:.3f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
+            f"{one['more_bytes'] / 2**20:.0f} MiB more",
+            f"alone: 1; {max(one['joins_alone']):.2f} s",
+        )
+
+
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
@@ -343,6 +356,7 @@ TABLES = {
     "network_parity": _network_parity,
     "network_servers": _network_servers,
     "network_faults": _network_faults,
+    "strangers": _strangers,
     "xdp_packet": _xdp_packet,
     "xdp_goodput": _xdp_goodput,
     "xdp_parity": _xdp_parity,

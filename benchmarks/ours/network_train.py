@@ -57,7 +57,8 @@ class Worker:
         self._model: LossModel
 
     def join(self, where: str, workers: int, dtype: str) -> Reply:
-        """Joins luwu://HOST:PORT, or the server whose socket it is."""
+        """Joins luwu://HOST:PORT, or the server whose socket it is; the step, and the seconds until it may train."""
+        began = time.perf_counter()
         if where.startswith("luwu://"):
             self._session = luwu.connect(where, rank=self._rank, workers=workers)
         else:
@@ -67,7 +68,7 @@ class Worker:
                 build(self._shape), self._session, blocks=[gpt.Block], dtype=getattr(torch, dtype)
             )
         self._optimizer = luwu.AdamW(self._model, **ADAMW)
-        return {"step": self._session.step}
+        return {"step": self._session.step, "seconds": time.perf_counter() - began}
 
     def train(self, to: int, say: bool = False) -> Reply:
         """Trains to a step: bits of this rank's losses, and the seconds of each step. `say`: a line each step."""

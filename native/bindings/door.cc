@@ -15,12 +15,14 @@ namespace luwu::bindings {
 namespace {
 
 std::unique_ptr<fabric::Door> make_door(const std::string& address, std::uint16_t port, const std::string& inside,
-                                        std::size_t most_strangers, double patience, const fabric::Timing& timing) {
+                                        std::size_t most_strangers, double burst, double patience,
+                                        const fabric::Timing& timing) {
     fabric::DoorConfig config;
     config.address = address;
     config.port = port;
     config.inside = inside;
     config.most_strangers = most_strangers;
+    config.burst = burst;
     config.patience = milliseconds("patience_seconds", patience);
     config.timing = timing;
     return std::make_unique<fabric::Door>(config);
@@ -34,6 +36,7 @@ nb::dict counts(fabric::Door& self) {
     result["closed"] = counts.lobby.closed;
     result["talkative"] = counts.talkative;
     result["late"] = counts.late;
+    result["hasty"] = counts.hasty;
     result["strangers"] = counts.strangers;
     result["visitors"] = counts.visitors;
     return result;
@@ -46,8 +49,8 @@ void bind_door(nb::module_& module) {
     nb::class_<Self>(module, "Door",
                      "Passes connections on to a server on a Unix socket; strangers may send little, for a short time, "
                      "and be few.")
-        .def(nb::new_(&make_door), "address"_a, "port"_a, "inside"_a, "most_strangers"_a, "patience_seconds"_a,
-             "timing"_a)
+        .def(nb::new_(&make_door), "address"_a, "port"_a, "inside"_a, "most_strangers"_a, "burst"_a,
+             "patience_seconds"_a, "timing"_a)
         .def_prop_ro("port", &Self::port)
         .def("admit", &Self::admit, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Lifts the limits of the connection that has this end of the Unix socket; False: it has gone.")

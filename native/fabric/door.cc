@@ -83,6 +83,7 @@ Door::Door(const DoorConfig& config)
       events_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       strangers_(config.most_strangers),
+      pace_(config.burst, config.per_second),
       room_(kRoomBytes) {
     if (config.inside.size() >= sizeof(sockaddr_un::sun_path)) {
         throw Error(ErrorKind::invalid, config.inside + ": too long for the path of a Unix socket");
@@ -116,7 +117,9 @@ bool Door::admit(const std::string& name) {
     const std::lock_guard lock(mutex_);
     const auto number = number_of(name);
     if (!number) return false;
-    visitors_.at(*number).admitted = true;
+    Visitor& visitor = visitors_.at(*number);
+    if (!visitor.admitted) pace_.give_back(visitor.origin);
+    visitor.admitted = true;
     strangers_.leave(*number);
     return true;
 }
@@ -187,8 +190,13 @@ bool Door::turn() {
 }
 
 void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
+    if (!pace_.take(guest.origin, now)) {
+        ++counts_.hasty;
+        return;
+    }
     const std::uint64_t number = next_++;
     Visitor visitor;
+    visitor.origin = guest.origin;
     visitor.peer = text_of(guest.socket);
     visitor.inside = connect_inside(config_.inside, name_of_visitor(number));
     if (visitor.inside.get() < 0) return;
@@ -273,6 +281,7 @@ void Door::remove(std::uint64_t number) {
 
 void Door::sweep(Clock::time_point now) {
     swept_at_ = now;
+    pace_.forget_full(now);
     for (auto entry = visitors_.begin(); entry != visitors_.end();) {
         const auto& [number, visitor] = *entry;
         const bool over = visitor.until <= now && (visitor.leaving || !visitor.admitted);

@@ -1,5 +1,6 @@
 // Stands between the network and a server that speaks a protocol of its own (gRPC) on a Unix socket, and passes bytes
-// through. Until admit() is called for a connection, it may send little, for a short time, and beside few others. The
+// through. Until admit() is called for a connection, it may send little, for a short time, and beside few others, and
+// those of one origin come in at a pace, because the server inside does much more work for each than the door. The
 // server inside sees nothing of connections that say nothing. A connection is over when its client closes it, be it for
 // writing alone: gRPC has no use for half of one.
 #pragma once
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "fabric/lobby.h"
+#include "fabric/pace.h"
 #include "fabric/socket.h"
 
 namespace luwu::fabric {
@@ -24,6 +26,8 @@ struct DoorConfig {
     std::size_t most_silent = 256;        // connections that have said nothing yet
     std::size_t most_strangers = 64;      // that have, and have not been admitted
     std::uint64_t most_bytes = 32 << 10;  // that one of those may send
+    double burst = 128;                   // of them that one origin may bring at once; those admitted do not count
+    double per_second = 50;               // of them that it may bring in the long run
     std::chrono::milliseconds patience;   // with those who are silent, and with strangers
     Timing timing;
 };
@@ -50,6 +54,7 @@ class Door {
         std::uint64_t evicted = 0;    // strangers that had to go for others
         std::uint64_t talkative = 0;  // sent too much
         std::uint64_t late = 0;       // were not admitted in time
+        std::uint64_t hasty = 0;      // came too often
         std::size_t strangers = 0;    // now
         std::size_t visitors = 0;     // now, with those who were admitted
     };
@@ -67,6 +72,7 @@ class Door {
         Pipe in;
         Pipe out;
         std::string peer;
+        Origin origin;
         bool admitted = false;
         bool leaving = false;  // all was said; it only has to read it
         Clock::time_point until;
@@ -93,6 +99,7 @@ class Door {
     Descriptor events_;
     Descriptor wake_;
     Crowd strangers_;
+    Pace pace_;
     std::unordered_map<std::uint64_t, Visitor> visitors_;
     std::uint64_t next_ = 1;
     Clock::time_point swept_at_;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "fabric/lobby.h"
+#include "fabric/pace.h"
 #include "fabric/socket.h"
 #include "network.h"
 
@@ -19,6 +20,7 @@ using fabric::Crowd;
 using fabric::Descriptor;
 using fabric::Lobby;
 using fabric::Origin;
+using fabric::Pace;
 
 Origin origin_of(const std::string& address) {
     sockaddr_storage storage{};
@@ -74,6 +76,41 @@ TEST_CASE("where each comes from another origin, the oldest goes") {
     CHECK_FALSE(crowd.enter(2, origin_of("10.0.0.8")));
     CHECK(*crowd.enter(3, origin_of("10.0.0.1")) == 1);
     CHECK(*crowd.enter(4, origin_of("10.0.0.5")) == 2);
+}
+
+TEST_CASE("an origin may come in a burst, then at its pace, and others beside it") {
+    Pace pace(3, 10);
+    const Origin loud = origin_of("10.0.0.9");
+    const Origin quiet = origin_of("10.0.0.2");
+    const Clock::time_point start{};
+    const auto after = [start](int milliseconds) { return start + std::chrono::milliseconds(milliseconds); };
+    for (int i = 0; i < 3; ++i) CHECK(pace.take(loud, start));
+    for (int i = 0; i < 100; ++i) CHECK_FALSE(pace.take(loud, start));
+    CHECK(pace.take(quiet, start));
+    CHECK_FALSE(pace.take(loud, after(99)));
+    CHECK(pace.take(loud, after(101)));
+    CHECK_FALSE(pace.take(loud, after(102)));
+    int taken = 0;
+    for (int i = 0; i < 10'000; ++i) taken += pace.take(loud, after(102 + i)) ? 1 : 0;
+    CHECK(taken >= 99);
+    CHECK(taken <= 101);
+}
+
+TEST_CASE("who gives its token back has not come, and a full bucket is forgotten") {
+    Pace pace(2, 10);
+    const Origin origin = origin_of("10.0.0.2");
+    const Clock::time_point start{};
+    for (int i = 0; i < 100; ++i) {
+        REQUIRE(pace.take(origin, start));
+        pace.give_back(origin);
+    }
+    CHECK(pace.take(origin, start));
+    pace.forget_full(start);
+    CHECK(pace.size() == 1);
+    pace.forget_full(start + std::chrono::seconds(1));
+    CHECK(pace.size() == 0);
+    pace.give_back(origin);
+    CHECK(pace.size() == 0);
 }
 
 TEST_CASE("connections that say nothing wait in the lobby, up to its size, and others are let through") {

@@ -169,6 +169,32 @@ TEST_CASE(
     CHECK(hear(served, 11) == "wstill here");
 }
 
+TEST_CASE("one origin brings strangers at a pace, and any number of those who are admitted") {
+    const Scratch scratch;
+    Inside inside(scratch.folder());
+    DoorConfig config = config_for(inside);
+    config.burst = 4;
+    config.per_second = 0;
+    Door door(config);
+    std::vector<Descriptor> workers;
+    std::vector<std::pair<Descriptor, std::string>> served;
+    for (int i = 0; i < 20; ++i) {
+        workers.push_back(connect(door));
+        say(workers.back(), "w");
+        served.push_back(inside.next());
+        REQUIRE(door.admit(served.back().second));
+        REQUIRE(door.admit(served.back().second));  // gives its token back once
+    }
+    std::vector<Descriptor> strangers;
+    for (int i = 0; i < 10; ++i) {
+        strangers.push_back(connect(door));
+        say(strangers.back(), "x");
+    }
+    wait_until([&] { return door.counts().hasty == 6; });
+    CHECK(door.counts().strangers == 4);
+    CHECK(door.counts().visitors == 24);
+}
+
 TEST_CASE("who is not admitted in time has to go") {
     const Scratch scratch;
     Inside inside(scratch.folder());

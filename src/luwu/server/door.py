@@ -19,7 +19,8 @@ class ControlDoor:
     """Listens for the control plane and passes bytes on to gRPC, which serves at `inside` alone.
 
     A connection that has not been admitted may send 32 KiB within ``challenge_seconds``. Where there are too many of
-    them, the oldest of the address that has the most is closed.
+    them, the oldest of the address that has the most is closed. One address may bring twice as many as there may be at
+    once, and 50 each second in the long run; those that are admitted do not count.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
@@ -49,6 +50,7 @@ class ControlDoor:
         try:
             self._native = _native.Door(
                 address=listen.host, port=listen.port, inside=inside, most_strangers=most_strangers,
+                burst=2 * most_strangers,
                 patience_seconds=self._timeouts.challenge_seconds, timing=timing,
             )  # fmt: skip
         except LuwuError:
