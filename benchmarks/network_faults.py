@@ -1,6 +1,6 @@
 """Faults while 4 workers train over UDP through a switch, in network namespaces: the bits of an undisturbed run.
 
-One run meets them all in turn: the switch is killed (SIGKILL) and started again, once on a host whose clock starts
+One run has all of them in turn: the switch is killed (SIGKILL) and started again, once on a host whose clock starts
 anew, and hangs (SIGSTOP) for some seconds; a worker's link is cut and mended, then the server's, a worker gives a step
 up, one writes text on its own, a worker is killed and all join again, the server is killed and started again. Beside
 it, another run names the store of a run of `luwu train` that was stopped. Every step's loss and the store at the end
@@ -141,7 +141,7 @@ def cut(link: Link, seconds: float) -> float:
 
 
 def clock_ahead(options: Options) -> Sequence[str]:
-    """Starts a command whose clock is ahead of its host's; nothing, with --check, where that is not permitted."""
+    """The command that runs another one with its clock ahead; empty with --check where that is not permitted."""
     tried = subprocess.run([*CLOCK_AHEAD, "true"], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return CLOCK_AHEAD

@@ -1,4 +1,4 @@
-"""A run of `luwu train` on this machine that another run would take the store of, for `network_faults`."""
+"""A run of `luwu train` on this machine, and another run that tries to take its store, for `network_faults`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TrainRun:
         (folder / OTHER_TEXT).write_text("".join(f"{number} comes before {number + 1}.\n" for number in range(3000)))
 
     def train(self) -> bool:
-        """Meets the faults, and tells whether the run has every bit of an undisturbed one."""
+        """Train through the faults, and tell whether the run has every bit of an undisturbed one."""
         self._finish(self._start("undisturbed", "undisturbed-store"))
         process = self._start("disturbed", "store")
         wait_for_steps(self._folder, "disturbed", STEPS_BEFORE)
@@ -42,7 +42,7 @@ class TrainRun:
         return same_steps and digest_of(self._folder / "store") == digest_of(self._folder / "undisturbed-store")
 
     def _meet_another_run(self) -> None:
-        """One with other data names the store, and must be refused by the name of the run that it belongs to."""
+        """Start a run with other data on the store: it must be refused with the name of the store's own run."""
         at, began = len(steps_of(self._folder, "disturbed")), time.monotonic()
         error = self._finish(self._start("another", "store", OTHER_TEXT), REFUSED)
         if f"belongs to the run {self._folder}/disturbed" not in error:
@@ -53,7 +53,7 @@ class TrainRun:
         return start_run(self._folder, run, "--data", text, "--store", store, "--steps", str(self._steps))
 
     def _finish(self, process: subprocess.Popen[str], expected: int = 0) -> str:
-        """Its errors. Raises BenchmarkError where it ends in another way than this."""
+        """Wait for a run and return its standard error. Raises BenchmarkError unless its exit status is `expected`."""
         code, output, error = finish(process, LIMIT_SECONDS)
         if code != expected:
             raise BenchmarkError(

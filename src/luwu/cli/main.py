@@ -51,7 +51,7 @@ BAD_INPUT = (
 
 
 def remedy(error: LuwuError) -> str:
-    """The words that commands add to an error: the way out of it through other commands."""
+    """The text that commands add to an error: other commands that help."""
     if isinstance(error, StoreCorruptError):
         return (
             "\nWhere `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it; "
