@@ -19,9 +19,9 @@ namespace luwu::fabric {
 
 struct DoorConfig {
     std::string address;
-    std::uint16_t port = 0;         // 0: the kernel chooses
-    std::string inside;             // path of the Unix socket; the door connects to it when a client has sent something
-    std::size_t most_silent = 256;  // connections that have sent nothing yet
+    std::uint16_t port = 0;               // 0: the kernel chooses
+    std::string inside;                   // path of the Unix socket, used when a client has sent something
+    std::size_t most_silent = 256;        // connections that have sent nothing yet
     std::size_t most_strangers = 64;      // connections that have sent something and are not admitted
     std::uint64_t most_bytes = 32 << 10;  // bytes that one stranger may send
     std::chrono::milliseconds patience;   // time limit of silent connections, and of strangers

@@ -88,8 +88,7 @@ class Endpoint {
     std::uint64_t arena_start_;
     mutable std::mutex mutex_;
     std::array<std::uint64_t, 2> next_sequence_{1, 1};
-    std::array<std::array<bool, kRingRequests>, 2>
-        uncounted_{};  // by Stream: requests that were posted and are not yet in busy_
+    std::array<std::array<bool, kRingRequests>, 2> uncounted_{};  // by Stream: posted, and not yet in busy_
     std::uint64_t registered_bytes_ = 0;
     struct Held {
         std::uint64_t offset = 0;

@@ -69,8 +69,7 @@ class Link {
     TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
     QueueMeter meter_;
-    Time began_ =
-        std::numeric_limits<Time>::max();  // time of the first heartbeat; an earlier echo answers another link's
+    Time began_ = std::numeric_limits<Time>::max();  // time of the first heartbeat; earlier echoes do not count
     Time sent_at_ = 0;
     Time due_ = 0;             // the next heartbeat
     Time pause_ = 0;           // that it follows the last one by

@@ -31,12 +31,12 @@ struct WireBlock {
 
 struct Wiring {
     std::uint64_t job = 0;
-    std::uint64_t key = 0;            // of the packets' seal
-    std::uint32_t epoch = 0;          // the first; the server says when another begins
-    std::uint32_t incarnation = 0;    // of this participant: grows each time the server tells it its place
-    std::uint32_t workers = 1;        // of the whole job: leaves the sum room
-    std::uint32_t payload_bytes = 0;  // a multiple of LUWU_PAYLOAD_STEP
-    luwu_form form = LUWU_INT32;      // of gradients
+    std::uint64_t key = 0;                             // of the packets' seal
+    std::uint32_t epoch = 0;                           // the first; the server says when another begins
+    std::uint32_t incarnation = 0;                     // of this participant: grows each time it is told its place
+    std::uint32_t workers = 1;                         // of the whole job: leaves the sum room
+    std::uint32_t payload_bytes = 0;                   // a multiple of LUWU_PAYLOAD_STEP
+    luwu_form form = LUWU_INT32;                       // of gradients
     std::array<std::uint32_t, LUWU_STREAMS> window{};  // packets under way at most, by stream
     std::vector<WireBlock> blocks;                     // a switch knows none
     NetworkTiming timing;

@@ -8,8 +8,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLook{
-    500};  // the pause between two attempts; no file system tells when it has room again
+constexpr std::chrono::milliseconds kLook{500};  // between two attempts; no file system reports new room
 
 std::string folder_of(const std::string& path) {
     const auto end = path.rfind('/');

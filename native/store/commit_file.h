@@ -19,8 +19,8 @@ inline constexpr std::uint32_t kSlots = 2;  // a record is in the slot of its se
 // Contents of one file.
 struct CommitFileContents {
     bool exists = false;
-    bool format_2 = false;       // the file has only one copy of each slot
-    bool never_written = false;  // format 2 and all zeros, as such a file is until the first commit
+    bool format_2 = false;                                  // the file has only one copy of each slot
+    bool never_written = false;                             // format 2: all zeros, as until the first commit
     std::array<std::optional<CommitRecord>, kSlots> slots;  // the newest valid copy of each
     std::array<bool, kSlots> damaged{};                     // slots that were written and have no valid copy
     std::vector<std::string> findings;                      // damage, in words

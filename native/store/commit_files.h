@@ -1,4 +1,4 @@
-// The commit records of a store: each stripe has a file with all of them, and the newest record in any file is valid.
+// The commit records of a store: each stripe has a file with all of them, and the newest record in any file counts.
 #pragma once
 
 #include <optional>

@@ -18,8 +18,7 @@ namespace luwu::store {
 namespace {
 
 constexpr const char* kPartial = ".partial";
-constexpr std::chrono::milliseconds kPatience{
-    10'000};  // how long it waits for another process that opens the same folder
+constexpr std::chrono::milliseconds kPatience{10'000};  // for another process that opens the same folder
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
@@ -51,8 +50,8 @@ ino_t inode_of(const std::string& folder) {
 // Writes the process id for messages, and the folder for other processes that find the file shared.
 void note_owner(const File& file, const std::string& folder) {
     const std::string own = std::to_string(getpid()) + " " + std::to_string(inode_of(folder));
-    const bool noted = ftruncate(file.descriptor(), 0) == 0 && pwrite(file.descriptor(), own.data(), own.size(), 0) >
-                                                                   0;  // on a full disk the lock goes without a note
+    const bool noted = ftruncate(file.descriptor(), 0) == 0 &&
+                       pwrite(file.descriptor(), own.data(), own.size(), 0) > 0;  // on a full disk: without it
     static_cast<void>(noted);
 }
 

@@ -166,7 +166,7 @@ bool records_say_no_values(std::span<const std::byte> file) {
         if (header.magic != CommitHeader{}.magic) continue;
         if (header.format != kFormatVersion || header.has_values != 0) return false;
         if (offset > 0) continue;
-        // The position of the checksum follows from the record's number of blocks and from whether it has a scale.
+        // The store's layout is not known here, so both places of the checksum are tried: without a scale and with one.
         const std::uint64_t counts_end = counts_offset(kFormatVersion) + header.blocks * sizeof(std::uint64_t);
         for (const std::uint64_t payload : {counts_end, counts_end + sizeof(CommitScale)}) {
             std::uint32_t crc = 0;

@@ -84,7 +84,7 @@ struct CommitRecord {
     bool has_values = false;              // false from creation until the first commit
     std::uint64_t openings = 0;           // openings of the store for writing, up to now
     std::uint64_t version_attempt = 0;    // the attempt that wrote the version's chunks; 0: format 2 does not tell
-    std::uint64_t frozen_attempt = 0;  // the attempt that wrote the frozen chunks; before there are values, all chunks
+    std::uint64_t frozen_attempt = 0;     // the attempt that wrote the frozen chunks; before there are values, all
 
     bool operator==(const CommitRecord&) const = default;
 };

@@ -1,4 +1,4 @@
-// Commit records: damage never hides more than the last commit without an error and never makes a store fresh, and a
+// Commit records: damage never hides more than the last commit without a message and never makes a store fresh, and a
 // copy that was made with hard links stays as it is.
 #include <doctest/doctest.h>
 #include <sys/stat.h>

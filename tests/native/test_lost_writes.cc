@@ -105,7 +105,8 @@ TEST_CASE("a lost write of an attempt that a crash ended before and is made agai
     }
     {
         Forgetful server(folders, OpenMode::open, true);
-        CHECK(server.rig.run_step(0, 7) == pipeline::kPrepared);  // all records are written, and no worker votes
+        CHECK(server.rig.run_step(0, 7) ==
+              pipeline::kPrepared);  // all records are written, and the step is not decided
     }
     {
         Forgetful server(folders, OpenMode::open);
@@ -122,8 +123,7 @@ TEST_CASE("a lost write of updates that clipping makes again is found") {
         Forgetful server(folders, OpenMode::create);
         server.rig.initialise();
         server.rig.max_norm = 1e9;
-        CHECK(server.rig.run_all(1) ==
-              pipeline::kCommitted);  // this step was not clipped, so the next one updates at once
+        CHECK(server.rig.run_all(1) == pipeline::kCommitted);  // not clipped: the next step updates at once
         server.rig.pipeline().wait_until_written();
         server.rig.max_norm = 1e-3;
         *server.countdown = trainable_chunks(server.rig.layout()) + 1;
