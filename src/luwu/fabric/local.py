@@ -133,7 +133,7 @@ def open(
         memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
         disk_full_wait_seconds: the longest time that a full disk pauses the run; the logger ``luwu.room`` reports
-        pauses. 0: a full disk ends the run.
+            pauses. 0: a full disk ends the run.
 
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.

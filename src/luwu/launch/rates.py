@@ -23,7 +23,7 @@ _BY_WIDTH = ("adamw", "adamw8bit", "adam", "lion", "adagrad")
 """Optimizers whose updates are about as large as the rate, whatever the gradient's size; see `rate_for`."""
 
 FINE_TUNING_RATE = 2e-5
-"""AdamW's rate for a model with weights, as for Llama 2 (Touvron et al., 2023, arXiv:2307.09288, section 3.1)."""
+"""AdamW's rate for fine-tuning, as for Llama 2's (Touvron et al., 2023, arXiv:2307.09288, section 3.1)."""
 
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 _UNKNOWN_WIDTH = 2048

@@ -42,7 +42,7 @@ class LocalServer(OfThisProcess):
         optimizer_threads: threads of the update; default: as many as this process may use processors.
         snapshots: the snapshots that the server takes during training.
         on_open: called with the store's counts once it is open, before any worker goes on; returns the counts at which
-        the run began. An exception from it closes the store.
+            the run began. An exception from it closes the store.
         read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
         disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
         on_room: called when such a wait begins and ends, in a thread of the server.

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Status:
-    """Logs a line every ``interval_seconds`` while there is news, and, soon after a wait begins, whom a run waits for.
+    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, whom the run waits for.
 
     Args:
         interval_seconds: time between two lines.

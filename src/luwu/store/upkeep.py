@@ -63,7 +63,7 @@ class StoreInfo:
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
         findings: damage to the commit records, in words. It hides at most the last commit, and opening the store for
-        training mends it.
+            training mends it.
     """
 
     uuid: str
