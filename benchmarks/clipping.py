@@ -32,7 +32,7 @@ BARS = [Bar(name, "off", MOST, at_least=False) for name in ("never clips", "alwa
 def measure(
     options: Options, dtype: str, seq: int, rows: int, share: float
 ) -> tuple[dict[str, dict[str, Any]], Comparison]:
-    """Medians of every side, and whether it did what its name says; what the rounds decide."""
+    """Return every side's medians with whether it did what its name says, and what the rounds decide."""
     layers, memory = options.size((32, 256 << 20), quick=(6, 128 << 20), check=(1, 64 << 20))
     hidden = options.size(HIDDEN, check=64)
     parameters = layers * 12 * hidden * hidden

@@ -1,4 +1,4 @@
-"""What every benchmark shares: arguments, sizes, the machine, and how a result is printed."""
+"""Parts that all benchmarks share: arguments, sizes, the machine, and how a result is printed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTED = time.monotonic()
-QUICK_SECONDS = 40.0  # after which --quick takes no more samples; the rest of its 45 seconds is for ending
+QUICK_SECONDS = 40.0  # --quick takes no more samples after this time; the rest of its 45 seconds is for ending
 Value = TypeVar("Value")
 
 
@@ -34,7 +34,7 @@ class NotInstalledError(BenchmarkError):
 
 
 class Options(argparse.Namespace):
-    """What a program was asked for, and how large and how long it measures."""
+    """The options that a program was given; they decide how large and how long it measures."""
 
     quick: bool
     check: bool
@@ -48,7 +48,7 @@ class Options(argparse.Namespace):
         self.left_out: list[str] = []
 
     def size(self, full: Value, *, quick: Value | None = None, check: Value) -> Value:
-        """What the bar speaks of: numbers of workers, layers, elements. `quick`: the full size unless given.
+        """Choose a size that the bar names: numbers of workers, layers, elements. `quick`: the full size unless given.
 
         A run that got another than the full size decides nothing: `run` turns its `ok` into null.
         """
@@ -57,13 +57,13 @@ class Options(argparse.Namespace):
         return chosen
 
     def effort(self, full: Value, *, quick: Value | None = None, check: Value) -> Value:
-        """What the bar does not speak of: samples, warm-up, seconds."""
+        """Choose a size that the bar does not name: samples, warm-up, seconds."""
         if self.check:
             return check
         return quick if self.quick and quick is not None else full
 
     def seconds_left(self) -> float:
-        """Until --quick takes no more samples."""
+        """Return the seconds until --quick takes no more samples."""
         return STARTED + QUICK_SECONDS - time.monotonic()
 
     def peer_python(self, module: str = "torch") -> Path:
@@ -131,7 +131,7 @@ def peers_python() -> Path:
 
 
 def require_tool(name: str) -> str:
-    """Path of a command, or a NotInstalledError that names it."""
+    """Return the path of a command; raises NotInstalledError that names it where it is missing."""
     found = shutil.which(name)
     if found is None:
         raise NotInstalledError(f"{name} is not installed: apt-get install {name}")
@@ -147,7 +147,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def all_of(*verdicts: bool | None) -> bool | None:
-    """False where one is false, else None where one is not decided, else True."""
+    """Join verdicts: False where one is false, else None where one is not decided, else True."""
     if any(verdict is False for verdict in verdicts):
         return False
     return None if None in verdicts else True
@@ -159,8 +159,8 @@ def result(
 ) -> dict[str, Any]:  # fmt: skip
     """A benchmark's result; `ratio` is ours / peer unless given, `bar` says in words what `ok` means.
 
-    `right` has what must hold at any size, as equal bits: where it does not, `ok` is false in every run. `ok` has the
-    rest of the bar, which only the sizes that the bar speaks of decide; None: not decided.
+    `right` tells whether everything holds that must hold at any size, such as equal bits; if not, `ok` is false in
+    every run. `ok` is the rest of the bar, which only the sizes that the bar names can decide; None: not decided.
     """
     if ratio is None and ours is not None and peer:
         ratio = ours / peer

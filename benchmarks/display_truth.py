@@ -1,9 +1,9 @@
-"""Are the figures of a run true? Those on the display and in metrics.jsonl, against what is known without them.
+"""Compares the figures of a run, on the display and in metrics.jsonl, with what is known without them.
 
 Bytes pulled and pushed come from the model's size, bytes of the store from what the kernel counts of the server's
 process (the store goes past the page cache), times from a clock in the launcher, the loss and the norm of the gradient
 from plain torch with the weights that `luwu export` gives, the rest from the settings and the store's own record.
-Nobody else can see how much of the communication was hidden: it must lie between 0 and 1, no more.
+The hidden share of the communication cannot be known from outside: it only has to lie between 0 and 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME = "display_truth"
 BAR = "every figure of every run within 1 % of what is known from outside"
 WITHIN = 0.01
 OF_A_MOMENT = ("seconds", "tokens/s", "shown tokens/s", "shown left", "shown store written")
-"""What a few steps do not decide: clocks of two processes, and what is on its way to the disk when a step is told."""
+"""Figures that a few steps do not decide: clocks of two processes, and bytes not yet on disk when a step is told."""
 SMALL = {"layers": 4, "hidden": 128, "heads": 4, "seq": 64, "dropout": 0.0}
 LARGE = {"layers": 8, "hidden": 512, "heads": 8, "seq": 64, "dropout": 0.0}
 SHAPES = (
@@ -90,7 +90,7 @@ def errors_of(shape: Shape, scratch: Path, steps: int) -> dict[str, float]:
 
 
 def train(shape: Shape, scratch: Path, folder: Path, steps: int, server: dict[str, str]) -> dict[str, Any]:
-    """A run of `luwu train` to this step, and what was noted of it."""
+    """Run `luwu train` to this step, and return what was noted of it."""
     wanted = {"settings": shape.settings(scratch, steps), "run": str(folder), **server}
     here = Path(__file__).parent
     command = [sys.executable, here / "ours" / "figures.py", json.dumps(wanted)]
@@ -102,7 +102,7 @@ def train(shape: Shape, scratch: Path, folder: Path, steps: int, server: dict[st
 
 
 def errors_of_rows(rows: list[dict[str, Any]], watched: dict[str, Any], shape: Shape, truth: Truth) -> dict[str, float]:
-    """Of metrics.jsonl. The first steps' times are left out, in which the run still settles."""
+    """Return the errors of metrics.jsonl, without the times of the first steps, in which the run still settles."""
     times = [noted["time"] for noted in watched["steps"]]
     first = min(5, len(rows) // 2)
     elapsed = times[-1] - times[first]
@@ -135,7 +135,7 @@ def errors_of_rows(rows: list[dict[str, Any]], watched: dict[str, Any], shape: S
 
 
 def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth: Truth) -> dict[str, float]:
-    """Of what the display shows after the last step, and of the time left before that; texts are rounded."""
+    """Return the errors of the display after the last step, and of the time left a step earlier; texts are rounded."""
     last, steps = watched["steps"][-1], watched["steps"]
     recent = min(RECENT_STEPS, len(rows) - 1)
     pace = (last["time"] - steps[-1 - recent]["time"]) / recent
@@ -165,7 +165,7 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
 
 
 def errors_of_values(shape: Shape, scratch: Path, folder: Path, steps: int) -> dict[str, float]:
-    """Of the loss and the gradient's norm of one more step, which plain torch computes from the weights before it."""
+    """Return the errors of one more step's loss and gradient norm, compared with plain torch from the same weights."""
     exported = scratch / "exported"
     command = [sys.executable, "-m", "luwu.cli", "export", str(exported), "--store", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -182,7 +182,7 @@ def errors_of_values(shape: Shape, scratch: Path, folder: Path, steps: int) -> d
 
 
 def relative(found: float, known: float) -> float:
-    """The error of a figure."""
+    """Return the relative error of a figure; where the known value is 0, any other value has the error 1."""
     if not math.isfinite(found):
         return math.inf
     return abs(found - known) / abs(known) if known else float(found != 0)

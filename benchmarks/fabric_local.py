@@ -23,13 +23,13 @@ BARS = [
     Bar("all_reduce", "luwu", 4.0), Bar("reduce_scatter_all_gather", "luwu", 8.0),
     Bar("broadcast", FEWEST, 1.5, at_least=False),
 ]  # fmt: skip
-QUICK_ROUNDS = 12  # of the fewest workers, which no bar but the last speaks of
+QUICK_ROUNDS = 12  # for the fewest workers, which only the last bar names
 
 
 def measure_group(options: Options, elements: int, ranks: int, fewest: list[float]) -> Comparison:
-    """Seconds of every operation at one number of workers, and what they decide.
+    """Compare the seconds of every operation at one number of workers.
 
-    `fewest` has the broadcasts of the fewest workers, with which each round's is compared; an empty one is filled.
+    `fewest`: seconds of the fewest workers' broadcasts, one to compare with for each round; an empty list is filled.
     """
     repeats = max(15, options.repeats)
     with ExitStack() as stack:

@@ -23,7 +23,7 @@ ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
 
 
 class LossModel(nn.Module):
-    """A GPT that returns its loss alone, or without targets what it predicts."""
+    """A GPT that returns its loss alone, or its prediction where there are no targets."""
 
     def __init__(self, shape: dict[str, Any]) -> None:
         super().__init__()

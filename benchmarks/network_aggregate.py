@@ -29,7 +29,7 @@ BARS = [Bar(way, "int32", 1.0) for way in GLOO]
 def measure_group(
     options: Options, elements: int, ranks: int, rate_bits: float, share: float
 ) -> tuple[Comparison, dict[str, dict[str, float]]]:
-    """What the rounds on limited links decide at one number of workers; medians of every way there and without limits.
+    """Compare on limited links at one number of workers; also returns every way's medians there and without limits.
 
     `share`: the part of the time that is left which --quick may take.
     """

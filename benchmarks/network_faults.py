@@ -158,7 +158,7 @@ def cut(link: Link, seconds: float) -> float:
 
 
 def clock_ahead(options: Options) -> Sequence[str]:
-    """Starts a command whose clock is ahead of its host's; nothing, with --check, where that is not permitted."""
+    """The command that runs another one with its clock ahead; empty with --check where that is not permitted."""
     tried = subprocess.run([*CLOCK_AHEAD, "true"], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
         return CLOCK_AHEAD

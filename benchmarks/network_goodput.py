@@ -17,7 +17,7 @@ from sampling import Bar, Comparison, compare, in_turn
 NAME = "network_goodput"
 BAR = "on limited links both at once at least 1.7x the faster alone; server bytes and packets the same for any N (2 %)"
 SAME = 0.02
-BARS = [Bar("both", kind, 1.7) for kind in ("push", "pull")]  # the faster alone is one of them
+BARS = [Bar("both", kind, 1.7) for kind in ("push", "pull")]  # so "both" is compared with the faster one, too
 GROUPS = (1, 2, 4, 8)
 KINDS = {"push": (True, False), "pull": (False, True), "both": (True, True)}
 BLOCKS, ELEMENTS = 16, 1 << 18
@@ -26,7 +26,7 @@ RATE_BITS = 200e6
 
 
 def measure_group(options: Options, workers: int, rounds: int, share: float) -> tuple[Comparison, dict[str, Any]]:
-    """What the rounds on limited links decide; bytes a second of every kind, limited and not, and the server's counts.
+    """Compare on limited links; also returns every kind's bytes a second, limited and not, and the server's counts.
 
     `share`: the part of the time that is left which --quick may take.
     """

@@ -73,7 +73,7 @@ def measure_losses(options: Options, rounds: int) -> tuple[Comparison, list[str]
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    rounds = options.size(6, quick=1, check=1)  # a short one pays more for the last packet that is lost
+    rounds = options.size(6, quick=1, check=1)  # in a short run, the last lost packet costs a larger share of the time
 
     def measure() -> dict[str, Any]:
         compared, wrong, trouble = measure_losses(options, rounds)

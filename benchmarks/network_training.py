@@ -157,7 +157,7 @@ class Site:
         return self._start(host, "server", {**common, **flags})
 
     def start_switch(self, before: Sequence[str] = ()) -> Process:
-        """`luwu switch`; returns once it listens. `before`: a command that starts it."""
+        """Starts `luwu switch`; returns once it listens. `before`: a command that starts it."""
         flags = {"server": self.url, "listen": f"{self.switch.address}:{SWITCH_PORT}", "name": "one"}
         if self.in_kernel:
             flags["xdp"] = ",".join(self._ports)

@@ -45,7 +45,7 @@ def main() -> int:
             notes: dict[str, Any] = {}
             if not options.only_peer:
                 sides["luwu"] = stack.enter_context(Side("luwu", "ours/optimizer_disk.py", wanted))
-            if not options.quick:  # no bar speaks of it
+            if not options.quick:  # no bar names it
                 try:
                     python = options.peer_python("deepspeed")
                     sides["deepspeed"] = stack.enter_context(

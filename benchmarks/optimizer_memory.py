@@ -79,7 +79,7 @@ def take_rounds(options: Options, measures: dict[str, Callable[[], float]], shar
 
 
 def ratios_of(found: Comparison) -> dict[str, float]:
-    """How many times as fast as each peer luwu is."""
+    """The speed of luwu as a multiple of each peer's."""
     return {
         name: found.ratio(Bar(name, rival.ours, 0.0))
         for name, rival in RIVALS.items()

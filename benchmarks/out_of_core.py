@@ -33,7 +33,7 @@ def measure_step(side: LuwuSide) -> dict[str, float]:
 
 
 def disk_limit(options: Options, stack: ExitStack, first: dict[str, float], states_bytes: int) -> Callable[[], float]:
-    """Bytes a second that the disk gives, in the mix that the first step moved; 1 where --check goes without fio."""
+    """Return a function that samples the disk's bytes a second in the first step's mix; 1 where --check has no fio."""
     try:
         limit = stack.enter_context(
             DiskLimit(

@@ -39,15 +39,15 @@ class Bar:
 
     @property
     def name(self) -> str:
-        """As tables and details have it."""
+        """The bar's name in tables and details."""
         return f"{self.over} / {self.under}"
 
     def ratio(self, values: Round) -> float:
-        """Of one round."""
+        """Return the ratio of one round."""
         return values[self.over] / values[self.under]
 
     def met_by(self, ratio: float) -> bool:
-        """Whether a ratio is on the right side, the limit included."""
+        """Tell whether a ratio is on the right side, the limit included."""
         return ratio >= self.limit if self.at_least else ratio <= self.limit
 
 
@@ -65,7 +65,7 @@ def evidence(agreeing: int, rounds: int) -> float:
 
 
 def interval(ratios: Sequence[float], error_rate: float = ERROR_RATE) -> tuple[float, float]:
-    """Between what the median is, each bound wrong with at most this chance; infinite where there are too few."""
+    """Bounds of the median, each wrong with at most this chance; infinite where there are too few ratios."""
     rounds, ordered = len(ratios), sorted(ratios)
     needed = next((count for count in range(rounds + 1) if evidence(count, rounds) >= 1 / error_rate), None)
     if needed is None:
@@ -78,13 +78,13 @@ class Comparison:
     """Rounds of samples and what they decide. `ok` is None while a bar is neither met nor missed."""
 
     bars: Sequence[Bar]
-    family: int = 1  # of how many bars in all one verdict is made
+    family: int = 1  # bars of all comparisons that make one verdict together
     rounds: list[dict[str, float]] = field(default_factory=list)
     ok: bool | None = None
     _decided: dict[Bar, bool] = field(default_factory=dict)
 
     def add(self, values: Round) -> None:
-        """Takes a round. A bar that is decided stays so: the error rate is that of the first time."""
+        """Takes a round. A bar that is decided stays so: the error rate holds for the first decision."""
         self.rounds.append(dict(values))
         for bar in self.bars:
             if bar not in self._decided:
@@ -101,7 +101,7 @@ class Comparison:
 
     @property
     def medians(self) -> dict[str, float]:
-        """Of every side."""
+        """The median of every side."""
         return {name: statistics.median(found[name] for found in self.rounds) for name in self.rounds[0]}
 
     def ratio(self, bar: Bar) -> float:
@@ -109,7 +109,7 @@ class Comparison:
         return statistics.median(bar.ratio(found) for found in self.rounds)
 
     def details(self) -> dict[str, Any]:
-        """For the result: each bar's median ratio, and between what it is."""
+        """The result's details: each bar's median ratio and its bounds."""
         found = {}
         for bar in self.bars:
             low, high = interval([bar.ratio(values) for values in self.rounds])
@@ -123,7 +123,7 @@ def compare(
     options: Options, take_round: Callable[[], Round], bars: Sequence[Bar], *, rounds: int, family: int | None = None,
     share: float = 1.0, clock: Callable[[], float] = time.monotonic,
 ) -> Comparison:  # fmt: skip
-    """Samples as many `rounds` as a full run takes, one with --check, and with --quick until `ok` is decided.
+    """Takes `rounds` samples in a full run, one with --check, and with --quick as many as it takes to decide `ok`.
 
     `family`: the number of bars of all comparisons that make the program's verdict (those given). `share`: the part of
     the time that is left which --quick may take for this one.

@@ -29,7 +29,7 @@ DEEPER = 4
 
 
 def measure(operations: Sequence[str], settings: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Peak bytes and seconds of operations, one after the other in one process."""
+    """Measure peak bytes and seconds of operations, one after the other in one process."""
     found = subprocess.run(
         [sys.executable, str(HERE / "ours" / "streaming.py"), json.dumps(settings), *operations], env=environment(1),
         capture_output=True, text=True, check=False,
@@ -43,9 +43,9 @@ def measure(operations: Sequence[str], settings: dict[str, Any]) -> dict[str, di
 def measure_depth(
     options: Options, shape: dict[str, int], operations: tuple[str, ...]
 ) -> dict[str, dict[str, float]]:  # fmt: skip
-    """Every operation on a model of this shape; the files are removed afterwards.
+    """Measure every operation on a model of this shape; the files are removed afterwards.
 
-    Each has a process of its own, but with --check, where peaks mean nothing.
+    Each has a process of its own, except with --check, where peaks mean nothing.
     """
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         settings = {"shape": shape, "folder": scratch}
@@ -63,7 +63,7 @@ def measure_depth(
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    # More than the budget of generate, in either depth.
+    # Both depths are larger than the budget of generate.
     hidden, layers = options.size((512, 12), quick=(256, 8), check=(64, 1))
     operations = (PEER,) if options.only_peer else (*OURS, PEER)
 

@@ -1,4 +1,4 @@
-"""What is known of a run of `luwu train` without asking it: for display_truth.py."""
+"""Facts about a run of `luwu train` that are known without asking it, for display_truth.py."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """The tokens of a step."""
         return int(self.run["batch"] * self.model["seq"])
 
     def settings(self, scratch: Path, steps: int) -> dict[str, Any]:
-        """As a settings file has them; the text is written first."""
+        """The settings as a settings file has them; the text is written first."""
         text = scratch / "text"
         if not text.exists():
             text.write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(TEXT_LINES)))
@@ -52,7 +52,7 @@ class Shape:
         }
 
     def rate(self, step: int, steps: int) -> float:
-        """Learning rate of the step after so many: up in a line, down along half a wave of a cosine."""
+        """Learning rate after `step` committed steps: up in a line, then down along half a wave of a cosine."""
         if step < WARMUP_STEPS:
             return LR * (step + 1) / WARMUP_STEPS
         down = (1 + math.cos(math.pi * (step - WARMUP_STEPS) / (steps - WARMUP_STEPS))) / 2
@@ -70,7 +70,7 @@ class Truth:
 
     @staticmethod
     def of_run(shape: Shape, stores: Sequence[Path], steps: int) -> Truth:
-        """From the stores of a run that has ended; each of several has a part of every block."""
+        """Read the stores of a run that has ended; each of several has a part of every block."""
         elements: dict[str, int] = {}
         for store in stores:
             reader, manifest = open_reader([store])
@@ -83,7 +83,7 @@ class Truth:
 
 
 def pulled_and_pushed(truth: Truth, rows: Sequence[dict[str, Any]], number: int) -> tuple[int, int]:
-    """Bytes of all workers after this row's attempt.
+    """Bytes that all workers together have pulled and pushed after this row's attempt.
 
     Each block but the root's is pulled for the forward and for the backward; the last one once, for both, as soon as
     the order of the blocks is known, which is when a first attempt was committed.
@@ -97,7 +97,7 @@ def pulled_and_pushed(truth: Truth, rows: Sequence[dict[str, Any]], number: int)
 
 @contextmanager
 def start_servers(shape: Shape, scratch: Path) -> Iterator[dict[str, str]]:
-    """The servers of a run that has them elsewhere, and what its launcher must know of them."""
+    """Start the servers of a run that has them elsewhere, and give what its launcher must know of them."""
     key = scratch / "job.key"
     key.write_text(secrets.token_hex(32))
     key.chmod(0o600)

@@ -29,7 +29,7 @@ def visit(side: Side) -> None:
 
 
 def measure_depth(layers: int, hidden: int, options: Options) -> list[float]:
-    """One row of the table; --quick leaves the peer out, of which the bar does not speak."""
+    """Measure one row of the table; --quick leaves the peer out, which the bar does not name."""
     settings = {
         "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": SEQUENCE}, "rows": 1, "steps": 1, "warm_up": 2,
         "checkpoint": True, "folder": str(options.folder), "memory": "256MiB", "meta": True,

@@ -85,7 +85,7 @@ def measure_side(
 
 
 def measure_sides(options: Options, frames: str, workers: int, rounds: int) -> tuple[Comparison, dict[str, Any]]:
-    """Both switches in turn, in the same namespaces: what they decide, the medians of each, and of the ratios."""
+    """Compare both switches in turn in the same namespaces; also returns each one's medians and the ratios'."""
     samples: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
     troubles = {}
     with BridgeHosts(workers, frames) as hosts:

@@ -20,11 +20,11 @@ _PAGE = 4096
 
 
 class SmallDisk:
-    """A file system of `MIB` MiB.
+    """A file system of `MIB` MiB that a test fills and clears.
 
     Attributes:
-        path: where it is mounted.
-        said: what was said to `say`.
+        path: the folder where it is mounted.
+        said: the arguments of `say` since the last `waited`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,17 +36,17 @@ class SmallDisk:
         return self.path / "filler"
 
     def fill(self) -> None:
-        """Leave no room, whoever writes there meanwhile."""
+        """Fill the disk; other programs may write there meanwhile."""
         file = os.open(self._filler, os.O_WRONLY | os.O_CREAT)
         try:
             while free := os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize:
-                with suppress(OSError):  # somebody took some of it in between
+                with suppress(OSError):  # another writer took some of the room in between
                     os.posix_fallocate(file, os.fstat(file).st_size, free)
         finally:
             os.close(file)
 
     def clear(self) -> None:
-        """Give the room back."""
+        """Remove the filler, so that there is room again."""
         self._filler.unlink(missing_ok=True)
 
     def punch(self, path: Path) -> None:
@@ -61,18 +61,18 @@ class SmallDisk:
             os.close(file)
 
     def say(self, wait: RoomWait | None) -> None:
-        """Note it; where a pause begins, see that it is of this full disk, and clear that."""
+        """Note the argument; when a pause begins, check that this disk caused it, and clear the disk."""
         self.said.append(wait)
         if wait is not None:
             assert Path(wait.folder).is_relative_to(self.path)
             self.clear()
 
     def room(self) -> Room:
-        """Waits until `say` has cleared the disk."""
+        """Return a `Room` that waits until `say` has cleared the disk."""
         return Room(60.0, self.say)
 
     def waited(self) -> bool:
-        """Whether there was a pause since the last call, and each ended."""
+        """Tell whether there was a pause since the last call, and each pause ended."""
         said, self.said = self.said, []
         return bool(said) and [wait is None for wait in said] == [False, True] * (len(said) // 2)
 

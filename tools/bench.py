@@ -105,7 +105,7 @@ def cell(value: object) -> str:
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """For the column `ok`."""
+    """The text of the column `ok`."""
     if result["failed"]:
         return "**failed**"
     return {True: "yes", False: "**no**", None: "not decided"}[result["ok"]]

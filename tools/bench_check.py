@@ -1,4 +1,4 @@
-"""Runs every benchmark at its smallest size, to see that all of them run to their end; what they measure means nothing.
+"""Runs every benchmark at its smallest size to see that all of them run to their end; the figures mean nothing.
 
 usage: python tools/bench_check.py [NAME ...]
 
@@ -36,7 +36,7 @@ OUTPUT_TAIL = 4000
 
 
 class Outcome(NamedTuple):
-    """How one program ended."""
+    """The end of one program."""
 
     seconds: float
     problem: str | None
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """This one's, but what Python compiles may be kept: most of the time goes into starting processes."""
+    """This process's environment, but Python may keep compiled files: most of the time goes into starting processes."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -81,7 +81,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def judge(found: Mapping[str, Any], status: int, seconds: float, late: bool, output: str) -> Outcome:
-    """What is wrong with a program's end, if anything."""
+    """Return the outcome of a program, with what is wrong with its end, if anything."""
     left_out = list(found.get("left_out", ()))
     problem = None
     if late:
@@ -100,7 +100,7 @@ def judge(found: Mapping[str, Any], status: int, seconds: float, late: bool, out
 
 
 def show(name: str, outcome: Outcome) -> None:
-    """One line, and the end of the output where something is wrong."""
+    """Print one line, and the end of the output where something is wrong."""
     words = f"FAILED: {outcome.problem}" if outcome.problem else "runs"
     beside = f"; left out: {'; '.join(outcome.left_out)}" if outcome.left_out else ""
     print(f"{name:20} {outcome.seconds:6.1f} s  {words}{beside}", flush=True)

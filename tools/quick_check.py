@@ -30,7 +30,7 @@ def read(path: Path) -> Results:
 
 
 def judge(quick: Mapping[str, Any] | None, full: Mapping[str, Any]) -> str:
-    """In a word, how a quick run stands to the full one."""
+    """Say in a word or two how a quick run stands to the full one."""
     if quick is None:
         return "missing"
     if quick["failed"]:
@@ -41,7 +41,7 @@ def judge(quick: Mapping[str, Any] | None, full: Mapping[str, Any]) -> str:
 
 
 def compare(quick: Results, full: Results) -> dict[str, Any]:
-    """The result, after a table of all benchmarks of the full run."""
+    """Print a table of all benchmarks of the full run, and return the result."""
     found = {name: judge(quick.get(name), of_full) for name, of_full in full.items()}
     table(
         ["benchmark", "full", "quick", "", "seconds"],

@@ -1,6 +1,6 @@
-"""A run of `luwu train` that is watched: what the display shows at each step, and what the kernel counts then.
+"""Runs `luwu train` and notes at each step what the display shows and what the kernel counts.
 
-Settings: settings (of the run), run (its folder), server (URL and key file of one elsewhere, or nothing). The last line
+Settings: settings (of the run), run (its folder), url and key_file (of a server elsewhere, or neither). The last line
 is {"began": what the kernel had counted before the workers started, "steps": [...]}.
 """
 
@@ -22,7 +22,7 @@ from luwu.observe.meter import Meter
 
 
 def counted() -> dict[str, int]:
-    """Bytes that this process, which is the server, had from the disks and gave them, as the kernel counts them."""
+    """Bytes that this process, the server, read from the disks and wrote to them, as the kernel counts them."""
     lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return {name: int(lines[name]) for name in ("read_bytes", "write_bytes")}
 
@@ -35,15 +35,15 @@ class Watch(PlainDisplay):
         self.steps: list[dict[str, Any]] = []
 
     def say(self, text: str) -> None:
-        """Nobody reads it."""
+        """Do nothing; nobody reads the text."""
 
     def stage(self, text: str, detail: str = "") -> None:
-        """The workers start, and with them the server's work."""
+        """Note the kernel's counts when the workers start, and with them the server's work."""
         if text == "starting workers":
             self.began = counted()
 
     def step(self, meter: Meter, server: Traffic) -> None:
-        """A step is over."""
+        """Note the figures of a step that has ended."""
         io, now = counted(), time.monotonic()
         self.steps.append(
             {

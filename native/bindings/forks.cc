@@ -1,4 +1,4 @@
-// What forked children must not keep, for what Python opens.
+// Keeps files and connections that Python opens from forked children.
 #include "store/forks.h"
 
 #include <nanobind/nanobind.h>

@@ -75,7 +75,7 @@ std::optional<std::string> failure_of(const fabric::ParameterServer& server) {
 
 namespace {
 
-// Folder, bytes, and until when, in seconds since 1970; None while there is room.
+// Returns folder, bytes, and the end of the wait in seconds since 1970; None while there is room.
 nb::object make_room_wait(const std::optional<pipeline::RoomWait>& wait) {
     if (!wait) return nb::none();
     const std::chrono::duration<double> until = wait->until.time_since_epoch();

@@ -72,8 +72,8 @@ static_assert(arena_start(15) <= kArenaSlackBytes);
 
 // The parameters of each block; in a window they take whole pages.
 [[nodiscard]] std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape);
-// The file of a worker's arena, wherever it is. First values travel as fp32 through the arena, whatever the gradients'
-// dtype. Pages that nobody writes cost nothing.
+// Size of the file of any worker's arena. First values travel through the arena as fp32, whatever the gradients' dtype.
+// Pages that nobody writes cost nothing.
 [[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan);
 
 [[nodiscard]] std::uint64_t monotonic_ns();

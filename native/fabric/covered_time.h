@@ -1,4 +1,4 @@
-// The time that intervals cover together: where several overlap, it counts once.
+// Counts the time that intervals cover together; time that several of them cover counts once.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ struct Interval {
 
 class CoveredTime {
   public:
-    // An interval that has ended. No part of it that lies before the last count() may be new.
+    // Adds an interval that has ended. Its part before the last count() must have been counted then.
     void add(Interval interval) { ended_.push_back(interval); }
-    // Whether so many have ended that count() should be called, lest they take too much memory.
+    // True when so many intervals have ended that count() should be called to free their memory.
     [[nodiscard]] bool full() const { return ended_.size() >= kMostIntervals; }
-    // Counts what has ended and what is open, up to `now`; the rest of an open one counts next time. Returns the sum of
-    // all counts.
+    // Counts ended and open intervals up to `now`; the rest of an open one counts next time. Returns the sum of all
+    // counts.
     std::uint64_t count(std::uint64_t now, const std::vector<Interval>& open = {});
 
   private:

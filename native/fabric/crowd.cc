@@ -35,7 +35,7 @@ std::optional<std::uint64_t> Crowd::enter(std::uint64_t number, const Origin& or
     const auto largest =
         std::max_element(counts_.begin(), counts_.end(), [](auto& a, auto& b) { return a.second < b.second; });
     const auto oldest = std::find_if(origins_.begin(), origins_.end(), [&](auto& entry) {
-        return counts_.at(entry.second) == largest->second;  // the newest comes last: it goes only before its like
+        return counts_.at(entry.second) == largest->second;  // the newest goes only where no other is of this origin
     });
     const std::uint64_t goes = oldest->first;
     leave(goes);

@@ -1,4 +1,4 @@
-// Limits how many connections there are that have proved nothing yet, and chooses which one is closed for one more.
+// Limits the number of connections that have proved nothing yet, and chooses which one is closed for a new one.
 #pragma once
 
 #include <sys/socket.h>
@@ -11,19 +11,20 @@
 
 namespace luwu::fabric {
 
-// Where a connection comes from: an IPv4 address, or the first 64 bits of an IPv6 address, because one host may have
-// any number of addresses that begin with them.
+// The origin of a connection: an IPv4 address, or the first 64 bits of an IPv6 address, because one host may have any
+// number of addresses that begin with them.
 using Origin = std::array<std::byte, 16>;
 [[nodiscard]] Origin origin_of(const sockaddr_storage& address);
 
-// At most so many at a time. For one more, the oldest of the origins that have the most goes: a host that opens many
-// connections displaces its own, and those of other hosts stay. Called by one thread at a time.
+// Holds at most `most` connections. When one more enters, the oldest one of the origin with the most connections has to
+// go: a host that opens many connections displaces its own, and those of other hosts stay. One thread at a time.
 class Crowd {
   public:
     explicit Crowd(std::size_t most) : most_(most) {}
-    // `number` grows with each. Returns the number of the one that has to go, which has left the crowd already.
+    // `number` grows with each connection. Returns the number of the connection that has to go; this call has removed
+    // it.
     [[nodiscard]] std::optional<std::uint64_t> enter(std::uint64_t number, const Origin& origin);
-    void leave(std::uint64_t number);  // does nothing if it has left
+    void leave(std::uint64_t number);  // does nothing if the connection has left
     [[nodiscard]] std::size_t size() const { return origins_.size(); }
 
   private:

@@ -22,7 +22,7 @@ namespace luwu::fabric {
 namespace {
 
 constexpr std::size_t kRoomBytes = 64 << 10;
-constexpr int kReadsInATurn = 16;  // of one connection, so that the others come to theirs
+constexpr int kReadsInATurn = 16;  // reads of one connection before the others have their turn
 constexpr std::chrono::milliseconds kSweep{200};
 constexpr std::uint64_t kNoLimit = ~std::uint64_t{0} >> 1;
 constexpr std::uint64_t kWake = 0;
@@ -47,7 +47,7 @@ std::string text_of(const Descriptor& socket) {
     return (is_v6 ? "[" + std::string(host.data()) + "]" : std::string(host.data())) + ":" + port.data();
 }
 
-// Connects to the server inside from an end with this name; nothing if it takes no more.
+// Connects to the server inside, from an end with this name; no descriptor if that server takes no more connections.
 Descriptor connect_inside(const std::string& path, const std::string& name) {
     Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     sockaddr_un own{};
@@ -64,7 +64,7 @@ Descriptor connect_inside(const std::string& path, const std::string& name) {
     return socket;
 }
 
-// Names in the abstract namespace are those of all users of the host: nobody is to know ours beforehand.
+// All users of the host share the names of the abstract namespace, so the prefix is random and cannot be guessed.
 std::string unique_prefix() {
     std::random_device random;
     return "luwu-door-" + std::to_string(random()) + "-" + std::to_string(random()) + "-";
@@ -212,7 +212,7 @@ void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
 }
 
 bool Door::serve(Visitor& visitor, Clock::time_point now) {
-    if (visitor.leaving) {  // what it still sends is for nobody
+    if (visitor.leaving) {  // discards what the client still sends
         const ssize_t count = recv(visitor.outside.get(), room_.data(), room_.size(), 0);
         return count > 0 || (count < 0 && passes());
     }
@@ -232,7 +232,8 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
     return true;
 }
 
-// Passes on what is there now and finds room, up to `most` bytes since the beginning. False: an end is broken.
+// Passes on the bytes that are there now and find room, until more than `most` have come in all. False: an end is
+// broken.
 bool Door::pass(const Descriptor& from, const Descriptor& to, Pipe& pipe, std::uint64_t most) {
     for (int reads = 0; reads < kReadsInATurn && pipe.moved <= most; ++reads) {
         while (!pipe.left.empty()) {
@@ -241,7 +242,7 @@ bool Door::pass(const Descriptor& from, const Descriptor& to, Pipe& pipe, std::u
             pipe.left.erase(pipe.left.begin(), pipe.left.begin() + sent);
         }
         if (pipe.ended) return true;
-        // One byte too many is looked for, so that whoever sends it is noticed.
+        // Reads up to one byte too many, so that serve() notices a client that sends too much.
         const std::uint64_t wanted = std::min<std::uint64_t>(room_.size(), most - pipe.moved + 1);
         const ssize_t count = recv(from.get(), room_.data(), wanted, 0);
         if (count < 0) return passes();

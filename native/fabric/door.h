@@ -1,8 +1,8 @@
 // Stands between the network and a server that speaks a protocol of its own (gRPC) on a Unix socket, and passes bytes
 // through. Until admit() is called for a connection, it may send little, for a short time, and beside few others, and
 // those of one origin come in at a pace, because the server inside does much more work for each than the door. The
-// server inside sees nothing of connections that say nothing. A connection is over when its client closes it, be it for
-// writing alone: gRPC has no use for half of one.
+// server inside does not see connections that send nothing. A connection ends when its client closes it, even if only
+// for writing: gRPC does not use half-closed connections.
 #pragma once
 
 #include <atomic>
@@ -40,29 +40,30 @@ class Door {
     Door& operator=(const Door&) = delete;
 
     [[nodiscard]] std::uint16_t port() const { return port_; }
-    // `name`: of the connection's own end of the Unix socket, in the abstract namespace, without its first zero.
-    // False: it has gone.
+    // `name`: name of the connection's own end of the Unix socket, in the abstract namespace, without its first zero.
+    // False: the connection has ended.
     bool admit(const std::string& name);
-    [[nodiscard]] std::optional<std::string> peer(const std::string& name);  // where it comes from, for people
-    // From now on nobody comes in; who is in stays.
+    [[nodiscard]] std::optional<std::string> peer(const std::string& name);  // its host and port, for people
+    // Takes in no more connections; those that are there stay.
     void shut();
-    // The same, and those who are in go: when they have read what was said inside, or after a farewell's time.
+    // Shuts the door and ends all connections: when the client has read what the server sent, or after a farewell's
+    // time.
     void close();
 
     struct Counts {
         Lobby::Counts lobby;
-        std::uint64_t evicted = 0;    // strangers that had to go for others
-        std::uint64_t talkative = 0;  // sent too much
-        std::uint64_t late = 0;       // were not admitted in time
-        std::uint64_t hasty = 0;      // came too often
+        std::uint64_t evicted = 0;    // strangers that were closed for others
+        std::uint64_t talkative = 0;  // strangers that sent too much
+        std::uint64_t late = 0;       // strangers that were not admitted in time
+        std::uint64_t hasty = 0;      // connections of an origin that came too often
         std::size_t strangers = 0;    // now
-        std::size_t visitors = 0;     // now, with those who were admitted
+        std::size_t visitors = 0;     // now, strangers and admitted ones
     };
     [[nodiscard]] Counts counts();
 
   private:
     struct Pipe {
-        std::vector<std::byte> left;  // that the receiving end had no room for
+        std::vector<std::byte> left;  // bytes that the receiving end had no room for
         std::uint64_t moved = 0;      // bytes that have come
         bool ended = false;           // nothing more comes
     };
@@ -74,16 +75,16 @@ class Door {
         std::string peer;
         Origin origin;
         bool admitted = false;
-        bool leaving = false;  // all was said; it only has to read it
+        bool leaving = false;  // the server has sent everything; the client only has to read it
         Clock::time_point until;
         std::uint32_t watched_outside = 0;
         std::uint32_t watched_inside = 0;
     };
 
     void run();
-    [[nodiscard]] bool turn();  // false: it was the last
+    [[nodiscard]] bool turn();  // false: this was the last turn
     void let_in(Lobby::Guest guest, Clock::time_point now);
-    [[nodiscard]] bool serve(Visitor& visitor, Clock::time_point now);  // false: it is to go
+    [[nodiscard]] bool serve(Visitor& visitor, Clock::time_point now);  // false: the visitor has to go
     [[nodiscard]] bool pass(const Descriptor& from, const Descriptor& to, Pipe& pipe, std::uint64_t most);
     void watch(std::uint64_t number, Visitor& visitor);
     void remove(std::uint64_t number);
@@ -92,7 +93,7 @@ class Door {
     [[nodiscard]] std::optional<std::uint64_t> number_of(const std::string& name) const;
 
     DoorConfig config_;
-    std::string prefix_;  // of names
+    std::string prefix_;  // of the names in the abstract namespace
     std::mutex mutex_;    // guards all below
     std::optional<Lobby> lobby_;
     std::uint16_t port_;

@@ -72,7 +72,7 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
     const std::lock_guard lock(mutex_);
     const std::uint64_t sequence = next_sequence_[static_cast<std::size_t>(stream)]++;
     Request& request = slot(stream, sequence);
-    if (state_of(request) == RequestState::posted) {  // a full ring: the server is that far behind
+    if (state_of(request) == RequestState::posted) {  // the ring is full: the server has not done the oldest request
         const std::uint64_t begin = monotonic_ns();
         while (state_of(request) == RequestState::posted) {
             futex_wait(request.state, static_cast<std::uint32_t>(RequestState::posted), kLivenessCheck);
@@ -81,7 +81,7 @@ Handle Endpoint::post(Stream stream, Operation operation, std::uint32_t block, s
         waited_.add({begin, request.done_ns});
     }
     const auto ring = static_cast<std::size_t>(stream);
-    count_request(ring, sequence % kRingRequests);  // the one before, if nobody waited for it
+    count_request(ring, sequence % kRingRequests);  // the request before in this slot, if nobody waited for it
     if (busy_.full() || waited_.full()) count_times();
     request.operation = operation;
     request.sequence = sequence;
@@ -178,7 +178,8 @@ std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseco
                                           " later requests; wait for each request in time");
     }
     const RequestState state = state_of(request);
-    // Until it was done, not until this thread was given a processor again: that is no communication.
+    // The wait ends when the request was done, not when this thread got a processor again: that time is no
+    // communication.
     waited_.add({begin, state == RequestState::posted ? monotonic_ns() : request.done_ns});
     if (state == RequestState::posted) return std::nullopt;
     if (state == RequestState::failed) {

@@ -16,7 +16,7 @@ namespace luwu::fabric {
 
 using Handle = std::int64_t;
 
-// Bytes count when they are asked for or handed over: whoever waited for a commit finds all of the step's.
+// Bytes count when they are asked for or handed over, so after a wait for a commit all of the step's are counted.
 struct EndpointStats {
     std::uint64_t bytes_pulled = 0;
     std::uint64_t bytes_pushed = 0;
@@ -60,10 +60,10 @@ class Endpoint {
     [[nodiscard]] bool done(Handle handle);
     // The result, or nothing if it takes longer. Throws Error with the server's kind and text when it failed or ended.
     [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most);
-    // Of the last step that was waited for, as pipeline::Outcome has it.
+    // The squares of the last step that was waited for, as pipeline::Outcome has them.
     [[nodiscard]] double squares() const;
-    // Something else than a request was under way since then, and the worker has stood still for it since then. Both
-    // ended now; the times are monotonic_ns().
+    // Counts communication that is no request: it was under way since `begun_ns`, the worker stood still for it since
+    // `waited_since_ns`, and both ended now. Times are monotonic_ns().
     void count_wait(std::uint64_t begun_ns, std::uint64_t waited_since_ns);
     [[nodiscard]] EndpointStats stats();
 
@@ -74,7 +74,7 @@ class Endpoint {
     void check_server() const;
     [[nodiscard]] std::uint64_t bytes_of(std::uint32_t block) const;
     void finished(Stream stream, Request& request);
-    void count_request(std::size_t stream, std::size_t slot);  // that is done, once
+    void count_request(std::size_t stream, std::size_t slot);  // counts a request that is done, once
     void count_times();
     void unmap_surplus(std::uint64_t offset);
 

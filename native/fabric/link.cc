@@ -55,7 +55,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
         ++drops[static_cast<std::size_t>(PacketDrop::form)];
         return false;
     }
-    // A sender that was started again has a higher incarnation, so it is not taken for a replay.
+    // A sender that was started again has a higher incarnation, so its heartbeats are not taken for replays.
     if (packet.head.sequence <= number_heard_) {
         ++drops[static_cast<std::size_t>(PacketDrop::replayed)];
         return false;
@@ -68,7 +68,7 @@ bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
     ++heartbeats_heard_;
     trip_ = {};
     const Time echo = heartbeat.echo < began_ ? 0 : heartbeat.echo;
-    const bool new_echo = echo != std::exchange(echo_, echo);  // else it tells of the way back alone
+    const bool new_echo = echo != std::exchange(echo_, echo);  // a repeated echo tells only of the way back
     if (new_echo && echo != 0 && echo <= now && heartbeat.held <= now - echo) {
         trip_.round = std::max<Time>(1, now - echo - heartbeat.held);
         trip_.there = heartbeat.time - heartbeat.held - echo + Time{heartbeat.below} * kMicrosecond;

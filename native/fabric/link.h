@@ -16,7 +16,7 @@ namespace luwu::fabric {
 class Link {
   public:
     // `sender` is what this end writes into its packets: its number among the other's children, or LUWU_FROM_PARENT.
-    // `incarnation` is larger than that of any link before it whose place this one takes (see Wiring).
+    // `incarnation` is larger than that of every earlier link in the same place (see Wiring).
     Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender, std::uint32_t incarnation,
          std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
@@ -69,7 +69,7 @@ class Link {
     TripTime trip_;  // that this heartbeat measured
     Congestion congestion_;
     QueueMeter meter_;
-    Time began_ = std::numeric_limits<Time>::max();  // the first heartbeat; an echo from before it is not of ours
+    Time began_ = std::numeric_limits<Time>::max();  // time of the first heartbeat; earlier echoes do not count
     Time sent_at_ = 0;
     Time due_ = 0;             // the next heartbeat
     Time pause_ = 0;           // that it follows the last one by

@@ -55,7 +55,7 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
             continue;
         }
         const auto found = waiting_.find(number);
-        if (found == waiting_.end()) continue;  // had to go for one that came just now
+        if (found == waiting_.end()) continue;  // was closed for a connection that came just now
         Guest guest = std::move(found->second.guest);
         crowd_.leave(number);
         waiting_.erase(found);
@@ -77,7 +77,8 @@ void Lobby::accept_some(Clock::time_point now) {
         Descriptor socket(
             accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (socket.get() < 0) {
-            // Out of descriptors or memory, which passes: the listening socket stays ready, so do not look at it.
+            // Descriptors or memory have run out, which passes: the listening socket would stay ready, so do not watch
+            // it.
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
                 listen(false);
                 pauses_until_ = now + pause_;

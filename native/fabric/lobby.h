@@ -1,4 +1,4 @@
-// A listening socket and the connections to it that have said nothing yet. They cost a descriptor each, and no thread.
+// A listening socket and its connections that have sent nothing yet. Each costs a descriptor, and no thread.
 #pragma once
 
 #include <chrono>
@@ -19,19 +19,20 @@ class Lobby {
         Origin origin;
     };
 
-    // `listener` does not block. At most so many wait, each for so long; `pause`: after descriptors have run out.
+    // `listener` does not block. At most `most` connections wait, each for `patience`. When descriptors have run out,
+    // no connection is accepted for `pause`.
     Lobby(Descriptor listener, std::size_t most, std::chrono::milliseconds patience, std::chrono::milliseconds pause);
 
     [[nodiscard]] const Descriptor& listener() const { return listener_; }
-    // Readable when look() has something to do; at the deadline it has, too.
+    // A descriptor that is readable when look() has something to do. At the deadline look() has something to do, too.
     [[nodiscard]] int descriptor() const { return events_.get(); }
     [[nodiscard]] Clock::time_point deadline() const;
-    // Takes in who has come and sends away whose time is over. Returns those who have said something since.
+    // Accepts new connections and closes those whose time is over. Returns those that have sent something.
     [[nodiscard]] std::vector<Guest> look(Clock::time_point now);
     struct Counts {
-        std::uint64_t crowded = 0;  // had to go for others
-        std::uint64_t silent = 0;   // said nothing in time
-        std::uint64_t closed = 0;   // went without a word
+        std::uint64_t crowded = 0;  // closed for others
+        std::uint64_t silent = 0;   // sent nothing in time
+        std::uint64_t closed = 0;   // were closed by the client, which had sent nothing
     };
     [[nodiscard]] const Counts& counts() const { return counts_; }
 
@@ -50,7 +51,7 @@ class Lobby {
     std::chrono::milliseconds pause_;
     std::map<std::uint64_t, Waiting> waiting_;  // by number, the oldest first
     Crowd crowd_;
-    std::uint64_t next_ = 1;  // 0 is the listener's
+    std::uint64_t next_ = 1;  // 0 is the listener's number
     Clock::time_point pauses_until_ = Clock::time_point::min();
     Counts counts_;
 };

@@ -35,7 +35,7 @@ struct ServerConfig {
     bool one_of_several = false;
     std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
     pipeline::SnapshotSettings snapshots;
-    std::chrono::nanoseconds disk_full_wait{0};  // so long a step waits for room on a disk before the run fails
+    std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
 };
 
 // Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.

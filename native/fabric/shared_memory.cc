@@ -63,7 +63,7 @@ bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
         const auto wanted = static_cast<ssize_t>(count * sizeof entries[0]);
         const auto at = static_cast<off_t>(next * sizeof entries[0]);
         if (pread(page_map_.get(), entries.data(), static_cast<std::size_t>(wanted), at) != wanted)
-            return true;  // not told
+            return true;  // the kernel does not tell
         if (std::any_of(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(count), [](std::uint64_t entry) {
                 return (entry & (kInMemory | kSwappedOut)) != 0 && (entry & kOfTheFile) == 0;
             })) {

@@ -58,7 +58,7 @@ class Mapping {
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;
     MapMode mode_ = MapMode::shared;
-    Descriptor page_map_;  // the kernel's account of this process's pages, for a private copy
+    Descriptor page_map_;  // /proc/self/pagemap, of a private copy
 };
 
 }  // namespace luwu::fabric

@@ -91,7 +91,7 @@ void TcpServer::look_into_lobby() {
 }
 
 void TcpServer::accept_one(Lobby::Guest guest) {
-    // The threads of those who had to go may need a moment to end, and are not to pile up meanwhile.
+    // Threads of connections that had to go may need a moment to end; this limits how many there are meanwhile.
     if (greeting_ >= 2 * config_.most_greeting) return count(Drop::crowded);
     tune(guest.socket, config_.timing);
     try {
@@ -162,7 +162,7 @@ void TcpServer::greet_and_serve(Served& served) {
         --greeting_;
     } catch (const Broken& broken) {
         served.evicted ? count(Drop::crowded) : refuse(*connection, broken);
-        leave_crowd(served);  // not before: it may have to go while it is told why
+        leave_crowd(served);  // not earlier: it may have to go while it is told the reason
         --greeting_;
         return;
     }
@@ -215,7 +215,7 @@ void TcpServer::admit(const Hello& hello, const Served& served) {
     connection->channel.limit(closing_ ? Clock::now() + config_.timing.farewell : Clock::time_point::max());
 }
 
-// It is no stranger, or it goes.
+// Removes a connection from the crowd: it is admitted, or it ends.
 void TcpServer::leave_crowd(const Served& served) {
     const std::lock_guard lock(served_mutex_);
     crowd_.leave(served.number);

@@ -20,9 +20,9 @@ struct TcpConfig {
     Timing timing;
     // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
     std::optional<std::uint32_t> readers = {};
-    // For one connection more than these, another has to go, see fabric/crowd.h.
-    std::size_t most_silent = 256;   // that have said nothing yet
-    std::size_t most_greeting = 64;  // that have not said a whole and good hello yet; each has a thread
+    // Limits on connections; one more than a limit closes another one, see fabric/crowd.h.
+    std::size_t most_silent = 256;   // connections that have sent nothing yet
+    std::size_t most_greeting = 64;  // connections without a whole and good hello; each has a thread
 };
 
 class TcpServer {
@@ -43,7 +43,7 @@ class TcpServer {
   private:
     struct Served {
         std::shared_ptr<TcpConnection> connection;
-        std::uint64_t number = 0;  // in the crowd
+        std::uint64_t number = 0;  // its number in the crowd
         std::thread thread;
         std::atomic<bool> evicted{false};
         std::atomic<bool> ended{false};
@@ -77,7 +77,7 @@ class TcpServer {
     // Both taken with the pipeline's lock held, so never the other way round.
     std::mutex served_mutex_;
     std::list<Served> served_;
-    Crowd crowd_;  // of those in the list who have not said a good hello
+    Crowd crowd_;  // the connections of served_ that have sent no good hello
     std::uint64_t next_number_ = 1;
     std::mutex abandoned_mutex_;
     std::vector<std::uint32_t> abandoned_;  // blocks

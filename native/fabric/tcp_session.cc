@@ -147,8 +147,8 @@ void TcpSession::serve_push(const Frame& frame) {
     if (!core_.layout().shape().blocks[frame.block].trainable) throw Dropped(Drop::malformed);
     if (frame.bytes != core_.gradient_bytes(frame.block)) throw Dropped(Drop::oversized);
     std::optional<std::uint32_t> place;
-    // A failure gives the buffers of other pushes back before this session is told of it: what finds one then is not
-    // taken any more.
+    // A failure gives the buffers of other pushes back before this session is told of it: a push that finds one then is
+    // not taken any more.
     while (!(place = member_.buffers.take(frame.block)) || core_.failure()) {
         if (place) member_.buffers.free(*place);
         if (failed_) return;

@@ -59,8 +59,8 @@ struct Wiring {
     }
 };
 
-// Heartbeats are numbered from the participant's incarnation on, which has the bits above these. A clock would do it
-// only as long as no host is started again.
+// A heartbeat's number has the participant's incarnation in the bits above these, so it grows over all incarnations. A
+// clock would not do: it may start anew when its host is started again.
 inline constexpr std::uint32_t kNumberBits = 40;
 inline constexpr std::uint32_t kMostIncarnations = 1U << (64 - kNumberBits);
 

@@ -14,10 +14,10 @@ namespace luwu::pipeline {
 
 class KeptGradients {
   public:
-    // `dtypes`: of what is kept, per block.
+    // `dtypes`: the kept gradients' dtype, per block.
     KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
 
-    // Before anything is written: takes the room on the disks. May be called again after Error(no_space).
+    // Takes the room on the disks, before anything is written. May be called again after Error(no_space).
     void reserve() const;
 
     [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return dtypes_[block]; }

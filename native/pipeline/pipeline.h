@@ -51,7 +51,7 @@ struct PipelineSettings {
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
-    std::chrono::nanoseconds disk_full_wait{0};  // so long a step waits for room on a disk before the run fails
+    std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
     // The first record since the last commit is about to be written: called with the lock held, so short.
     std::function<void()> on_writing = [] {};
     // A commit has been made and answered: called in the thread that makes the next one, before it does.
@@ -303,7 +303,7 @@ class Pipeline {
     std::uint32_t keeping_blocks_ = 0;
     std::uint32_t reads_in_flight_ = 0;
     bool may_write_ = false;                             // the store is prepared for the records of this step
-    std::vector<std::unique_ptr<IoTask>> first_writes_;  // until it is
+    std::vector<std::unique_ptr<IoTask>> first_writes_;  // writes that wait until may_write_
     std::vector<Reply> commit_replies_;
     bool roll_back_ = false;
     bool poisoned_ = false;  // a gradient of this step was not finite

@@ -18,7 +18,7 @@ void Pipeline::choose_clipping(bool clips) {
             const ClippingPlan planned = plan_clipping(layout_, settings_.plan, dtypes);
             states_ = StateCache(layout_, planned.plan);
             kept_ = std::make_unique<KeptGradients>(store_, planned.kept, dtypes);
-            writer_->post([this] { reserve_scratch(); });  // before it writes any of them
+            writer_->post([this] { reserve_scratch(); });  // the writer does this before it writes any kept gradient
         } catch (const Error& error) {
             return fail_locked(error);
         }

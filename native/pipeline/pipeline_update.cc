@@ -424,7 +424,7 @@ void Pipeline::write_commit() {
 
 void Pipeline::restore_updated_blocks() {
     const auto updated = [](const Block& block) { return block.updated; };
-    // Where none is, nothing was written, and the commit of the step before may be under way.
+    // If no block was updated, nothing was written, and the commit of the step before may be under way.
     if (std::any_of(blocks_.begin(), blocks_.end(), updated)) store_.begin_again();
     for (std::uint32_t number = 0; number < blocks_.size(); ++number) {
         Block& block = blocks_[number];

@@ -1,5 +1,5 @@
-// Step 6, in the writer's thread: records and kept gradients on their way out. A full disk is waited for here, without
-// the lock, so that everything else of the server answers meanwhile.
+// Step 6, in the writer's thread: writes records and kept gradients. It waits for a full disk here, without the lock,
+// so that everything else of the server answers meanwhile.
 #include <utility>
 
 #include "pipeline/pipeline.h"
@@ -11,7 +11,7 @@ void Pipeline::write(std::unique_ptr<IoTask> task) {
     writer_->submit(std::move(task));
 }
 
-// In the writer's thread, as the commits are: it may have to wait for room, or for another process.
+// Runs in the writer's thread, as commits do, because it may have to wait for room or for another process.
 void Pipeline::prepare_to_write() {
     std::optional<Error> error;
     try {
@@ -35,8 +35,8 @@ store::IoRequest Pipeline::write_request(const IoTask& task) const {
     return store_.write_record(place, task.count, parameters_of(place), states_.memory(task.chunk));
 }
 
-// After a write that failed. One that found no room is made again, all of it, until there is room: there may be by now,
-// because others failed in the same moment. What it failed with in the end, if it did.
+// Makes a failed write that found no room again, all of it, until there is room; at once the first time, because
+// another write that failed with it may have waited for room already. Returns the error if the write fails in the end.
 std::optional<Error> Pipeline::write_again(IoTask& task) {
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
     const auto failed = [&] {

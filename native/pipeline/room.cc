@@ -8,7 +8,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLook{500};  // between two attempts; no file system tells when it has room again
+constexpr std::chrono::milliseconds kLook{500};  // between two attempts; no file system reports new room
 
 std::string folder_of(const std::string& path) {
     const auto end = path.rfind('/');
@@ -34,7 +34,7 @@ void Room::retry(const std::function<void()>& attempt) {
     waits_.reset();
 }
 
-// False: the time is over, or nobody is to wait.
+// Waits until the next attempt. False: the time is over, or stop() was called.
 bool Room::wait(const Error& error, steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     const auto now = steady_clock::now();

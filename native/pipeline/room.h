@@ -1,4 +1,4 @@
-// A full disk pauses a run: what finds no room waits, and is tried again until there is room or the time is over.
+// A full disk pauses a run: a write that finds no room waits, and is tried again until there is room or time is over.
 #pragma once
 
 #include <chrono>
@@ -13,23 +13,23 @@
 
 namespace luwu::pipeline {
 
-// What a paused run waits for.
+// The room that a paused run waits for.
 struct RoomWait {
     std::string folder;
     std::uint64_t needed_bytes = 0;  // at least; 0: nobody knows
     std::chrono::system_clock::time_point until;
 };
 
-// Any thread may call it.
+// Retries writes that find no room. Any thread may call it.
 class Room {
   public:
     explicit Room(std::chrono::nanoseconds at_most) : at_most_(at_most) {}
 
-    // Calls `attempt`, and again as long as it throws Error(no_space), at most for the time given since it first did.
-    // Then, and after stop(), that error is thrown, as any other one is at once. `attempt` may be called any number of
-    // times.
+    // Calls `attempt` until it does not throw Error(no_space), at most for `at_most` after its first such error. After
+    // that time, and after stop(), throws that error. Throws any other error, and one that may not be tried again, at
+    // once.
     void retry(const std::function<void()>& attempt);
-    void stop();  // nobody waits any more
+    void stop();  // ends all waits, and lets no other begin
     [[nodiscard]] std::optional<RoomWait> waits() const;
 
   private:

@@ -19,7 +19,7 @@ namespace luwu::pipeline {
 struct SnapshotSettings {
     std::uint64_t every = 0;  // committed steps; 0: never
     std::uint64_t keep = 0;   // of those that were taken every so many steps, the newest; 0: all
-    std::chrono::milliseconds patience = store::kPatience;  // with who holds a lock on the store's folders
+    std::chrono::milliseconds patience = store::kPatience;  // how long it waits for a lock on the store's folders
 };
 
 struct SnapshotStats {

@@ -45,7 +45,7 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
     mode == OpenMode::create ? create() : open(mode);
 }
 
-// The records come first and say that there are no values: while they do, nothing here is worth keeping.
+// Makes the records first, which say that there are no values: as long as they say so, no file here is worth keeping.
 void ChunkStore::create() {
     bool begun = false;
     for (const std::string& folder : folders_) {
@@ -89,7 +89,7 @@ void ChunkStore::open(OpenMode mode) {
     const bool read_only = mode == OpenMode::read_only;
     for (StripeFiles& stripe : stripes_) stripe.open(read_only);
     Commits found = commits_.read();
-    // Another process may be in the middle of writing a record.
+    // Damage may be a record that another process is writing, so read again.
     for (int again = 0; read_only && !found.findings.empty() && again < kReadsOfDamage; ++again)
         found = commits_.read();
     if (found.never_written) {
@@ -150,7 +150,7 @@ const File& ChunkStore::file_of(const ChunkPlace& place, std::uint64_t count) co
     return place.trainable ? stripe.version(version_of(place, count)) : stripe.frozen();
 }
 
-// Whether any chunk was ever written where first values are.
+// True if any chunk was ever written where first values are.
 bool ChunkStore::has_chunks() const {
     const AlignedBuffer page(kPage);
     return std::any_of(layout_.chunks().begin(), layout_.chunks().end(), [&](const ChunkPlace& place) {
@@ -249,7 +249,7 @@ bool ChunkStore::direct() const {
     return std::all_of(stripes_.begin(), stripes_.end(), [](const StripeFiles& stripe) { return stripe.direct(); });
 }
 
-// Only what was written: a sync of a file without changes costs the disk a flush, too.
+// Syncs only files that were written to: a sync of a file without changes costs the disk a flush, too.
 void ChunkStore::sync() {
     for (const StripeFiles& stripe : stripes_) {
         if (writing_) stripe.sync(1 - committed_.version);
@@ -281,7 +281,7 @@ void ChunkStore::commit(CommitRecord record) {
     begin_again();
 }
 
-// Chunks of the version that is committed may be being read, in other threads.
+// Changes only the other version's attempt: other threads may be reading chunks of the committed version.
 void ChunkStore::begin_again() { attempts_[1 - committed_.version] = ++attempt_; }
 
 // Whose files a commit's chunks have been written to: all of them to the other version's, or none to any.
@@ -323,7 +323,7 @@ void ChunkStore::stand_at(CommitRecord record) {
     note_attempts();
 }
 
-// The record that is left has to go, because the updates of the next step overwrite the version that it speaks of.
+// The last commit's record has to go, because the updates of the next step overwrite the version that it names.
 void ChunkStore::go_back() {
     if (!before_) throw Error(ErrorKind::order, commits_.path() + " holds no commit before the last one");
     stand_at(*before_);
@@ -347,7 +347,7 @@ bool ChunkStore::prepare_to_write() {
     const std::uint32_t version = 1 - committed_.version;
     const std::lock_guard turn(spare_turn_);
     for (StripeFiles& stripe : stripes_) replaced_ = stripe.unshare(version) || replaced_;
-    writing_ = true;  // not before: where there was no room, it is tried again
+    writing_ = true;  // not earlier: after Error(no_space) the caller tries again
     return true;
 }
 
@@ -381,7 +381,7 @@ void ChunkStore::prepare_to_fill(const ChunkPlace& place, std::uint64_t count) {
         replaced_ = stripe.unshare(committed_.version) || replaced_;
         replaced_ = stripe.unshare_frozen() || replaced_;
     }
-    filling_ = true;  // not before: where there was no room, it is tried again
+    filling_ = true;  // not earlier: after Error(no_space) the caller tries again
 }
 
 void ChunkStore::restore(const ChunkStore& snapshot) {

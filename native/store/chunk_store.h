@@ -17,8 +17,8 @@
 
 namespace luwu::store {
 
-// create: makes the store, over what a creation that ended early left, but never over one that was committed to.
-// go_on: opens it, and where it has no values yet, keeps those first values that were written when it was open before.
+// create: makes the store. It replaces what an unfinished creation left, but never a store that was committed to.
+// go_on: opens the store, and where it has no values yet, keeps the first values that were written in earlier openings.
 enum class OpenMode : std::uint8_t { create, open, go_on, read_only };
 
 // In the place of the file of commits, in a folder that holds a snapshot.
@@ -33,8 +33,8 @@ class ChunkStore {
 
     // False from creation until the first commit: then the initial values are not complete and must be written again.
     [[nodiscard]] bool initialised() const { return committed_.has_values; }
-    // Damage to commit records that was met when the store was opened, in words. It took nothing away, or at most the
-    // last commit; a store that is open for writing has mended it.
+    // Damage to commit records that was found when the store was opened, in words. It cost nothing, or at most the last
+    // commit; opening the store for writing has mended it.
     [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }
     [[nodiscard]] Error no_values() const;  // of a store that is not initialised
     [[nodiscard]] const CommitRecord& committed() const { return committed_; }
@@ -64,8 +64,8 @@ class ChunkStore {
     // Makes all completed writes durable, then the record. After it returns the step is committed. The counts of all
     // trainable blocks are one more than in the commit before, or all the same: throws Error(order).
     void commit(CommitRecord record);
-    // Empty files without names, one in each stripe's folder, for what no crash needs to survive: they are gone when
-    // they are closed, however the process ends. Throws Error(no_space).
+    // Makes empty files without names, one in each stripe's folder, for data that need not survive a crash: they are
+    // gone when they are closed, however the process ends. Throws Error(no_space).
     [[nodiscard]] std::vector<File> make_scratch() const;
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
@@ -76,14 +76,14 @@ class ChunkStore {
     // has, too. So a full disk is met now and not in a step. Throws Error(no_space).
     void make_room();
 
-    // Before the first write after a commit: what a snapshot has, too, is not written to. True the first time. After
-    // Error(no_space) it may be called again.
+    // Call before the first write after a commit: puts other files in the place of those that a snapshot has, too. True
+    // the first time. After Error(no_space) it may be called again.
     bool prepare_to_write();
-    // What was written since the last commit will be written again: what is lost of that must not pass for this. Not
-    // while a commit is made.
+    // Call when everything since the last commit will be written again: a new attempt number tells the new chunks from
+    // the old ones, if a disk loses a write. Not while a commit is made.
     void begin_again();
-    // Before a chunk is written from outside of a step: first values, which any thread may write, or a version that is
-    // not committed. Throws Error(order) where a commit has what would be overwritten.
+    // Call before a chunk is written outside of a step: first values, which any thread may write, or a version that is
+    // not committed. Throws Error(order) where the write would overwrite committed values.
     void prepare_to_fill(const ChunkPlace& place, std::uint64_t count);
     // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
     // will have that. Any thread may call it. Throws Error(no_space).
@@ -102,7 +102,7 @@ class ChunkStore {
     void note(Commits commits);
     void note_versions();
     void note_attempts();
-    void stand_at(CommitRecord record);  // durably, and at nothing else
+    void stand_at(CommitRecord record);  // durably; no other commit is left
     [[nodiscard]] bool has_chunks() const;
     [[nodiscard]] std::uint32_t version_of(const ChunkPlace& place, std::uint64_t count) const;
     [[nodiscard]] std::uint64_t attempt_of(const ChunkPlace& place, std::uint64_t count) const;
@@ -116,16 +116,16 @@ class ChunkStore {
     std::vector<StripeFiles> stripes_;
     CommitFiles commits_;
     std::vector<std::string> findings_;
-    mutable std::mutex spare_turn_;  // one thread at a time, or the room of two would be needed for a moment
-    bool writing_ = false;           // since the last commit
-    bool replaced_ = false;          // files, and their names are not durable yet
-    bool filling_ = false;           // first values, since it was opened
+    mutable std::mutex spare_turn_;  // one thread at a time, so that room for only one file is needed
+    bool writing_ = false;           // prepared to write since the last commit
+    bool replaced_ = false;          // files were replaced, and their names are not durable yet
+    bool filling_ = false;           // prepared to fill first values since the store was opened
     CommitRecord committed_;
     std::optional<CommitRecord> before_;
     std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values
-    std::array<std::uint64_t, kVersions> attempts_{};  // that wrote each version: as committed, and the present one
+    std::array<std::uint64_t, kVersions> attempts_{};  // the attempt of each version: as committed, and the present one
     std::uint64_t attempt_ = 0;                        // the present one
-    std::uint64_t frozen_attempt_ = 0;                 // that wrote the frozen chunks
+    std::uint64_t frozen_attempt_ = 0;                 // the attempt that wrote the frozen chunks
 };
 
 }  // namespace luwu::store

@@ -13,8 +13,8 @@ namespace {
 using State = DecodedCommit::State;
 
 constexpr std::uint32_t kCopies = 2;
-constexpr std::uint64_t kCopyDistance = 1U << 16U;  // so far that no damage of a few pages has both
-constexpr const char* kPartial = ".partial";        // until it is whole
+constexpr std::uint64_t kCopyDistance = 1U << 16U;  // so large that damage of a few pages cannot reach both copies
+constexpr const char* kPartial = ".partial";        // end of a file's name until the file is whole
 
 bool newer(const CommitRecord& record, const CommitRecord& than) {
     return std::pair(record.sequence, record.openings) > std::pair(than.sequence, than.openings);
@@ -42,7 +42,7 @@ CommitFileContents CommitFile::read() const {
         if (offset >= bytes) return DecodedCommit{};
         return decode_commit({buffer.data() + offset, std::min(slot, bytes - offset)}, uuid_, *layout_);
     };
-    // Cut off at that size, a later format's file still has its number in one of the slots.
+    // A file of a later format that was cut off at this size still has its format's number in one of the slots.
     contents.format_2 = found_bytes == kSlots * format_2_slot;
     for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
         if (decode(slot * format_2_slot, format_2_slot).format > kOldestFormat) contents.format_2 = false;
@@ -91,7 +91,7 @@ void CommitFile::make(const CommitRecord& record, const std::optional<CommitReco
     unlink(partial.c_str());
     try {
         const File made = open_file(partial, true, false);
-        extend(made, file_bytes());  // what lies between the copies takes no room
+        extend(made, file_bytes());  // the gap between the copies takes no room
         for (std::uint32_t slot = 0; slot < kSlots; ++slot) {
             const AlignedBuffer encoded = encode(before && record.sequence % kSlots != slot ? *before : record);
             for (std::uint32_t copy = 0; copy < kCopies; ++copy) {
@@ -130,7 +130,7 @@ void CommitFile::rewrite(const CommitRecord& record, std::uint32_t slot) {
     const AlignedBuffer found(slot_bytes());
     std::array<std::uint32_t, kCopies> order{0, 1};
     read_now(file_, found.data(), slot_bytes(), offset_of(1, slot));
-    // The one that is valid is overwritten last.
+    // Overwrites the valid copy last.
     if (decode_commit({found.data(), slot_bytes()}, uuid_, *layout_).state != State::valid) order = {1, 0};
     for (const std::uint32_t copy : order) {
         write_now(file_, encoded.data(), slot_bytes(), offset_of(copy, slot));

@@ -1,5 +1,5 @@
 // One stripe's file of commit records: two slots, written in turn, and a second copy of both far behind them. So one
-// record is always whole, and damage to one place of the file takes none away.
+// record is always whole, and damage to one place of the file loses no record.
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ namespace luwu::store {
 
 inline constexpr std::uint32_t kSlots = 2;  // a record is in the slot of its sequence modulo 2
 
-// What one file says.
+// Contents of one file.
 struct CommitFileContents {
     bool exists = false;
-    bool format_2 = false;                                  // one copy of each slot alone
-    bool never_written = false;                             // in format 2: all zeros, as it was until the first commit
+    bool format_2 = false;                                  // the file has only one copy of each slot
+    bool never_written = false;                             // format 2: all zeros, as until the first commit
     std::array<std::optional<CommitRecord>, kSlots> slots;  // the newest valid copy of each
-    std::array<bool, kSlots> damaged{};                     // that have no valid copy, and were written
+    std::array<bool, kSlots> damaged{};                     // slots that were written and have no valid copy
     std::vector<std::string> findings;                      // damage, in words
 };
 
@@ -31,20 +31,21 @@ class CommitFile {
     CommitFile(std::string path, const Layout& layout, const Uuid& uuid)
         : path_(std::move(path)), layout_(&layout), uuid_(uuid) {}
 
-    // Reads the file that has the path now. Throws Error: format, io.
+    // Reads the file that is at the path now. Throws Error: format, io.
     [[nodiscard]] CommitFileContents read() const;
-    // Puts a new file in the place of what is there, durably, with one record in all places, or with two in turn.
+    // Replaces the file by a new one, durably: both slots have `record`, or with `before` each of the two has its own
+    // slot.
     void make(const CommitRecord& record, const std::optional<CommitRecord>& before = std::nullopt);
-    // Opens what is there to be written to in place, if it can be.
+    // Opens the file, if there is one, so that it can be written to in place.
     void open();
-    // Whether it cannot be written to in place: it is missing, of format 2, or a copy of the store has it, too.
+    // True if the file cannot be written to in place: it is missing, of format 2, or a copy of the store has it, too.
     [[nodiscard]] bool has_to_be_made() const;
 
     // Writes a record to its slot; durable after sync().
     void write(const CommitRecord& record);
     void sync() const { file_.sync(); }
-    // Writes a record to a slot, durably, so that at each moment one of the slot's copies is valid and durable if one
-    // was before.
+    // Writes a record to a slot, durably. If one of the slot's copies was valid and durable before, then one is at
+    // every moment.
     void rewrite(const CommitRecord& record, std::uint32_t slot);
 
     [[nodiscard]] const std::string& path() const { return path_; }
@@ -56,9 +57,9 @@ class CommitFile {
     [[nodiscard]] AlignedBuffer encode(const CommitRecord& record) const;
 
     std::string path_;
-    const Layout* layout_;  // of the store, which lives longer
+    const Layout* layout_;  // the store's, which lives longer than this
     Uuid uuid_;
-    File file_;  // to be written to
+    File file_;  // open for writing
 };
 
 }  // namespace luwu::store

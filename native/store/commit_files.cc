@@ -55,7 +55,7 @@ Commits CommitFiles::read() const {
             if (file.slots[slot]) records.push_back(*file.slots[slot]);
         }
         commits.findings.insert(commits.findings.end(), file.findings.begin(), file.findings.end());
-        // Format 2 has a file in the first folder alone.
+        // Format 2 has a file only in the first folder.
         if (!file.exists && !found.front().format_2) commits.findings.push_back(files_[stripe].path() + " is missing");
     }
     commits.never_written = found.front().never_written && records.empty();

@@ -26,11 +26,11 @@ enum class ErrorKind {
 
 inline constexpr ErrorKind kLastErrorKind = ErrorKind::forked;
 
-// A full disk: which file or folder found it full, and how much room it needs.
+// The shortage on a full disk: the file or folder that found no room, and how much it needs.
 struct Shortage {
     std::string path;
     std::uint64_t bytes = 0;    // at least; 0: nobody knows
-    bool may_try_again = true;  // false after a sync: what was written before it may be lost
+    bool may_try_again = true;  // false after a sync: earlier writes may be lost
 };
 
 class Error : public std::runtime_error {
@@ -38,7 +38,7 @@ class Error : public std::runtime_error {
     Error(ErrorKind kind, const std::string& message, Shortage shortage = {})
         : std::runtime_error(message), kind_(kind), shortage_(std::move(shortage)) {}
     [[nodiscard]] ErrorKind kind() const { return kind_; }
-    [[nodiscard]] const Shortage& shortage() const { return shortage_; }  // of no_space
+    [[nodiscard]] const Shortage& shortage() const { return shortage_; }  // for no_space
 
   private:
     ErrorKind kind_;

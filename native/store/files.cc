@@ -16,7 +16,7 @@ namespace luwu::store {
 namespace {
 
 constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
-constexpr std::uint64_t kBlockUnit = 512;  // of st_blocks, whatever the file system's own
+constexpr std::uint64_t kBlockUnit = 512;  // unit of st_blocks, whatever the file system's block size
 
 std::string gibibytes(std::uint64_t bytes) {
     std::array<char, 48> text{};
@@ -37,7 +37,7 @@ Error no_space(const File& file, std::uint64_t bytes) {
                  {file.path(), bytes});
 }
 
-// The system may have let go of what it could not write, so the sync is not to be tried again.
+// The system may have dropped what it could not write, so the sync must not be tried again.
 Error sync_error(const std::string& path, int error_number) {
     const Error error = system_error("sync", path, error_number);
     return {error.kind(), error.what(), {path, 0, false}};

@@ -36,7 +36,7 @@ class File {
 };
 
 [[nodiscard]] bool file_exists(const std::string& path);
-[[nodiscard]] std::uint64_t names_of(const std::string& path);  // of the file there; 0: there is none
+[[nodiscard]] std::uint64_t names_of(const std::string& path);  // names of the file at `path`; 0: there is no file
 // Direct I/O where the file system has it (direct says whether), else buffered. Throws Error.
 [[nodiscard]] File open_file(const std::string& path, bool create, bool read_only, bool* direct = nullptr);
 // Reserves the blocks now, so that a run cannot meet a full disk. Throws Error(no_space) naming what is missing.
@@ -53,7 +53,7 @@ void rename_file(const std::string& from, const std::string& to);
 void sync_folder(const std::string& folder);
 [[nodiscard]] Error system_error(const std::string& action, const std::string& path, int error_number,
                                  std::uint64_t needed_bytes = 0);
-// What the holes of a file would take, and 0 where nobody knows.
+// Bytes that the holes of a file would take; 0 where nobody knows.
 [[nodiscard]] std::uint64_t hole_bytes(int descriptor);
 
 }  // namespace luwu::store

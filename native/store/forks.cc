@@ -31,13 +31,13 @@ struct Identity {
 };
 
 struct Peer {
-    std::array<std::byte, 16> address{};  // of IPv6; IPv4 as it is mapped there
+    std::array<std::byte, 16> address{};  // an IPv6 address; IPv4 is mapped into it
     in_port_t port = 0;
     bool operator==(const Peer&) const = default;
 };
 
 struct Registry {
-    std::mutex mutex;  // held by who forks: the child finds it whole
+    std::mutex mutex;  // held during fork(), so that the child finds the registry whole
     std::map<int, Identity> descriptors;
     std::vector<Peer> peers;
     std::atomic<std::uint64_t> generation{0};
@@ -69,7 +69,7 @@ bool to_peer(const sockaddr& address, Peer& peer) {
 
 Registry& registry();
 
-// From here to in_child() nothing allocates memory: other threads of the parent may have been in the middle of it.
+// From here to in_child() nothing allocates memory: fork() may have copied another thread's unfinished allocation.
 void replace(int descriptor, int nothing) {
     if (nothing < 0 || dup3(nothing, descriptor, O_CLOEXEC) < 0) close(descriptor);
 }

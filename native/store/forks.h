@@ -1,4 +1,4 @@
-// What a process that is forked from this one must not keep.
+// Descriptors and objects that a process forked from this one must not keep.
 //
 // fork() copies every descriptor, close-on-exec or not. A lock (flock) belongs to the open file and not to the process,
 // and a connection ends when its last copy is closed: a child that outlives a killed parent would keep the store locked
@@ -18,18 +18,19 @@
 
 namespace luwu::store {
 
-// Until forget_descriptor(), a forked child gets /dev/null in the place of this descriptor. If it was closed without
-// that and another file has its number, the child keeps that file.
+// Until forget_descriptor(), a forked child gets /dev/null in the place of this descriptor. If the descriptor was
+// closed without that call and another file has its number, the child keeps that file.
 void keep_from_children(int descriptor);
 void forget_descriptor(int descriptor);
-// The same for every connection to this address, for those whose descriptors a library keeps to itself. For good.
+// The same for every connection to this address, for connections whose descriptors a library keeps to itself. It cannot
+// be undone.
 void keep_connections_from_children(const sockaddr& peer);
 
 // Tells the process that something was made in from its forked children.
 class MadeHere {
   public:
     MadeHere();
-    // Throws Error(forked) in a child. `what` begins the sentence: "this session".
+    // Throws Error(forked) in a child. `what` begins the message: "this session".
     void require(const char* what) const;
 
   private:

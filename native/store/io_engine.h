@@ -46,8 +46,8 @@ class IoEngine {
 // io_uring when built in and allowed by the kernel, otherwise threads. Never fails for want of io_uring.
 [[nodiscard]] std::unique_ptr<IoEngine> make_io_engine(std::uint32_t depth);
 [[nodiscard]] std::unique_ptr<IoEngine> make_thread_io_engine(std::uint32_t depth);
-// nullptr where liburing was absent at build time or the kernel refuses. `submit` stands in for io_uring_submit() in
-// tests of what a kernel may answer.
+// nullptr where liburing was absent at build time or the kernel refuses. `submit` replaces io_uring_submit() in tests
+// of a kernel's answers.
 using UringSubmit = int (*)(io_uring* ring);
 [[nodiscard]] std::unique_ptr<IoEngine> make_uring_io_engine(std::uint32_t depth, UringSubmit submit = nullptr);
 

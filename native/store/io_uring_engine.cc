@@ -16,10 +16,10 @@ namespace luwu::store {
 
 namespace {
 
-constexpr int kRetryMilliseconds = 1;  // until the kernel is asked again for what it had no room for
+constexpr int kRetryMilliseconds = 1;  // until requests that the kernel had no room for are submitted again
 
-// The kernel may take fewer requests than it was given, or none for now; those wait in `queued_`, in the ring's order.
-// Where it refuses for good, what waits fails with its error, and so does everything that comes later.
+// The kernel may take fewer requests than it was given, or none for now; the others wait in `queued_`, in the ring's
+// order. When it refuses for good, those that wait and all later requests fail with its error.
 class UringIoEngine final : public IoEngine {
   public:
     UringIoEngine(io_uring ring, int event, std::uint32_t depth, UringSubmit submit)
@@ -41,7 +41,7 @@ class UringIoEngine final : public IoEngine {
         hand_over();
     }
 
-    // Wake-ups come beside the ring and not through it, so that they come whatever becomes of the ring.
+    // Wake-ups do not go through the ring, so they arrive even when the ring is broken.
     void wait(std::vector<IoRequest*>& completed) override {
         const std::size_t before = completed.size();
         while (true) {
@@ -107,7 +107,7 @@ class UringIoEngine final : public IoEngine {
             if (taken > 0) {
                 queued_.erase(queued_.begin(), queued_.begin() + taken);
             } else if (taken == 0 || taken == -EAGAIN || taken == -EBUSY) {
-                return;  // no room for now, in its memory or in the ring of completions: wait() tries again
+                return;  // no room for now, in the kernel's memory or in the ring of completions: wait() tries again
             } else if (taken != -EINTR) {
                 return fail(-taken);
             }
@@ -126,8 +126,8 @@ class UringIoEngine final : public IoEngine {
     std::uint32_t depth_;
     UringSubmit submit_;
     int broken_ = 0;                  // errno of a submission that was refused for good
-    std::deque<IoRequest*> queued_;   // in the ring, not taken by the kernel yet
-    std::vector<IoRequest*> failed_;  // never to be taken
+    std::deque<IoRequest*> queued_;   // requests in the ring that the kernel has not taken yet
+    std::vector<IoRequest*> failed_;  // requests that the kernel will never take
 };
 
 }  // namespace

@@ -18,11 +18,12 @@ namespace luwu::store {
 namespace {
 
 constexpr const char* kPartial = ".partial";
-constexpr std::chrono::milliseconds kPatience{10'000};  // with another process that is opening the same folder
+constexpr std::chrono::milliseconds kPatience{10'000};  // for another process that opens the same folder
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// One process at a time looks at the file and replaces it. A folder is never shared, as it has no second name.
+// Locks the folder, so that one process at a time looks at the file and replaces it. Copies never share the folder,
+// which has no second name.
 File take_turn(const std::string& folder) {
     constexpr std::chrono::milliseconds pause{5};  // flock itself waits for ever or not at all
     const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -46,7 +47,7 @@ ino_t inode_of(const std::string& folder) {
     return info.st_ino;
 }
 
-// Who holds it is for messages, and the folder for other processes that find the file shared.
+// Writes the process id for messages, and the folder for other processes that find the file shared.
 void note_owner(const File& file, const std::string& folder) {
     const std::string own = std::to_string(getpid()) + " " + std::to_string(inode_of(folder));
     const bool noted = ftruncate(file.descriptor(), 0) == 0 &&
@@ -56,7 +57,7 @@ void note_owner(const File& file, const std::string& folder) {
 
 struct Owner {
     std::string process;
-    std::optional<ino_t> folder;  // that it opened the file in; older versions do not say
+    std::optional<ino_t> folder;  // where the owner opened the file; older versions do not note it
 };
 
 Owner owner_of(const File& file) {
@@ -74,12 +75,12 @@ Owner owner_of(const File& file) {
 File open_lock(const std::string& path, bool shared) {
     int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC | (shared ? 0 : O_CREAT), 0644);
     if (descriptor < 0 && shared && errno == ENOENT) return {};
-    if (descriptor < 0 && shared) descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // enough to hold it
+    if (descriptor < 0 && shared) descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);  // enough to hold a lock
     if (descriptor < 0) throw system_error("open", path, errno);
     return {descriptor, path};
 }
 
-// A file that this path alone has, with the lock. No file where this user cannot make one.
+// Replaces the file by one that only this path has, and locks it. Returns no file where this user cannot make one.
 File replace(const std::string& path, int how) {
     const std::string partial = path + kPartial;
     unlink(partial.c_str());
@@ -109,7 +110,7 @@ LockedFile take_lock(const std::string& path, bool shared) {
     if (!locked && (!copied || owner.folder.value_or(inode_of(folder)) == inode_of(folder))) {
         return {.file = {}, .held = false, .owner = owner.process};
     }
-    if (copied) {  // whoever has it opened it in the other folder
+    if (copied) {  // a holder, if any, opened the file in the other folder
         File own = replace(path, how);
         if (own.descriptor() >= 0) {
             result.file = std::move(own);

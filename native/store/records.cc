@@ -9,7 +9,7 @@ namespace luwu::store {
 
 namespace {
 
-// As format 2 has all of it.
+// The beginning of a record; format 2 has all of it.
 struct CommitHeader {
     std::array<char, 8> magic{'L', 'U', 'W', 'U', 'C', 'M', 'I', 'T'};
     std::uint32_t format = kFormatVersion;
@@ -24,7 +24,7 @@ struct CommitHeader {
 };
 static_assert(sizeof(CommitHeader) == 72);
 
-// After it, from format 3 on.
+// Follows CommitHeader from format 3 on.
 struct CommitAttempts {
     std::uint64_t openings = 0;
     std::uint64_t version_attempt = 0;
@@ -39,7 +39,7 @@ struct CommitScale {
 };
 static_assert(sizeof(CommitScale) == 16);
 
-constexpr std::size_t kFormat2HeaderBytes = 76;  // that its checksum is of, which follows
+constexpr std::size_t kFormat2HeaderBytes = 76;  // the bytes that format 2's checksum covers; the checksum follows them
 
 template <typename Record>
 std::uint32_t crc_of(const Record& record) {
@@ -166,7 +166,7 @@ bool records_say_no_values(std::span<const std::byte> file) {
         if (header.magic != CommitHeader{}.magic) continue;
         if (header.format != kFormatVersion || header.has_values != 0) return false;
         if (offset > 0) continue;
-        // Another model's layout tells where its checksum is.
+        // The store's layout is not known here, so both places of the checksum are tried: without a scale and with one.
         const std::uint64_t counts_end = counts_offset(kFormatVersion) + header.blocks * sizeof(std::uint64_t);
         for (const std::uint64_t payload : {counts_end, counts_end + sizeof(CommitScale)}) {
             std::uint32_t crc = 0;

@@ -14,8 +14,8 @@
 
 namespace luwu::store {
 
-inline constexpr std::uint32_t kFormatVersion = 3;  // that is written
-inline constexpr std::uint32_t kOldestFormat = 2;   // that is read
+inline constexpr std::uint32_t kFormatVersion = 3;  // the format that is written
+inline constexpr std::uint32_t kOldestFormat = 2;   // the oldest format that is read
 [[nodiscard]] constexpr bool is_read(std::uint32_t format) {
     return format >= kOldestFormat && format <= kFormatVersion;
 }
@@ -38,7 +38,7 @@ struct FileHeader {
 };
 static_assert(sizeof(FileHeader) == 72);
 
-// The page between a chunk's parameters and its states. Format 2 has no attempt, and its crc in the place of that.
+// The page between a chunk's parameters and its states. Format 2 has no attempt; its crc stands in that place.
 struct ChunkHeader {
     std::array<char, 8> magic{'L', 'U', 'W', 'U', 'C', 'H', 'N', 'K'};
     std::uint32_t version = kFormatVersion;
@@ -50,13 +50,14 @@ struct ChunkHeader {
     Uuid uuid{};
     std::uint32_t parameter_crc = 0;  // of the elements, without padding
     std::array<std::uint32_t, kMaximumPlanes> state_crc{};
-    std::uint64_t attempt = 0;  // that wrote it; 0: format 2
+    std::uint64_t attempt = 0;  // the attempt that wrote the chunk; 0: format 2
     std::uint32_t reserved = 0;
     std::uint32_t crc = 0;
 };
 static_assert(sizeof(ChunkHeader) == 88);
 
-// An attempt to write a version's chunks: in which opening of the store for writing, from 1, and a number in that.
+// An attempt to write a version's chunks: the number of the store's opening for writing, from 1, and a number within
+// it.
 [[nodiscard]] constexpr std::uint64_t attempt_of(std::uint64_t opening, std::uint64_t number) {
     return (opening << 32U) + number;
 }
@@ -70,8 +71,8 @@ struct LossScale {
     bool operator==(const LossScale&) const = default;
 };
 
-// What is committed: written once a step, alternately to one of two slots; the valid one with the highest sequence
-// holds, and among those with the same one the one with most openings.
+// The committed state, written once a step, alternately to one of two slots. The valid record with the highest sequence
+// counts; among those with the same sequence, the one with the most openings.
 struct CommitRecord {
     std::uint64_t sequence = 0;
     std::uint64_t step = 0;      // committed optimizer steps
@@ -81,9 +82,9 @@ struct CommitRecord {
     std::vector<std::uint64_t> counts;    // updates per block
     std::optional<LossScale> loss_scale;  // of the committed step, where the store has it: in Layout::scales_loss()
     bool has_values = false;              // false from creation until the first commit
-    std::uint64_t openings = 0;           // of the store for writing, up to now
-    std::uint64_t version_attempt = 0;    // that wrote the version's chunks; 0: format 2, which does not tell
-    std::uint64_t frozen_attempt = 0;     // that wrote the frozen chunks, and before there are values all of them
+    std::uint64_t openings = 0;           // openings of the store for writing, up to now
+    std::uint64_t version_attempt = 0;    // the attempt that wrote the version's chunks; 0: format 2 does not tell
+    std::uint64_t frozen_attempt = 0;     // the attempt that wrote the frozen chunks; before there are values, all
 
     bool operator==(const CommitRecord&) const = default;
 };
@@ -99,7 +100,7 @@ void seal(ChunkHeader& header);
 // The header in the page of a chunk; one of format 2 is sealed anew if it was valid.
 [[nodiscard]] ChunkHeader load_chunk_header(const void* page);
 
-// What a record takes, in whole pages.
+// The bytes that a record takes, in whole pages.
 [[nodiscard]] std::uint64_t commit_slot_bytes(const Layout& layout, std::uint32_t format = kFormatVersion);
 // Fills one slot (commit_slot_bytes long); the record has a count for each block of the layout.
 void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid& uuid, std::span<std::byte> slot);
@@ -109,10 +110,10 @@ struct DecodedCommit {
     std::uint32_t format = 0;
     CommitRecord record;
 };
-// Of any format that is read; the slot is at least as long as that one's.
+// Decodes a record of any format that is read; the slot is at least as long as that format's.
 [[nodiscard]] DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, const Layout& layout);
 
-// Whether a whole file of records, of any store of this format, begins with a valid one and has none of values.
+// True if a whole file of records, of any store of this format, begins with a valid record and none of them has values.
 [[nodiscard]] bool records_say_no_values(std::span<const std::byte> file);
 
 }  // namespace luwu::store

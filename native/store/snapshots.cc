@@ -55,7 +55,7 @@ bool step_of(const std::string& name, std::uint64_t& step) {
     return error == std::errc() && end == name.data() + name.size() && name == std::to_string(step);
 }
 
-// A lock on a folder until it is closed; no file where others hold it for longer than this.
+// Locks a folder until the file is closed; returns no file where others hold the lock for longer than `patience`.
 File lock_folder(const std::string& path, int how, std::chrono::milliseconds patience) {
     constexpr std::chrono::milliseconds pause{5};  // flock itself waits for ever or not at all
     const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -88,13 +88,13 @@ File lock_names(const std::vector<std::string>& folders, std::chrono::millisecon
     return lock_folder_or_throw(folders[0], LOCK_EX, patience);
 }
 
-// The name of a folder before it gets its own name, and after it has lost it.
+// A name for a folder before it has its own name, and after it has lost that.
 std::string passing_name(std::uint64_t step) {
     static std::atomic<std::uint64_t> number{0};
     return std::to_string(step) + "." + std::to_string(getpid()) + "-" + std::to_string(number++) + ".partial";
 }
 
-// NUMBER.NUMBER-NUMBER.partial. A folder with another name belongs to the user.
+// True for NUMBER.NUMBER-NUMBER.partial. A folder with another name belongs to the user.
 bool is_passing_name(std::string_view name) {
     for (const std::string_view after : {".", "-", ".partial"}) {
         const auto end = name.find_first_not_of("0123456789");

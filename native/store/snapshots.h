@@ -12,8 +12,8 @@
 
 namespace luwu::store {
 
-// How long another process is waited for that gives or takes names of a store's snapshots. It renames a few folders and
-// makes that durable; but any process may hold a lock on a folder that it can read, for as long as it likes.
+// The longest wait for another process that gives or takes names of a store's snapshots. That process only renames a
+// few folders and makes that durable; but any process may hold a lock on a folder that it can read, for any time.
 inline constexpr std::chrono::milliseconds kPatience{10'000};
 
 // Where the stripes of a snapshot lie. They can be opened as a store that is only read.
@@ -32,7 +32,7 @@ void remove_remains(const std::vector<std::string>& folders);
 class PendingSnapshot {
   public:
     // Links the files of what the store has committed. Throws Error; locked when another process holds one of the
-    // locks for longer than this.
+    // locks for longer than `patience`.
     explicit PendingSnapshot(const ChunkStore& store, std::chrono::milliseconds patience = kPatience);
     ~PendingSnapshot();  // removes what was not finished
     PendingSnapshot(const PendingSnapshot&) = delete;

@@ -43,7 +43,8 @@ File make(const std::string& path, const FileHeader& header, bool with_room, boo
     return file;
 }
 
-// A name beside `path` that no other process takes meanwhile. Process ids would not do: containers give theirs twice.
+// A random name beside `path` that no other process uses. Process ids would not do: two containers may use the same
+// one.
 std::string partial_path(const std::string& path) {
     std::random_device device;
     std::array<char, 24> number{};
@@ -51,8 +52,8 @@ std::string partial_path(const std::string& path) {
     return path + number.data() + kPartial;
 }
 
-// Makes the file so that it is whole when it has its name, in the place of what had it. False if another process
-// removed it before, as remove_partials() does.
+// Makes a file that is whole when it gets its name; it replaces the file that had the name. False if another process
+// removed it before it got the name, as remove_partials() does.
 bool make_whole(const std::string& path, const FileHeader& header, bool with_room) {
     const std::string partial = partial_path(path);
     try {
@@ -66,7 +67,7 @@ bool make_whole(const std::string& path, const FileHeader& header, bool with_roo
     }
 }
 
-// Removes what crashes left of files that were being made.
+// Removes unfinished files that crashes left.
 void remove_partials(const std::string& folder) {
     std::error_code error;
     for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -188,16 +189,16 @@ void StripeFiles::check(const File& file, const FileHeader& expected) const {
     }
 }
 
-// Without a lock on a file, which any process on the machine could hold for as long as it likes. Processes that make
-// one at the same time each make their own, and the last takes the place of the others: they are all alike.
+// Takes no lock on a file, because any process on the machine could hold one for any time. Processes that make a spare
+// at the same time each make their own; the last one replaces the others, which are equal to it.
 void StripeFiles::reserve_spare(std::uint32_t version) const {
     const std::string path = spare_path(version);
     try {
         while (names_of(path) != 1 &&
-               !make_whole(path, version_header_, true)) {  // a copy of the store may have it, too
+               !make_whole(path, version_header_, true)) {  // more names: a copy of the store has the spare, too
         }
     } catch (const Error& error) {
-        if (names_of(path) == 1) return;  // another process made it, and may have had the last room for it
+        if (names_of(path) == 1) return;  // another process made the spare, perhaps with the last room
         if (error.kind() != ErrorKind::no_space) throw;
         throw Error(ErrorKind::no_space,
                     std::string(error.what()) + "; training writes there, as a snapshot has " + version_path(version) +

@@ -33,7 +33,7 @@ class StripeFiles {
     [[nodiscard]] const File& frozen() const { return frozen_; }
     [[nodiscard]] bool direct() const { return direct_; }
 
-    // Makes what was written to a version durable, or to the frozen chunks.
+    // Makes what was written to a version, or to the frozen chunks, durable.
     void sync(std::uint32_t version) const { versions_[version].sync(); }
     void sync_frozen() const { frozen_.sync(); }
 
@@ -45,7 +45,7 @@ class StripeFiles {
     // Before a version is written to: where a snapshot has its file, too, the spare takes its place. The file before
     // stays open until forget_replaced(), the new name is durable after sync_folder(). Whether it did.
     bool unshare(std::uint32_t version);
-    // The same of the frozen chunks, before first values are written: a new file, and what was in it is gone.
+    // The same for the frozen chunks, before first values are written: the new file has no values.
     bool unshare_frozen();
     void forget_replaced() { replaced_ = File(); }
     // Reserves what training writes to: what a version lacks, and spares. Throws Error(no_space).

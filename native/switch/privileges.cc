@@ -18,7 +18,7 @@ namespace luwu::fabric {
 
 namespace {
 
-// Of <linux/capability.h>, where it is new enough: CAP_PERFMON and CAP_BPF came with Linux 5.8.
+// Numbers from <linux/capability.h>; older headers lack CAP_PERFMON and CAP_BPF, which came with Linux 5.8.
 constexpr unsigned kNetAdmin = 12;
 constexpr unsigned kPerfmon = 38;
 constexpr unsigned kBpf = 39;
@@ -33,7 +33,7 @@ Error refused(const std::string& what) {
             "cannot " + what + ": " + std::strerror(errno) + "; start the switch as root, or leave --xdp out"};
 }
 
-// Of the calling thread.
+// The calling thread's capabilities.
 Capabilities capabilities() {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     std::array<__user_cap_data_struct, 2> halves{};
@@ -74,7 +74,7 @@ void keep_xdp_capabilities_alone(const std::optional<UserAndGroup>& user) {
     }
     const Capabilities before = capabilities();
     for (unsigned capability = 0; capability < kMostCapabilities; ++capability) {
-        prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);  // refused where the rest gives no way to get it back either
+        prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);  // may be refused; the following calls prevent its return, too
     }
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     if (user && has(before.effective, kSetUid) && has(before.effective, kSetGid)) become(*user);
@@ -87,7 +87,7 @@ void keep_xdp_capabilities_alone(const std::optional<UserAndGroup>& user) {
 RaisedCapabilities::RaisedCapabilities() : before_(capabilities()) {
     Capabilities raised = before_;
     raised.effective |= raised.permitted & kOfXdp;
-    set_capabilities(raised);  // within what is permitted, so it is not refused
+    set_capabilities(raised);  // not refused, because all of these are permitted
 }
 
 RaisedCapabilities::~RaisedCapabilities() { set_capabilities(before_); }

@@ -1,6 +1,6 @@
-// What a switch inside the kernel keeps of root's rights. XDP needs three capabilities whenever a job begins, because
-// each job has a program and maps of its own. So the process keeps these three, but in force only for the moment; every
-// other right is given up for good, and a program that it runs gets none.
+// The rights of root that a switch inside the kernel keeps. XDP needs three capabilities whenever a job begins, because
+// each job has a program and maps of its own. So the process keeps these three permitted and puts them in force only
+// while it needs them. It gives up every other right for good, and a program that it runs gets none.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,20 @@ struct UserAndGroup {
     std::uint32_t group = 0;
 };
 
-// The sets of a thread, a bit for each capability.
+// The capability sets of a thread, a bit for each capability.
 struct Capabilities {
     std::uint64_t effective = 0;
     std::uint64_t permitted = 0;
     std::uint64_t inheritable = 0;
 };
 
-// Gives up every capability but those three, and these are no longer in force; with a user, becomes that one, where
-// root does so. Before the process has other threads: capabilities are each thread's own. Throws Error: order where it
-// has, permission where the kernel refuses.
+// Gives up every capability except those three, which are no longer in force. With a user, a process of root becomes
+// that user. Call it before the process has other threads, because capabilities belong to a thread. Throws Error: order
+// where there are other threads, permission where the kernel refuses.
 void keep_xdp_capabilities_alone(const std::optional<UserAndGroup>& user);
 
-// Puts the kept capabilities in force, in this thread. Threads that are made meanwhile would have them for good.
+// Puts the kept capabilities in force, in this thread. A thread that is made meanwhile would have them in force for
+// good.
 class RaisedCapabilities {
   public:
     RaisedCapabilities();

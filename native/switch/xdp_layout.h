@@ -64,7 +64,7 @@ struct luwu_slot {
     uint32_t lock;     // 1: a processor works on it
 };
 
-// What makes a word biased (bpf/words.h): the sign bits of all values but the highest.
+// The bias of a word (bpf/words.h): the sign bits of all values except the highest.
 static inline uint64_t luwu_bias(int narrow) { return narrow ? 0x0000800080008000ULL : 0x0000000080000000ULL; }
 
 // A sum of `added` biased words (bpf/words.h) as it is on the wire: each value as though it had been added alone.

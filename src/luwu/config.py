@@ -35,7 +35,7 @@ SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
 
 
 def parse_size(value: object) -> int:
-    """Bytes in a size such as 8GiB or 512 MB, or an integer of them; ConfigError for text without a unit."""
+    """Return the bytes of a size such as 8GiB or 512 MB, or of an integer; raises ConfigError without a unit."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
@@ -280,7 +280,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _shown(text: str, mistake: str) -> str:
-    """The line that a mistake in TOML names, with a mark below its column; empty where it names none."""
+    """The line that TOML's error message names, with a mark below its column; empty where it names none."""
     place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
     lines = text.splitlines()
     if place is None or not 0 < int(place[1]) <= len(lines):
@@ -336,7 +336,7 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
 
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
-    """The settings that a resumed run must keep, by name such as ``model.layers``, as JSON has them."""
+    """The settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
     dumped = settings.model_dump(mode="json")
     return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
 

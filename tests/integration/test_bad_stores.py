@@ -101,7 +101,7 @@ def test_a_damaged_copy_of_a_record_is_said_and_mended(run: Path, caplog: pytest
     assert re.search(said, upkeep.info([store]).findings[0])
     assert CliRunner().invoke(app, ["store", "verify", str(store)]).exit_code == 1
     assert "\ndamaged " in CliRunner().invoke(app, ["store", "info", str(store)]).output
-    assert train_on(run).step == 3  # after step 2, which the other copy has
+    assert train_on(run).step == 3  # goes on after step 2, which the other copy has
     assert re.search(said, caplog.text)
     assert upkeep.info([store]).findings == ()
     assert CliRunner().invoke(app, ["store", "verify", str(store)]).exit_code == 0

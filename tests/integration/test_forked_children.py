@@ -20,7 +20,7 @@ from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings
 
-# Far beyond the tests' own patience: only the end of a connection can tell that a worker is gone.
+# Far longer than the tests wait: only the end of a connection can tell that a worker is gone.
 SILENT = QUICK.model_copy(update={"keepalive_interval_seconds": 600.0, "keepalive_timeout_seconds": 600.0})
 
 OPENING = """
@@ -105,7 +105,7 @@ print("left")
 
 @contextmanager
 def process(script: str, where: str, how: str) -> Iterator[subprocess.Popen[str]]:
-    """A worker in a process of its own, whose standard input its children wait at."""
+    """Start a worker in a process of its own; its children wait for the end of its standard input."""
     started = subprocess.Popen(
         [sys.executable, "-c", script, where, how],
         stdin=subprocess.PIPE,
@@ -125,7 +125,7 @@ def process(script: str, where: str, how: str) -> Iterator[subprocess.Popen[str]
 
 @contextmanager
 def serving(kind: str, folder: Path) -> Iterator[tuple[str, LocalServer | NetworkServer | None]]:
-    """Where a worker finds its server, and the server where it is in this process."""
+    """Serve, and give the place where a worker finds the server, and the server if it is in this process."""
     if kind == "embedded":
         yield str(folder / "run"), None
     elif kind == "socket":
@@ -149,7 +149,7 @@ def test_a_child_that_outlives_its_worker_keeps_nothing(
         child = int(worker.stdout.readline())
         worker.kill()
         worker.wait()
-        os.kill(child, 0)  # it is there
+        os.kill(child, 0)  # the child still runs
         if server is None:
             with luwu.open(where, memory=MEMORY, rank=0, workers=1) as session:
                 again = NumpyWorker(session, small_manifest())

@@ -1,4 +1,4 @@
-"""A full disk pauses a run, whatever carries its steps: it says so, goes on, and has the undisturbed run's bits."""
+"""A full disk pauses a run over every transport: the run reports it, goes on, and has the undisturbed run's bits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAIT_SECONDS = 120.0
 
 
 class OnPause(logging.Handler):
-    """Clears the disk when the log says that it is full; `health` is what the server said of itself at that moment."""
+    """Clears the disk when the log says that it is full; `health` has the server's answers at that moment."""
 
     def __init__(self, disk: SmallDisk) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def on_pause(small_disk: SmallDisk) -> Iterator[OnPause]:
 
 
 class Served(NamedTuple):
-    """What joins a server, its counts, and its URL on the network."""
+    """A server: a function that joins it, its counts, and its URL on the network."""
 
     joined: Join
     stats: Callable[[], dict[str, Any]]
@@ -82,7 +82,7 @@ def served(transport: str, run: Path, workers: int, wait_seconds: float = WAIT_S
 
 
 def run_steps(server: Served, workers: int, max_norm: float | None, disk: SmallDisk | None = None) -> None:
-    """Some steps; before some of them the disk is full, and what they write to has lost its room there."""
+    """Run some steps; before some of them fill the disk, and take the room of the file that they write to."""
 
     def work(worker: NumpyWorker) -> None:
         worker.max_grad_norm = max_norm

@@ -1,4 +1,4 @@
-"""A copy of a run that was made with hard links (`cp -al`) stays as it is, whichever of the two is trained on."""
+"""Training on a run or on its copy with hard links (`cp -al`) leaves the other one as it is."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_run_and_its_copy_are_trained_at_the_same_time(tmp_path: Path) -> None
         worker = NumpyWorker(session, small_manifest())
         worker.step()
         assert step_on(tmp_path / "copy") == 2
-        copy_with_links(tmp_path / "run", tmp_path / "second")  # while it is open, between two steps
+        copy_with_links(tmp_path / "run", tmp_path / "second")  # while the run is open, between two steps
         with pytest.raises(StoreLockedError):
             step_on(tmp_path / "run")
         worker.step()

@@ -102,7 +102,7 @@ def test_the_same_bits_as_one_server(tmp_path: Path, transport: str, switches: i
 def test_bytes_are_the_blocks_and_waiting_is_part_of_the_time(
     tmp_path: Path, transport: str, switches: int, count: int
 ) -> None:
-    """At the end of each step, a rolled-back one too, whatever the transport and however many servers."""
+    """It holds at the end of each step, also of a rolled-back one, for every transport and number of servers."""
     nbytes = 4 * sum(block.elements for block in small_manifest().blocks)
 
     def look(worker: NumpyWorker) -> None:

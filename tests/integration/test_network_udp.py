@@ -128,7 +128,7 @@ def test_one_set_of_workers_after_another(tmp_path: Path) -> None:
 
 
 def start_again(tmp_path: Path, first_clock: tuple[str, ...] = ()) -> bool:
-    """Whether a run has the undisturbed one's bits though its switch is killed and started again in the middle."""
+    """Kill and start a run's switch again in the middle; tell whether the run has the undisturbed one's bits."""
     whole = train_over_udp(tmp_path / "whole", 2, 30, *ONE)
     reached, restarted = threading.Barrier(3, timeout=60), threading.Event()
 
@@ -435,7 +435,7 @@ def test_a_worker_may_fail_half_way_and_one_may_look_at_the_model_at_any_time(tm
 
 
 def spoil_socket(port: int) -> None:
-    """Have the next use of this process's UDP socket with this port fail, as that of a broken one does."""
+    """Make the next use of this process's UDP socket with this port fail as that of a broken socket does."""
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
             if not str(path.readlink()).startswith("socket:"):
@@ -471,7 +471,7 @@ def test_a_switch_whose_loop_dies_says_why_to_its_server_and_ends(
         assert "why='failed: " in caplog.text
         assert not trained.done()
         port = switch.port
-        switch._native = None  # as the end of its process does, this gives the port back
+        switch._native = None  # gives the port back, as the end of its process does
         with udp_switch(server.url, "top", listen=f"127.0.0.1:{port}"):
             trained.result(60)
     assert equal(whole, tmp_path / "store")

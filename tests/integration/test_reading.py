@@ -108,7 +108,7 @@ def test_a_run_writes_texts_that_their_seeds_repeat(folder):
 def test_a_store_is_read_by_the_run_that_it_knows(folder, llama, tmp_path):
     asked = ("--length", 12, "--prompt", "In story 7")
     assert luwu("generate", folder / "run" / "store", *asked) == luwu("generate", folder / "run", *asked)
-    # Imported without a tokenizer, and then trained with one.
+    # This store was imported without a tokenizer, and then trained with one.
     shutil.copytree(llama[0] / "llama", tmp_path / "llama", ignore=shutil.ignore_patterns("tokenizer.json"))
     import_pretrained(tmp_path / "llama", [tmp_path / "store"])
     code, _, error = luwu("generate", tmp_path / "store", *asked)

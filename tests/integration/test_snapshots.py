@@ -172,7 +172,7 @@ def test_several_servers_keep_the_same_steps_and_go_back_together(tmp_path: Path
                     session.attach(small_manifest())
                 except ManifestMismatchError as error:
                     return str(error)
-                except WorkerLostError:  # the other worker was told first, and has gone
+                except WorkerLostError:  # the other worker got the error first, and has left
                     return ""
             raise AssertionError("expected servers at different steps to be refused")
 

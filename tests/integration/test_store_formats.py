@@ -30,7 +30,7 @@ MEMORY = 64 << 20
 
 
 class Worker(NumpyWorker):
-    """Pushes what is trainable alone."""
+    """Pushes only trainable blocks."""
 
     def step(self, *arguments: object, **settings: object) -> bool:
         self.endpoint.begin([GROUP], None)
@@ -63,7 +63,7 @@ def digest(folders: list[Path]) -> str:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """The store of format 2."""
+    """Unpack the store of format 2, and return its folders."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     return [tmp_path / "a", tmp_path / "b"]
@@ -115,7 +115,7 @@ def test_a_store_of_format_2_whose_records_are_empty_is_not_taken_for_a_fresh_on
 def test_the_only_record_of_format_2_that_is_damaged_is_not_taken_for_none(folders: list[Path]) -> None:
     path = folders[0] / "commit.luwu"
     data = bytearray(path.read_bytes())
-    data[:4096] = bytes(4096)  # as an import left it: the other slot was never written
+    data[:4096] = bytes(4096)  # as after an import: the other slot was never written
     data[4096 + 30] ^= 1
     path.write_bytes(data)
     with pytest.raises(StoreCorruptError, match="none of the commit records is valid"):

@@ -1,4 +1,4 @@
-"""A store that another run has trained, as users of `luwu train` meet it, here and on a server."""
+"""`luwu train` on a store that another run has trained, on this machine and on a server."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
 
 
 def test_what_a_run_pulled_and_pushed_is_known_from_its_model(folder, undisturbed):
-    """To the byte, at every step. The last block is pulled once, but for the first step, which learns the order."""
+    """Counts are right to the byte. The last block is pulled once a step, except the first, which learns the order."""
     stored = json.loads((folder / "undisturbed/store/manifest.json").read_text())["manifest"]
     root, first, last = (4 * block.elements for block in Manifest.from_json(json.dumps(stored)).blocks)
     for row in metrics(folder, "undisturbed"):
@@ -133,7 +133,7 @@ def kill_the_launcher(folder, process):
 
 
 def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed):
-    """Ended in every way, one after the other; a commit may come before a kill, and its row at the next start."""
+    """The run is ended in every way, one after the other. The next start writes the row of an unreported commit."""
     rows, lines = undisturbed
     ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
     unsaid = 0
@@ -152,7 +152,7 @@ def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed
 
 
 def end_unreported(folder, monkeypatch, fault, *flags):
-    """A run that ends between the commit of a step and the row of it."""
+    """End a run between the commit of a step and its row; return the step."""
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
         patch.setenv("TEST_FAULT", fault)
@@ -162,7 +162,7 @@ def end_unreported(folder, monkeypatch, fault, *flags):
 
 
 def check_unreported(rows, lost):
-    """The rows of these steps have what was known before the vote, and nothing else."""
+    """Check that the rows of lost steps have the values known before the vote, and no others."""
     for row in rows:
         unknown = {name for name in ("seconds", "tokens_per_second", "hidden") if row[name] is None}
         assert len(unknown) == (3 if row["step"] in lost else 0), row
@@ -171,7 +171,7 @@ def check_unreported(rows, lost):
 
 
 def test_a_step_that_was_committed_and_not_reported_has_its_row(folder, undisturbed, monkeypatch):
-    """Also the first of all and the last of all."""
+    """The first step of the run and the last one are among them."""
     faults = ["worker 0 1", "launcher 11", f"worker 1 {STEPS}"]
     lost = [end_unreported(folder, monkeypatch, fault, "unreported") for fault in faults]
     assert STEPS not in [row[0] for row in steps_of(folder, "unreported")]

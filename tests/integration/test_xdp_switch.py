@@ -135,7 +135,7 @@ def test_a_run_through_the_kernel(site: Site, mode: str, payload: int, sums: int
 
 
 def kept_rights(pid: int) -> set[tuple[str, str]]:
-    """Of all threads of a process: user ids, sets of capabilities, and whether programs can get new rights."""
+    """All threads' user ids, sets of capabilities, and whether programs can get new rights."""
     wanted = ("Uid", "Gid", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs")
     found = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -145,7 +145,7 @@ def kept_rights(pid: int) -> set[tuple[str, str]]:
 
 
 def rights_of(user: int, group: int) -> set[tuple[str, str]]:
-    """What a switch keeps: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF are permitted, and nothing is in force."""
+    """The rights that a switch keeps: CAP_NET_ADMIN, CAP_PERFMON and CAP_BPF are permitted, and none is in force."""
     kept = f"{1 << 12 | 1 << 38 | 1 << 39:016x}"
     ids = {("Uid", " ".join([str(user)] * 4)), ("Gid", " ".join([str(group)] * 4)), ("NoNewPrivs", "1")}
     none = {(name, "0" * 16) for name in ("CapInh", "CapEff", "CapBnd", "CapAmb")}
@@ -157,11 +157,11 @@ def test_roots_rights_are_given_up_and_job_after_job_is_served(site: Site) -> No
     switch = site.switch(url)
     said(switch, r"(joined) server")
     nobody = pwd.getpwnam("nobody")
-    # Where Python itself lies in a folder that is closed to others, the switch has to stay root's.
+    # If Python itself lies in a folder that is closed to others, the switch has to stay root's.
     stays = re.search(r"keeps user=root why=nobody cannot read \S+", switch.output())
     expected = rights_of(0, 0) if stays else rights_of(nobody.pw_uid, nobody.pw_gid)
     assert kept_rights(switch.pid) == expected
-    for _ in range(2):  # a program and maps for each
+    for _ in range(2):  # each job has a program and maps of its own
         site.train(url)
         assert kept_rights(switch.pid) == expected
     assert switch.stop() == 0

@@ -31,7 +31,7 @@ length = 4
 def prepare_small_run(folder: Path, workers: int = 2) -> Path:
     """Write a text and the settings of a small run, as `start_small_run` wants them.
 
-    Each worker takes two seconds of a processor to start: tests of anything else than workers have one.
+    Each worker takes two seconds of a processor to start, so tests that are not about workers have one.
     """
     (folder / "text").write_text("".join(f"{number} is followed by {number + 1}.\n" for number in range(3000)))
     settings = SMALL_RUN.replace("[run]", f"[run]\nworkers = {workers}")

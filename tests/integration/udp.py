@@ -58,7 +58,7 @@ def udp_tree(store: Path, workers: int, switches: tuple[tuple[str, str], ...] = 
 
 
 class SwitchProcess:
-    """`luwu switch` in a process of its own; ``address`` once it listens. ``before``: a command that starts it."""
+    """`luwu switch` in its own process, with its ``address`` once it listens. ``before``: a command that starts it."""
 
     def __init__(
         self, folder: Path, server: str, *flags: str, name: str = "s", key: str = KEY, before: Sequence[str] = ()

@@ -241,7 +241,7 @@ class Job {
         const auto [parent, place] = parents_[number];
         switches.erase(number);
         programs_.erase(number);
-        wiring_.incarnation = ++incarnations_[number];  // as the control plane counts them
+        wiring_.incarnation = ++incarnations_[number];  // counted as the control plane does
         auto slots = slots_in_kernel(number, {address_of(number), address_of(parent), place, children});
         switches[number] =
             std::make_unique<fabric::SwitchNode>(wiring_, address_of(parent), place, children, std::move(slots));

@@ -43,7 +43,7 @@ class SimulatedNetwork {
     // What is sent to the group's number goes to each of them, over a link of its own.
     void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
-    // The node's clock reads so much now; until this is called it is the network's. No two hosts' clocks need agree.
+    // Sets the node's clock to `reads`; until then the node has the network's clock. Hosts' clocks need not agree.
     void start_clock(std::uint16_t number, Time reads) { clocks_[number] = now_ - reads; }
     // Sees each datagram before it is damaged: from, to.
     std::function<void(std::uint16_t, std::uint16_t, std::span<const std::byte>)> tap;

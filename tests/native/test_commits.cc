@@ -1,5 +1,5 @@
-// Commit records: no damage hides more than the last commit without a word, none makes a store fresh, and a copy that
-// was made with hard links stays as it is.
+// Commit records: damage never hides more than the last commit without a message and never makes a store fresh, and a
+// copy that was made with hard links stays as it is.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -54,7 +54,7 @@ void spoil(const std::string& path, std::uint64_t offset, std::uint64_t bytes = 
 
 std::uint64_t offset_of(std::uint64_t copy, std::uint64_t slot) { return copy * kCopyDistance + slot * store::kPage; }
 
-// Both copies of the slot that a sequence has.
+// Spoils both copies of a sequence's slot.
 void spoil_slot(const std::string& folder, std::uint64_t sequence) {
     for (const std::uint64_t copy : {0, 1}) spoil(folder + "/commit.luwu", offset_of(copy, sequence % 2));
 }
@@ -103,7 +103,7 @@ TEST_CASE("a spare that a linked copy has, too, is not written to") {
     const Scratch scratch;
     const Folders run{scratch.folder("run")};
     const Folders copy{scratch.folder("copy")};
-    const Folders third{scratch.folder("third")};  // so that the copy needs its spares
+    const Folders third{scratch.folder("third")};  // has the versions, too, so that `run` makes spares
     train(run, 1, 2, OpenMode::create);
     link_copy(run[0], third[0]);
     {
@@ -278,7 +278,7 @@ TEST_CASE("the copy of a record far behind it, or in another stripe, keeps the l
     SUBCASE("the second stripe's file") { spoil(folders[1] + "/commit.luwu", 0, offset_of(1, 2)); }
     check_at(folders, 3);
     CHECK_FALSE(findings_of(folders).empty());
-    train(folders, 4, 4);  // opening it to train has mended it
+    train(folders, 4, 4);  // opening the store to train has mended it
     CHECK(findings_of(folders).empty());
     check_at(folders, 4);
 }
@@ -298,7 +298,7 @@ TEST_CASE(
     SUBCASE("one copy, while the next step was being written") {
         {
             Rig rig(folders, kFloat, 1, kPlenty, OpenMode::open, store::make_io_engine, true);
-            CHECK(rig.run_step(0, 4) == pipeline::kPrepared);  // all of it is written over step 2
+            CHECK(rig.run_step(0, 4) == pipeline::kPrepared);  // all records are written over step 2
         }
         spoil(folders[0] + "/commit.luwu", offset_of(0, 0));
         CHECK(findings_of(folders).size() == 1);

@@ -92,7 +92,7 @@ Error failure_of_step(TestJob& job, std::uint32_t rank) {
     });
 }
 
-// A step without pulls, whose last pushes are not waited for, as a worker does.
+// Makes a step without pulls, and does not wait for the last pushes, like a worker.
 std::int64_t push_all(TestJob& job, std::uint32_t rank, std::uint64_t step) {
     std::vector<fabric::Handle> sent;
     job.begin(rank, kGroups);
@@ -461,7 +461,7 @@ TEST_CASE("a server that is closed in the middle of a step ends, and the store s
 }
 
 TEST_CASE("at the end of a step its bytes are counted, and its time once, though nobody waited for the last pushes") {
-    // More steps than a ring has room for requests.
+    // Makes more steps than a ring has places for requests.
     constexpr std::uint64_t kSteps = 60;
     over_all(2, kSteps, [](TestJob& job, Transport) {
         std::uint64_t bytes = 0;

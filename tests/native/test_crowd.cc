@@ -1,4 +1,4 @@
-// Connections of strangers: who has to go for one more, and what those who say nothing cost.
+// Connections of strangers: which one is closed for a new one, and the cost of silent ones.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -127,7 +127,7 @@ TEST_CASE("connections that say nothing wait in the lobby, up to its size, and o
     REQUIRE(guests.size() == 1);
     CHECK(guests[0].origin == origin_of("127.0.0.1"));
     char heard = 0;
-    CHECK(recv(guests[0].socket.get(), &heard, 1, 0) == 1);  // what it said is still there
+    CHECK(recv(guests[0].socket.get(), &heard, 1, 0) == 1);  // the byte that the guest sent is still there
     CHECK(lobby.counts().silent == 0);
     CHECK(lobby.look(Clock::now() + 2 * kPatience).empty());
     CHECK(lobby.counts().silent == 20 - lobby.counts().crowded);

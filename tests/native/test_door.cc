@@ -1,4 +1,4 @@
-// The door before a server of another protocol: what strangers can do there, and that it passes on what is said.
+// The door before a server of another protocol: its limits on strangers, and the bytes that it passes on.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,7 +20,7 @@ using fabric::Descriptor;
 using fabric::Door;
 using fabric::DoorConfig;
 
-// The server inside, as far as accepting goes.
+// A server inside that only accepts connections.
 class Inside {
   public:
     explicit Inside(const std::string& folder) : path(folder + "/inside") {
@@ -32,7 +32,7 @@ class Inside {
         REQUIRE(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
         REQUIRE(listen(listener_.get(), 128) == 0);
     }
-    // The next connection, and its name.
+    // Accepts the next connection, and returns it with its name.
     std::pair<Descriptor, std::string> next() {
         sockaddr_un address{};
         socklen_t length = sizeof address;
@@ -70,7 +70,7 @@ void say(const Descriptor& socket, const std::string& text) {
     REQUIRE(send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()));
 }
 
-// So many bytes, or what came before the end.
+// Receives `bytes` bytes, or all that come before the end.
 std::string hear(const Descriptor& socket, std::size_t bytes) {
     std::string all;
     std::array<char, 65536> part{};

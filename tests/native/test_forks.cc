@@ -1,4 +1,4 @@
-// Children that are forked, in C and so without anything of Python's: what they keep of their parent.
+// Children that are forked in C, and so without Python's handlers: what they keep of their parent.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ using luwu::test::kind_of;
 
 namespace {
 
-// A child that outlives what its parent closes. `look` has run in it first, and said whether all is as it should be.
+// A child that lives on when its parent closes files. It runs `look` first, which tells whether all is as it should be.
 class Child {
   public:
     explicit Child(const std::function<bool()>& look) {
@@ -96,7 +96,7 @@ TEST_CASE("a child keeps no connection of its parent's open") {
     Child child([raw] { return is_nothing(raw); });
     ours ? ours.reset() : static_cast<void>(close(raw));
     char byte = 0;
-    CHECK(read(accepted.get(), &byte, 1) == 0);  // the end; with a copy in the child it would wait for ever
+    CHECK(read(accepted.get(), &byte, 1) == 0);  // the end of the connection, which never comes if the child has a copy
     CHECK(child.end() == 0);
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("a child keeps what is not ours, though it has the number of something
     const test::Scratch scratch;
     const int first = open((scratch.folder() + "/ours").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     store::keep_from_children(first);
-    close(first);  // by somebody who does not tell
+    close(first);  // closed without forget_descriptor()
     const int second = open((scratch.folder() + "/another's").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     REQUIRE(first == second);
     Child child([second] { return !is_nothing(second); });

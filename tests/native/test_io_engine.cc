@@ -1,5 +1,5 @@
-// What the kernel may answer to io_uring: that it takes fewer requests, none for now, or none any more; that a transfer
-// was short or interrupted. Answers are scripted where the kernel gives them too rarely.
+// The kernel's answers to io_uring: it takes fewer requests, none for now, or none any more; a transfer was short or
+// interrupted. Answers are scripted where the kernel gives them too rarely.
 #include <doctest/doctest.h>
 
 #include "store/io_engine.h"
@@ -28,12 +28,12 @@ namespace {
 constexpr std::uint32_t kDepth = 8;
 constexpr std::size_t kBytes = 4096;
 
-std::deque<int> answers;        // of the next submissions: an error, or how many requests the kernel gets at most
-std::deque<int> interruptions;  // what the next requests complete with, in the place of being done
+std::deque<int> answers;        // to the next submissions: an error, or the most requests that the kernel gets
+std::deque<int> interruptions;  // results of the next requests, which are not carried out
 
 unsigned last_index(const io_uring* ring) { return (ring->sq.sqe_tail - 1) & *ring->sq.kring_mask; }
 
-// Needs Linux 6.10: a request that does nothing and completes with what it says.
+// Makes a request that does nothing and completes with `result`; needs Linux 6.10.
 void complete_with(io_uring_sqe& entry, int result) {
     constexpr unsigned inject_result = 1;
     const auto request = entry.user_data;
@@ -71,7 +71,7 @@ bool kernel_injects_results() {
     return known;
 }
 
-// A file whose n-th 4096 bytes are n, and a read of each.
+// A file whose n-th block of 4096 bytes has the value n, and a read of each block.
 struct Reads {
     explicit Reads(std::size_t count) : requests(count), buffers(count, std::vector<unsigned char>(kBytes)) {
         const std::string path = scratch.folder() + "/numbers";
@@ -107,7 +107,7 @@ std::unique_ptr<IoEngine> make_engine() {
     return engine;
 }
 
-// All requests, each once, in any order.
+// Runs all requests, and checks that each completes once, in any order.
 void run(IoEngine& engine, std::vector<IoRequest>& requests) {
     for (IoRequest& request : requests) engine.submit(request);
     std::vector<IoRequest*> completed;
@@ -153,7 +153,7 @@ TEST_CASE("a ring that refuses for good fails what it has not taken, and what co
     engine->wait(completed);
     REQUIRE(completed.size() == 1);
     CHECK(completed[0]->error == ENXIO);
-    std::thread waiter([&engine, &completed] { engine->wait(completed); });  // a stage can still be ended
+    std::thread waiter([&engine, &completed] { engine->wait(completed); });  // wake() still ends a wait
     engine->wake();
     waiter.join();
     CHECK(completed.size() == 1);

@@ -104,7 +104,7 @@ TEST_CASE("a heartbeat says the whole state, and an older one or one that is not
     CHECK_FALSE(ends.parent.take({head, {}}, 80, ends.drops));
     CHECK(ends.count(PacketDrop::form) == 5);
     CHECK(ends.parent.heartbeats_heard() == 2);
-    // In a new epoch a number is heard whatever it is.
+    // In a new epoch the link takes a heartbeat with any number.
     ends.parent.reset();
     CHECK_FALSE(ends.parent.heard());
     CHECK(ends.take(ends.parent, first, 95));
@@ -127,7 +127,7 @@ TEST_CASE("an echo from before a link began, by another clock, measures nothing"
     Ends ends;
     const Time sent = 1'000 * kMillisecond;
     REQUIRE(ends.take(ends.parent, ends.send(ends.child, sent), 77));
-    Link again(ends.seal, kTiming, address_of(1), 3, 1, 1000, 256);  // on a host that has been up for longer
+    Link again(ends.seal, kTiming, address_of(1), 3, 1, 1000, 256);  // on a host that was started earlier
     (void)ends.send(again, kDays);
     REQUIRE(ends.take(again, ends.send(ends.parent, 77 + kMillisecond), kDays + kMillisecond));
     again.observe(kDays + kMillisecond, 0, 0, 0);
@@ -135,7 +135,7 @@ TEST_CASE("an echo from before a link began, by another clock, measures nothing"
     const auto answer = ends.send(ends.parent, 77 + 20 * kMillisecond);
     REQUIRE(ends.take(again, answer, kDays + 20 * kMillisecond));
     again.observe(kDays + 20 * kMillisecond, 0, 0, 0);
-    CHECK(again.resend_age(kDays + 20 * kMillisecond) == 15 * kMillisecond);  // one and a half of 10
+    CHECK(again.resend_age(kDays + 20 * kMillisecond) == 15 * kMillisecond);  // one and a half times 10
 }
 
 TEST_CASE("an echo measures the round trip without what the other end held it, once") {
@@ -149,7 +149,7 @@ TEST_CASE("an echo measures the round trip without what the other end held it, o
     CHECK(ends.child.theirs().held == 30 * kMillisecond);
     CHECK(ends.child.resend_age(sent) == kTiming.heartbeat);
     ends.child.observe(sent + 40 * kMillisecond, 0, 0, 0);
-    CHECK(ends.child.resend_age(sent) == 15 * kMillisecond);  // one and a half of 10
+    CHECK(ends.child.resend_age(sent) == 15 * kMillisecond);  // one and a half times 10
     // The same echo again tells nothing of the way there; nor does one from the future.
     REQUIRE(ends.take(ends.child, ends.send(ends.parent, far + 31 * kMillisecond), sent + 90 * kMillisecond));
     ends.child.observe(sent + 90 * kMillisecond, 0, 0, 0);

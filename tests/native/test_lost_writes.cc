@@ -1,4 +1,5 @@
-// Writes that the disk acknowledged and lost: what an earlier attempt left in their place is never taken for them.
+// Writes that the disk acknowledged and lost: data that an earlier attempt left in the same place is never taken for
+// them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 const Dtypes kFloat(kernels::Dtype::float32);
 constexpr std::uint64_t kPlenty = 1U << 26;
 
-// Acknowledges one write without doing it: the last of as many as `countdown` says.
+// Acknowledges one write without doing it: the one at which `countdown` reaches 0.
 class ForgetfulEngine : public store::IoEngine {
   public:
     ForgetfulEngine(std::uint32_t depth, std::shared_ptr<std::atomic<int>> countdown)
@@ -85,7 +86,7 @@ TEST_CASE("a lost write of an attempt that was rolled back before and is made ag
         server.rig.initialise();
         CHECK(server.rig.run_all(1) == pipeline::kPrepared);
         CHECK(server.rig.decide(true) == pipeline::kCommitted);
-        CHECK(server.rig.run_all(7) == pipeline::kPrepared);  // with other gradients, and all of it is written
+        CHECK(server.rig.run_all(7) == pipeline::kPrepared);  // with other gradients; all records are written
         CHECK(server.rig.decide(false) == pipeline::kRolledBack);
         *server.countdown = 1;
         CHECK(server.rig.run_all(2) == pipeline::kPrepared);
@@ -104,7 +105,8 @@ TEST_CASE("a lost write of an attempt that a crash ended before and is made agai
     }
     {
         Forgetful server(folders, OpenMode::open, true);
-        CHECK(server.rig.run_step(0, 7) == pipeline::kPrepared);  // all is written, and nobody decides
+        CHECK(server.rig.run_step(0, 7) ==
+              pipeline::kPrepared);  // all records are written, and the step is not decided
     }
     {
         Forgetful server(folders, OpenMode::open);
@@ -121,7 +123,7 @@ TEST_CASE("a lost write of updates that clipping makes again is found") {
         Forgetful server(folders, OpenMode::create);
         server.rig.initialise();
         server.rig.max_norm = 1e9;
-        CHECK(server.rig.run_all(1) == pipeline::kCommitted);  // none was clipped, so the next is updated at once
+        CHECK(server.rig.run_all(1) == pipeline::kCommitted);  // not clipped: the next step updates at once
         server.rig.pipeline().wait_until_written();
         server.rig.max_norm = 1e-3;
         *server.countdown = trainable_chunks(server.rig.layout()) + 1;

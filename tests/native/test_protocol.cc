@@ -53,7 +53,7 @@ TEST_CASE("a switch whose host's clock starts anew, or is another one, is heard 
     constexpr Time kDays = 5 * 24 * 3600 * kSecond;
     const Wiring wiring = small_wiring(4);
     const Sums undisturbed = sums_of(wiring, 2, {}, 1);
-    for (const Time reads : {kMillisecond, 2 * kDays, 9 * kDays}) {  // at the second start; at the first it is kDays
+    for (const Time reads : {kMillisecond, 2 * kDays, 9 * kDays}) {  // the clock at the second start
         CAPTURE(reads);
         Job job(wiring, 2, 9);
         for (const auto& [number, children] : job.switch_children_) job.network.start_clock(number, kDays);

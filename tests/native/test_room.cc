@@ -1,4 +1,4 @@
-// A full disk pauses a run: what finds no room waits for it, and the bits are those of a run that always had room.
+// A full disk pauses a run: a write that finds no room waits, and the bits are those of a run that always had room.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -51,7 +51,7 @@ class SmallDisk {
         close(file);
     }
     void clear() const { std::filesystem::remove(filler()); }
-    // Takes the room from a file that had reserved it, as a file system that reserves nothing would have it.
+    // Takes back the room that a file has reserved, as on a file system that reserves nothing.
     void punch(const std::string& name) const {
         const int file = open((folder_ + name).c_str(), O_RDWR | O_CLOEXEC);
         const auto bytes = static_cast<off_t>(std::filesystem::file_size(folder_ + name));

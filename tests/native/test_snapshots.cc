@@ -36,7 +36,7 @@ const Dtypes kFloat(kernels::Dtype::float32);
 const Dtypes kLow(kernels::Dtype::bfloat16);
 constexpr std::uint64_t kPlenty = 1U << 26;
 constexpr auto kEngine = store::make_io_engine;
-constexpr std::chrono::seconds kLongest{20};  // that is waited for what never comes where it is broken
+constexpr std::chrono::seconds kLongest{20};  // the longest wait; only broken code takes that long
 
 Rig open_rig(const Folders& folders, OpenMode mode, pipeline::SnapshotSettings snapshots = {},
              const Dtypes& dtypes = kFloat, const kernels::Optimizer& optimizer = kernels::adamw,
@@ -74,7 +74,7 @@ void restore(const Folders& folders, std::uint64_t step) {
     CHECK(store.committed().step == step);
 }
 
-// Files that were being made.
+// Counts unfinished files.
 std::ptrdiff_t partials(const std::string& folder) {
     const fs::directory_iterator entries(folder);
     return std::count_if(fs::begin(entries), fs::end(entries),
@@ -417,7 +417,7 @@ TEST_CASE("a process that holds locks on a store's files stops neither its train
     REQUIRE(held.size() == 4);  // two versions, the frozen chunks and the commits
     std::future<void> steps = std::async(std::launch::async, [&] { run_steps(rig, 1, 4); });
     const bool ended = steps.wait_for(kLongest) == std::future_status::ready;
-    held.clear();  // or what waits for a lock would wait for ever
+    held.clear();  // otherwise a waiter for a lock would wait for ever
     steps.get();
     REQUIRE(ended);
     CHECK(rig.snapshot_stats().failure.empty());
@@ -437,7 +437,7 @@ TEST_CASE("a process that holds locks on a store's folders costs a snapshot and 
     std::future<void> steps = std::async(std::launch::async, [&] { run_steps(rig, 1, 3); });
     const bool ended = steps.wait_for(kLongest) == std::future_status::ready;
     if (ended) test::wait_until([&rig] { return !rig.snapshot_stats().failure.empty(); });
-    held = store::File();  // or what waits for a lock would wait for ever
+    held = store::File();  // otherwise a waiter for a lock would wait for ever
     steps.get();
     REQUIRE(ended);
     CHECK(rig.snapshot_stats().failure.find(locked + " for 1 ms") != std::string::npos);

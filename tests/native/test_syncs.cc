@@ -1,4 +1,4 @@
-// When the store makes things durable: the record that it trusts before anything else is written, and two syncs a
+// Syncs of the store: it makes the record that it trusts durable before it writes anything else, and syncs twice a
 // folder for a step.
 #include <doctest/doctest.h>
 #include <limits.h>
@@ -36,7 +36,7 @@ constexpr std::uint64_t kPlenty = 1U << 26;
 
 }  // namespace
 
-// In the place of the C library's.
+// Replaces the C library's fdatasync().
 extern "C" int fdatasync(int descriptor) {
     std::array<char, PATH_MAX> path{};
     const std::string link = "/proc/self/fd/" + std::to_string(descriptor);

@@ -143,7 +143,7 @@ TEST_CASE("a hello that does not come is waited for so long, and by so many") {
 TEST_CASE("strangers who hold all places displace each other, and a worker comes in") {
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;
-    timing.hello = std::chrono::hours(1);  // none of them goes by itself
+    timing.hello = std::chrono::hours(1);  // no stranger is closed for its silence
     auto config = test::tcp_config(timing);
     config.most_greeting = 4;
     auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), config);

@@ -43,7 +43,7 @@ inline fabric::Wiring xdp_wiring(std::uint32_t payload_bytes = 1024, luwu_form f
 inline fabric::XdpPlace xdp_place(std::uint32_t children) {
     fabric::XdpPlace place{
         fabric::parse_address("10.0.0.1", kOwnPort), fabric::parse_address("10.0.0.2", 7070), kChild, {}};
-    place.interfaces_end = 2;  // frames come by the first, as BPF_PROG_TEST_RUN has it
+    place.interfaces_end = 2;  // frames arrive at the first, which BPF_PROG_TEST_RUN uses
     for (std::uint32_t i = 0; i < children; ++i) {
         place.children.push_back(
             fabric::parse_address("10.0.1." + std::to_string(i), static_cast<std::uint16_t>(i + 1)));

@@ -1,4 +1,4 @@
-"""What benchmarks decide from samples of two sides, and what they say where they cannot."""
+"""Decisions of benchmarks from samples of two sides, and reports where they cannot decide."""
 
 import json
 import math
@@ -17,7 +17,7 @@ LEAST = Bar("ours", "peer", 1.5)
 
 
 class Clock:
-    """Seconds that pass when a side is sampled."""
+    """A clock that a test sets forward."""
 
     def __init__(self):
         self.now = 0.0
@@ -81,7 +81,7 @@ def test_a_wild_sample_does_not_turn_the_verdict(tmp_path):
 
 
 def test_a_machine_that_drifts_changes_nothing(tmp_path):
-    """Both sides lose two thirds of their speed on the way; the first one alone would cross the bar."""
+    """The machine's speed changes several times over, so one side alone would cross the bar."""
     slower = [simulate(tmp_path, noisy(2.0, 0.03), drift=lambda now: math.exp(-now / 3)) for _ in range(2)]
     assert [found.ok for found in slower] == [True, True]
     assert simulate(tmp_path, noisy(1.2, 0.03), drift=lambda now: math.exp(now / 3)).ok is False
@@ -89,7 +89,7 @@ def test_a_machine_that_drifts_changes_nothing(tmp_path):
 
 @pytest.mark.parametrize("bars", [1, 4])
 def test_a_wrong_verdict_is_as_rare_as_said(tmp_path, bars):
-    """With medians just on one side of the bar, where a verdict is hardest, over as many rounds as there is time."""
+    """The medians are just on one side of the bar, where a verdict is hardest, and there may be sixty rounds."""
     wrong = {True: 0, False: 0}
     trials = 200
     for seed in range(trials):
@@ -105,7 +105,7 @@ def test_a_wrong_verdict_is_as_rare_as_said(tmp_path, bars):
 
 
 def test_the_evidence_is_a_fair_bet():
-    """Its mean over all ways that rounds can go, each as likely as the other, is the stake."""
+    """The mean of the evidence over all outcomes of the rounds, which are equally likely, is the stake."""
     for rounds in range(1, 12):
         mean = sum(math.comb(rounds, agree) * evidence(agree, rounds) for agree in range(rounds + 1)) / 2**rounds
         assert mean == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""What tools make of benchmarks' results."""
+"""The tools that read benchmarks' results."""
 
 import json
 import subprocess

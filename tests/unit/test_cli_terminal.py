@@ -1,4 +1,4 @@
-"""What commands show: no text from elsewhere steers the terminal, errors say the way out, small sizes are not zero."""
+"""Output of commands: no text from elsewhere controls the terminal, errors name a remedy, small sizes are not zero."""
 
 from __future__ import annotations
 

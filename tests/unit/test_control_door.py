@@ -27,7 +27,7 @@ KEY = Credentials(b"a key of the tests that is long enough")
 TIMEOUTS = Timeouts(
     connect_seconds=20, challenge_seconds=3600, look_seconds=0.05, drain_seconds=0.2, leave_seconds=5, close_seconds=0.1
 )
-"""No stranger has to go because its time is over."""
+"""The challenge time is so long that it closes no stranger's connection."""
 
 HELLO = "/luwu.control.v1.Control/Hello"
 
@@ -52,7 +52,7 @@ def check_trains(session):
 
 @pytest.fixture
 def channels(server):
-    """Makes connected channels of strangers, each with a connection of its own; they end with the test."""
+    """A function that makes connected channels of strangers, each with a connection of its own, until the test ends."""
     with ExitStack() as stack:
 
         def make(count):
@@ -71,7 +71,7 @@ def channels(server):
 
 @pytest.fixture
 def no_message():
-    """A stream of messages that has none until the test ends."""
+    """A stream of messages that sends none until the test ends."""
     ended = threading.Event()
 
     def messages():
@@ -108,7 +108,7 @@ def test_connections_that_say_nothing_displace_each_other(server):
         for _ in range(400):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
         session.close()
-        with join(server) as second:  # taken after all of them
+        with join(server) as second:  # admitted after all of them
             counts = server._door.counts()
             assert counts["crowded"] >= 400 - 256
             assert counts["strangers"] == 0

@@ -118,7 +118,7 @@ def test_a_challenge_is_good_for_one_join_of_one_host_for_a_while():
     for wrong in (changed, elsewhere, other, challenge + b"x", challenge[:-1], b"n" * 32, b""):
         with pytest.raises(AuthenticationError, match="unknown, used or too old"):
             answer(gate, wrong)
-    assert answer(gate, challenge, peer="ipv4:10.0.0.2:4321")  # from another port, as after a break
+    assert answer(gate, challenge, peer="ipv4:10.0.0.2:4321")  # from another port, as after a reconnection
     with pytest.raises(AuthenticationError, match="unknown, used or too old"):
         answer(gate, challenge)
     assert gate.refused == 8

@@ -28,7 +28,7 @@ CLOCK = r"\d\d:\d\d:\d\d"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch, caplog):
-    """Waits speak at once, and what they say is kept."""
+    """Log every wait at once, and keep the log."""
     monkeypatch.setattr(waiting, "PATIENCE_SECONDS", 0.0)
     caplog.set_level(logging.INFO, "luwu")
 

@@ -1,4 +1,4 @@
-"""What can be known of a run before it starts is said then, by the rules that decide later."""
+"""Errors of a run that can be known before it starts are reported then, by the rules that apply later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learning rate of a run that was given none."""
+"""The learning rate of a run without one in its settings."""
 
 import json
 from pathlib import Path

@@ -94,7 +94,7 @@ def test_a_session_trains_and_the_next_one_resumes(serve):
 
 
 def test_every_worker_is_told_whose_weights_the_run_goes_on_from(serve):
-    """Whichever of them comes first; the launcher shows what the first rank is told."""
+    """Every worker gets the message, whichever comes first; the launcher shows the first rank's."""
     server = serve(workers=2)
 
     def attach_as(run_id):

@@ -58,7 +58,7 @@ def test_the_hidden_share_is_of_time_not_of_steps():
 
 
 def test_the_seconds_of_all_steps_are_the_time_of_training():
-    """Workers end a step at different times, and in turn; a validation lies between two steps."""
+    """Workers end a step at different times, each of them last once; a validation lies between two steps."""
     meter = Meter(workers=2, steps=10)
     begins = [(10.0, 10.0), (11.0, 11.5), (113.0, 112.0)]
     ends = [(11.0, 11.5), (13.0, 12.0), (114.0, 114.5)]

@@ -1,4 +1,4 @@
-"""An optimizer is described by its class alone: what reads stores finds it there."""
+"""The class alone describes an optimizer: readers of stores find its description there."""
 
 import gc
 import re
@@ -40,7 +40,7 @@ def test_a_class_is_all_that_stores_need():
 
 
 def test_every_place_that_names_optimizers_names_all_of_them():
-    """These are the places that docs/optimizers.md tells to touch, and its own table."""
+    """The places are those that docs/optimizers.md says to change, and its own table."""
     kinds = set(optimizer_classes())
     assert kinds == set(OPTIMIZER_NAMES) == set(ARGUMENTS)
     assert {each.__name__ for each in optimizer_classes().values()} <= set(luwu.__all__)

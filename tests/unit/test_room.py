@@ -1,4 +1,4 @@
-"""A full disk is waited for, place by place, on a real small disk; what is written then is what always had room."""
+"""Each part that writes waits for room on a real small disk, and then writes the same as on an empty one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_row_is_written_whole_or_not_at_all(small_disk: SmallDisk) -> None:
         NO_WAIT.append(file, b"a" * 4000, path)
         small_disk.fill()
         with pytest.raises(StoreSpaceError):
-            NO_WAIT.append(file, b"b" * 400, path)  # 96 bytes of it have room
+            NO_WAIT.append(file, b"b" * 400, path)  # there is room for 96 bytes
         assert path.read_bytes() == b"a" * 4000
         small_disk.room().append(file, b"c" * 400, path)
     assert path.read_bytes() == b"a" * 4000 + b"c" * 400

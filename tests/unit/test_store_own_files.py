@@ -13,7 +13,7 @@ from luwu.store.own_files import drop_shared, unshare
 
 
 def linked(path: Path, text: str) -> Path:
-    """A file, and its second name."""
+    """Write a file, give it a second name, and return that."""
     path.write_text(text)
     other = path.with_name("other")
     os.link(path, other)

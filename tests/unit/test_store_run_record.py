@@ -1,4 +1,4 @@
-"""A store knows its run: others are refused with the ways out, and copies, snapshots and restores keep who it was."""
+"""A store knows its run: other runs are refused with a choice of remedies; copies, snapshots and restores keep it."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def settings_of(folder: Path, **model: int) -> Settings:
 
 
 def begin(settings: Settings, folder: RunFolder, store: Path) -> str:
-    """What a run does when it begins: its id."""
+    """Begin a run as the launcher does, and return its id."""
     folder.path.mkdir()
     run_id = find_run_id(settings, folder, store)
     folder.save_id(run_id)
@@ -155,7 +155,7 @@ def test_a_run_whose_folder_is_gone_is_known_by_its_store(tmp_path: Path) -> Non
     settings, folder = settings_of(tmp_path), RunFolder(tmp_path / "run")
     run_id = begin(settings, folder, tmp_path / "store")
     other = RunFolder(tmp_path / "other")
-    assert find_run_id(settings, other, tmp_path / "store") != run_id  # the run is there, so this is another
+    assert find_run_id(settings, other, tmp_path / "store") != run_id  # the store's run exists, so this is another one
     shutil.rmtree(folder.path)
     assert find_run_id(settings, other, tmp_path / "store") == run_id
     assert find_run_id(settings_of(tmp_path, layers=3), other, tmp_path / "store") != run_id
@@ -169,7 +169,7 @@ def test_settings_that_a_run_keeps_are_comparable() -> None:
 
 
 def train(folder: Path, steps: int, wanted: Claim | None = None) -> None:
-    """Steps of a tiny model, for a run or for a program that names none."""
+    """Train a tiny model for some steps, for a run or for a program that names none."""
 
     def on_open(counts: Counts) -> Counts:
         return counts if wanted is None else claim_store(folder / "store", wanted, counts, imported=False)[0]

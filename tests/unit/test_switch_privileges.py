@@ -1,4 +1,4 @@
-"""What a process keeps of root's rights when it becomes a switch inside the kernel."""
+"""The rights of root that a process keeps when it becomes a switch inside the kernel."""
 
 from __future__ import annotations
 

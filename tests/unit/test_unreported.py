@@ -122,7 +122,7 @@ def test_the_last_attempts_of_all_workers_are_found(folder):
 def test_only_attempts_that_every_worker_noted_count(folder):
     write(folder, 0, noted(0, 0), noted(1, 1), noted(2, 2, workers=1))
     write(folder, 1, noted(0, 0), noted(3, 3))
-    write(folder, 2, noted(0, 0, workers=3))  # of a run that had more workers
+    write(folder, 2, noted(0, 0, workers=3))  # left by a run that had more workers
     assert {attempt: len(parts) for attempt, parts in read_last_attempts(folder.attempts_paths()).items()} == {
         0: 2,
         2: 1,

@@ -19,7 +19,7 @@ WIDTH = 6
 
 
 class Layer(nn.Module):
-    """A residual layer that adds what it remembers of the calls before."""
+    """A residual layer that adds a value from earlier calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Layer(nn.Module):
 
 
 class Rebinds(Layer):
-    """Torch would save other tensors in the recompute: in the first call there is no state."""
+    """Has no state in the first call, so that torch would save other tensors in the recompute."""
 
     state: Tensor | None = None
 
@@ -44,7 +44,7 @@ class Rebinds(Layer):
 
 
 class RebindsWithGraph(Layer):
-    """As a recurrent layer that a model resets at the start of each forward."""
+    """Like a recurrent layer that detaches its state at the start of each forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Removes(Layer):
 
 
 class WritesInsideRecurrence(Layer):
-    """The state that is written in place takes part in the graph."""
+    """Writes its state in place, and the state takes part in the graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ STATEFUL = [Rebinds, RebindsWithGraph, WritesInPlace, Appends, KeepsAnObject, Re
 
 @pytest.mark.parametrize("layer", STATEFUL)
 def test_state_in_attributes_is_that_of_the_forward(layer):
-    """Losses and parameters of five steps, and then the state itself."""
+    """Compare losses and parameters of five steps, and then the state itself."""
     model = stack_of(layer)
     peer = assert_same_training(model, loss_of, blocks=[layer], steps=5)
     with torch.no_grad():
@@ -149,7 +149,7 @@ def test_state_in_attributes_without_recomputing(layer):
 
 
 def test_an_attribute_that_is_an_alias_of_parameters_stays():
-    """An LSTM keeps its parameters in a list, too: it is neither copied nor taken for state."""
+    """An LSTM keeps its parameters in a list, too; the list is neither copied nor taken for state."""
 
     class Recurrent(nn.Module):
         def __init__(self) -> None:
@@ -192,13 +192,13 @@ def test_the_state_of_a_step_does_not_keep_the_steps_before(backward):
             loss_of(model, step)
         states.append(weakref.ref(model[1].state))
     gc.collect()
-    # The last call's history has the state before it until its backward is over.
+    # The last call's history holds the earlier state until the call's backward is over.
     assert [state() is None for state in states] == [True, True, backward, False]
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_state_of_rows_is_not_handed_on_to_other_rows(checkpoint):
-    """With micro-batches the rows of a batch are computed in turn; what does not depend on rows may be kept."""
+    """With micro-batches the rows of a batch are computed in turn; values that do not depend on rows may be kept."""
 
     class Cached(Layer):
         scale: Tensor | None = None
@@ -220,7 +220,7 @@ CALLS = {"count": 0}
 
 
 class CountsElsewhere(Layer):
-    """Its state is in a global variable, where nobody can see it."""
+    """Keeps its state in a global variable, which LuWu does not search."""
 
     def recall(self, y):
         CALLS["count"] += 1

@@ -1,4 +1,4 @@
-"""Calls of torch that would go wrong quietly on a parallelized model: refused, or warned of, with what to do."""
+"""Calls of torch that would go wrong unnoticed on a parallelized model give an error or a warning with a remedy."""
 
 import copy
 import io
@@ -55,7 +55,7 @@ USES = {
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("use", USES)
 def test_a_part_tells_names_and_shapes_but_no_values(model, use, frozen):
-    """Libraries ask modules for their names: peft does."""
+    """Libraries such as peft ask modules for their names."""
     model.norm.requires_grad_(not frozen)
     parallelize(model, FakeSession(), [Block])
     state = model.norm.state_dict(prefix="part.")
@@ -109,6 +109,6 @@ def test_nobody_else_is_warned(model):
         assert all(parameter.grad is None for parameter in model.parameters())
         assert all(isinstance(parameter, nn.Parameter) for parameter in model.parameters())
         assert not any("placeholder" in repr(parameter) for parameter in model.parameters())
-        nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # clips nothing anywhere: it measures
+        nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # an infinite limit only measures the norm
         model.zero_grad()
         optimizer.step()

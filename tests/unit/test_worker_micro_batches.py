@@ -40,7 +40,7 @@ def seeded() -> None:
 
 
 class Counting(Block):
-    """Tells a function how many rows each call has: a list of its own would be state, which a recompute restores."""
+    """Gives a function the rows of each call: a list in the module would be state, which a recompute restores."""
 
     def __init__(self, note: Callable[[int], None]) -> None:
         super().__init__()

@@ -66,9 +66,9 @@ def generate(
 
 
 class Output:
-    """Shows one text as it is written, several when all are done. Nothing appears before the first token is there.
+    """Shows one text as it is written, or several when all are done. Nothing appears before the first token.
 
-    A store whose values cannot be read therefore gives an error alone. Where reading fails later, the line is ended.
+    So a store whose values cannot be read gives only an error. If reading fails later, the line is ended.
     """
 
     def __init__(self, beginning: str, streams: list[TextStream]) -> None:
@@ -90,7 +90,7 @@ class Output:
                 say(f"--- {index} of {len(last)}\n{self._beginning}{text}{rest}")
 
     def take(self, drawn: list[int]) -> None:
-        """The next token of each text."""
+        """Add the next token of each text."""
         for index, (stream, token) in enumerate(zip(self._streams, drawn, strict=True)):
             written = stream.push(token)
             if len(self._streams) == 1:

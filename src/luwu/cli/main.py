@@ -52,7 +52,7 @@ BAD_INPUT = (
 
 
 def remedy(error: LuwuError) -> str:
-    """The words that commands add to an error: the way out of it through other commands."""
+    """The text that commands add to an error: other commands that help."""
     if isinstance(error, StoreCorruptError):
         return f"\n{GO_BACK}; `luwu store verify` says how much is damaged"
     return ""

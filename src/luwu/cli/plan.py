@@ -186,7 +186,7 @@ def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> 
 
 
 def print_sections(found: dict[str, Rows]) -> None:
-    """A heading and a row for each thing to know; a command among them is one line, to be pasted."""
+    """Print the headings with a row for each fact; a command is one line, so that it can be pasted."""
     for heading, rows in found.items():
         typer.secho(heading, bold=True)
         say_rows(list(rows), least_width=24)

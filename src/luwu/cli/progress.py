@@ -1,4 +1,4 @@
-"""How a command says on standard error what it does: a bar of bytes, or one stage after the other."""
+"""Progress of a command on standard error: a bar of bytes, or one stage after the other."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def simulate(
 
 
 def network_text(links: Links) -> str:
-    """The workers, and the tree of switches above them."""
+    """Describe the workers and the tree of switches above them."""
     switches = counted(links.switches, "switch", "switches")
     tree = f"{switches} in {counted(links.levels, 'level')}" if links.levels > 1 else switches
     return f"{counted(links.workers, 'worker')}, {tree}"

@@ -85,7 +85,7 @@ def compact(folders: Folders) -> None:
 
 
 def model_text(found: StoreInfo) -> str:
-    """The model of a store, as far as it was imported or trained by `luwu train`."""
+    """Describe the model of a store, if the store was imported or trained by `luwu train`."""
     if found.model:
         return ", ".join(found.model)
     if found.run is None:

@@ -19,7 +19,7 @@ def say(text: str, *, end: bool = True) -> None:
 
 
 def say_rows(rows: Sequence[tuple[str, str]], least_width: int = 0) -> None:
-    """Write names and what belongs to them, a line each; no path is cut off, however narrow the terminal."""
+    """Write names and their values, a line each; no path is cut off, however narrow the terminal."""
     width = max([least_width, *(len(name) for name, _ in rows)])
     for name, value in rows:
         say(f"{name:{width}}  {value}")

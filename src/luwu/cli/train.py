@@ -201,10 +201,10 @@ def run_training(
 
 
 def check_data(settings: Settings) -> None:
-    """See that data and tokenizer are there and fit the model, before anything is written.
+    """Check that data and tokenizer exist and fit the model, before anything is written.
 
     Raises:
-        DataError: they are not there. ConfigError: the model is too small for them.
+        DataError: data or tokenizer are missing. ConfigError: the model is too small for them.
     """
     from luwu.data.preparation import check_length
     from luwu.data.source import find_text
@@ -224,7 +224,7 @@ def check_data(settings: Settings) -> None:
 
 
 def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome, corpus: Corpus) -> None:
-    """Leave the loss curve and the throughput plot in the run folder; without them where a stopped run has no room.
+    """Draw the loss curve and the throughput plot into the run folder; a stopped run without room goes without them.
 
     Raises:
         StoreSpaceError: the disk is still full when the time is over.

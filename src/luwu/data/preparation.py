@@ -55,7 +55,7 @@ def prepare(
         validation_fraction: share of the text held back, at most a half.
         seq: the shortest length in tokens that both parts must hold a sequence of.
         on_progress: called with bytes of files done and in all.
-        room: how a full disk is waited for.
+        room: the wait for a full disk.
 
     Raises:
         DataError: too little text, a file that cannot be read, text that is not UTF-8 where a tokenizer needs it, or a

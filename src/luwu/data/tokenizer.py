@@ -152,7 +152,7 @@ def find_tokenizer(path: str | Path) -> Path:
 
 
 def count_tokens(path: str | Path) -> int | None:
-    """How many tokens a tokenizer's file or folder has, without the library that reads it; None: it does not say."""
+    """Count the tokens of a tokenizer's file or folder without the tokenizers library; None: the file does not say."""
     try:
         raw = json.loads(find_tokenizer(path).read_text(encoding="utf-8"))
         vocabulary = raw["model"]["vocab"]

@@ -181,7 +181,7 @@ def tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
 def _flush(file: FileIO) -> None:
     try:
         os.fsync(file.fileno())
-    except OSError as error:  # not to be tried again: what was written before may be lost
+    except OSError as error:  # must not be tried again: earlier writes may be lost
         raise (no_room(str(file.name), error) if is_full(error) else error) from error
 
 

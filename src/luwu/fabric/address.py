@@ -60,7 +60,7 @@ def parse_urls(urls: str) -> list[HostPort]:
 
 
 def why_not_bound(place: HostPort) -> str:
-    """The system's reason for refusing to listen at a place, in its words; gRPC does not hand it on."""
+    """The operating system's message for refusing to listen at a place; gRPC does not hand it on."""
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]

@@ -151,7 +151,7 @@ class ControlClient(OfThisProcess):
 
     @property
     def met(self) -> bool:
-        """Whether the server has taken this participant in."""
+        """True once the server has taken this participant in."""
         return bool(self._metadata)
 
     def give_up(self) -> None:
@@ -239,7 +239,7 @@ class ControlClient(OfThisProcess):
                     self._on_event(event)
         except grpc.RpcError as broken:
             error = self._translated(broken, "watching")
-        except Exception as broken:  # of whoever takes the events: without this thread the session's end goes unseen
+        except Exception as broken:  # raised by the events' taker: without this thread nobody would see the session end
             error = ServerError(f"what the server at {self.url} sent could not be used: {broken}")
         self._end(error)
         self._watching.set()

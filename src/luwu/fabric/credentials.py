@@ -54,9 +54,9 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class Credentials:
-    """What this side proves itself with. ``repr`` does not show the key.
+    """The key and certificates that this side proves itself with. ``repr`` does not show the key.
 
-    ``plain_data``: it agrees that parameters and gradients travel unencrypted although it has certificates.
+    ``plain_data``: this side agrees that parameters and gradients travel unencrypted although it has certificates.
     """
 
     key: bytes | None = None
@@ -104,7 +104,7 @@ def find_credentials(
     tls: TlsFiles | None = None,
     plain_data: bool | None = None,
 ) -> Credentials:
-    """What was given, else what the environment names.
+    """Return the credentials that were given, else those that the environment names.
 
     The environment has LUWU_JOB_KEY or LUWU_JOB_KEY_FILE; LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA; and
     LUWU_PLAIN_DATA=1.

@@ -1,7 +1,7 @@
-"""What belongs to one process, and not to those that are forked from it, as a DataLoader forks its workers.
+"""Objects and descriptors that belong to one process, and not to its forked children, such as a DataLoader's workers.
 
-Descriptors are replaced in every forked child by the native core (native/store/forks.h). This is for objects: a child
-has copies of them, without their threads, and must neither use nor end what they stand for.
+The native core replaces descriptors in every forked child (native/store/forks.h). This module is for objects: a child
+has copies of them, without their threads, and must neither use nor end the connection or server behind them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _made_here: WeakSet[OfThisProcess] = WeakSet()
 
 
 class OfThisProcess:
-    """Base of what a forked child must leave alone. Its destructor does not run in a child."""
+    """Base of objects that a forked child must not use. Their destructors do not run in a child."""
 
     _what = "this object"
 
@@ -29,7 +29,7 @@ class OfThisProcess:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a copy, in a child of the process that made it."""
+        """True for a copy in a child of the process that made the object."""
         return os.getpid() != self._process
 
     def require_process(self) -> None:
@@ -51,13 +51,13 @@ os.register_at_fork(after_in_child=_keep_copies)
 
 
 def keep_from_children(file: socket.socket | Any) -> None:
-    """Have no forked child keep an open file or socket: neither its lock nor its connection."""
+    """Keep an open file or socket from forked children, and with it its lock or connection."""
     _native.keep_from_children(file.fileno())
 
 
 def keep_connections_from_children(host: str, port: int) -> None:
-    """The same for all connections to an address, for those that gRPC makes."""
-    with suppress(OSError):  # a name that cannot be resolved is connected to by nobody
+    """Keep all connections to an address from forked children; for gRPC, which hides its sockets."""
+    with suppress(OSError):  # nobody can connect to a name that cannot be resolved
         for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             address = str(found[4][0]).split("%")[0]
             _native.keep_connections_from_children(address, port)

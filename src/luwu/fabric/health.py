@@ -15,12 +15,12 @@ from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 
 
 def check_health(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS) -> str:
-    """The server's own word: ``serving``, or ``not_serving`` while it stops; ``paused`` while its run waits for room.
+    """Return the server's answer: ``serving``; ``not_serving`` while it stops; ``paused`` while a run waits for room.
 
     No job key is needed.
 
     Raises:
-        ServerError: it does not answer within ``health_seconds``. ConfigError: the URL or a file cannot be used.
+        ServerError: the server does not answer in ``health_seconds``. ConfigError: the URL or a file cannot be used.
     """
     with open_channel(url, credentials, timeouts) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check

@@ -18,10 +18,10 @@ from luwu.worker.interface import DataEndpoint
 
 
 class LinkEndpoint(DataEndpoint, Protocol):
-    """A data plane that is told of the control plane's part."""
+    """A data plane whose statistics also count the control plane's time."""
 
     def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
-        """Count in `stats` what began then and ended now, and waiting since then; times are ``time.monotonic_ns()``."""
+        """Count work since ``begun_ns`` and waiting since ``waited_since_ns``, both in ``time.monotonic_ns()``."""
         ...
 
 

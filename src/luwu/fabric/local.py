@@ -132,8 +132,8 @@ def open(
         stores: folders to stripe the store over; default: ``path/store``.
         memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
-        disk_full_wait_seconds: a full disk pauses the run for so long, which the logger ``luwu.room`` says; 0: it ends
-            the run.
+        disk_full_wait_seconds: the longest time that a full disk pauses the run; the logger ``luwu.room`` reports
+            pauses. 0: a full disk ends the run.
 
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.

@@ -31,7 +31,7 @@ class RemoteSession(Session):
     """A session with one server on the network, or with several that share a job. Made by `connect`.
 
     Attributes:
-        claim: of the run that the store is to belong to, set before a model attaches; None: the session claims none.
+        claim: claim of the run that asks for the store, set before a model attaches; None: the session has no claim.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class RemoteEndpoint:
         self._striping = striping
         self._pushes = [0] * len(controls)
         self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
-        self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # and when they were asked for
+        self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # by handle: time of the request, and its calls
         self._last_commit = 0
         self._grad_norm: float | None = None
 

@@ -8,7 +8,7 @@ from luwu.fabric.timeouts import Timeouts
 PROTOCOL_VERSION = 3
 SERVICE = "luwu.control.v1.Control"
 ROOM_SERVICE = "luwu.store.v1.Room"
-"""Named in a health check: does not serve while the run waits for room on a full disk."""
+"""Service of health checks that is NOT_SERVING while the run waits for room on a full disk."""
 
 SESSION_METADATA = "luwu-session"
 ERROR_METADATA = "luwu-error"

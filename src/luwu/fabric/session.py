@@ -30,8 +30,8 @@ class Session(OfThisProcess, ABC):
         attempts: steps that were begun and ended, rolled-back ones included: counts the batches that were used.
         rolled_back: attempts that were rolled back because a gradient was not finite.
         first: the store's counts when this run began in it: zeros, unless it went on from another run's weights.
-        word: what the server has to say of that to the user; mostly nothing.
-        loss_scale: that the step was made with which the store stood at when this worker attached; None: with none.
+        word: the server's message about that for the user; mostly empty.
+        loss_scale: loss scale of the store's last step when this worker attached; None: that step had none.
         endpoint: the data plane, there once `attach` returned.
         room: how this worker waits for room where it writes to a disk itself.
     """
@@ -62,7 +62,7 @@ class Session(OfThisProcess, ABC):
 
     @property
     def endpoint(self) -> Endpoint:
-        """The worker's end of the fabric; raises ServerError before `attach`, ForkedError in a forked child."""
+        """The worker's data plane; raises ServerError before `attach`, ForkedError in a forked child."""
         self.require_process()
         if self._endpoint is None:
             raise ServerError("the session has no model yet: call luwu.parallelize first")

@@ -82,4 +82,4 @@ class Timeouts(Group):
 TIMEOUTS = Timeouts()
 
 PATIENCE_SECONDS = 2.0
-"""A wait that is over by then goes without a word; the log says what a longer one is for."""
+"""A wait that takes longer than this is logged."""

@@ -1,4 +1,4 @@
-"""Say in the log what is waited for, and until when, where a wait is longer than anybody takes for an answer."""
+"""Log what the program waits for, and until when, when a wait takes long."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def saying(log: logging.Logger, what: str, seconds: float | None) -> Iterator[No
     """Log a warning if the block lasts longer than `PATIENCE_SECONDS`; a timer's thread does it.
 
     Args:
-        log: of the module that waits. Python shows its warnings on standard error where nobody has set up logging.
-        what: is waited for, such as ``a server at luwu://10.0.0.9:7070``.
-        seconds: how long it is waited for at most; None: as long as it takes.
+        log: logger of the module that waits. Without a logging setup Python shows its warnings on standard error.
+        what: the thing that the block waits for, such as ``a server at luwu://10.0.0.9:7070``.
+        seconds: the longest time that the block waits; None: as long as it takes.
     """
     end = "" if seconds is None else f" {until(seconds)}"
     timer = threading.Timer(PATIENCE_SECONDS, log.warning, ("waiting for %s%s", what, end))
@@ -31,5 +31,5 @@ def saying(log: logging.Logger, what: str, seconds: float | None) -> Iterator[No
 
 
 def until(seconds: float) -> str:
-    """The end of a wait that begins now, by this machine's clock: ``until 14:03:20 (60 s)``."""
+    """Describe the end of a wait that begins now, by this machine's clock: ``until 14:03:20 (60 s)``."""
     return f"until {datetime.now() + timedelta(seconds=seconds):%H:%M:%S} ({seconds:g} s)"

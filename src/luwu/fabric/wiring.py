@@ -11,7 +11,7 @@ from luwu.fabric import control_pb2 as pb
 
 
 def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 0) -> _native.Wiring:
-    """The native form; blocks come from the model. ``incarnation``: of this participant, see control.proto."""
+    """Make the native wiring; blocks come from the model. ``incarnation``: this participant's, see control.proto."""
     return _native.Wiring(
         job=job,
         key=network.key,

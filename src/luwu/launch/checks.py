@@ -1,4 +1,4 @@
-"""What is wrong with a run and can be known before a process starts and anything is written."""
+"""Checks of a run that are made before a process starts and anything is written."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from luwu.store.run_record import Counts, check_claim, read_record
 
 
 def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -> None:
-    """See that the store of a run on this machine, if it is there, may be trained on, and has not passed its last step.
+    """Check that a run on this machine may train on its store, if there is one, and has not passed its last step.
 
     Raises:
-        ConfigError: it is another run's, or has made more steps than the run is to make.
-        ManifestMismatchError, StoreCorruptError: it was made for another optimizer, dtype or number of folders.
-        Others: its files cannot be read, see `luwu.errors`.
+        ConfigError: the store is another run's, or the run has made more steps than it is to make.
+        ManifestMismatchError, StoreCorruptError: the store has another optimizer, dtype or number of folders.
+        Others: the store's files cannot be read, see `luwu.errors`.
     """
     stores = folder.stores(settings)
     identity = read_identity(stores[0])
@@ -43,14 +43,14 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
 
 
 def check_memory(settings: Settings, vocabulary: int) -> None:
-    """See that the server's memory budget is enough for the GPT of a run; other models are looked at as they are built.
+    """Check that the server's memory budget is enough for the GPT of a run; other models are checked when built.
 
     Args:
-        settings: of the run.
-        vocabulary: tokens that the data has; of fewer the least budget is smaller.
+        settings: the run's settings.
+        vocabulary: number of tokens in the data's vocabulary; fewer tokens need a smaller budget.
 
     Raises:
-        MemoryBudgetError: it is not; the message says the least.
+        MemoryBudgetError: the budget is too small; the message says the least one.
     """
     model, run = settings.model, settings.run
     if model.path is not None or run.block_dtypes:
@@ -73,7 +73,7 @@ def check_memory(settings: Settings, vocabulary: int) -> None:
 
 
 def check_steps(settings: Settings, made: int) -> None:
-    """See that a run has not made more steps than it is to make; raises ConfigError."""
+    """Raise ConfigError if a run has made more steps than its settings ask for."""
     if made > settings.run.steps:
         raise ConfigError(
             f"run.steps: expected at least {made}, the steps that this run has made, found {settings.run.steps}; raise "

@@ -1,4 +1,4 @@
-"""Who a run is to the store that it trains on: its id, and the claim that `luwu.store.run_record` compares."""
+"""A run's identity for the store that it trains on: its id, and the claim that `luwu.store.run_record` compares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from luwu.store.run_record import Claim, Counts, RunRecord, claim_store, differe
 def make_claim(
     settings: Settings, folder: RunFolder, run_id: str, corpus: Corpus | None = None, *, takes_weights: bool = False
 ) -> Claim:
-    """The claim of a run; without its corpus that is not compared."""
+    """Make the claim of a run; without a corpus, its data is not compared."""
     data = {}
     if corpus is not None:
         data = {
@@ -33,14 +33,14 @@ def make_claim(
 
 
 def find_run_id(settings: Settings, folder: RunFolder, store: Path | None) -> str:
-    """The id that the run folder has, or a new one.
+    """Return the id in the run folder, else that of a run that this one replaces, else a new one.
 
-    A run whose folder is gone is known by its store: one with the same settings takes its place.
+    This run replaces the store's run if that one's folder on this machine is gone and its settings are the same.
 
     Args:
-        settings: of the run.
-        folder: its folder.
-        store: the first folder of its store; None: it is another machine's.
+        settings: the run's settings.
+        folder: the run's folder.
+        store: the first folder of the run's store; None: the store is on another machine.
     """
     own = folder.saved_id()
     if own is not None:
@@ -53,7 +53,7 @@ def find_run_id(settings: Settings, folder: RunFolder, store: Path | None) -> st
 
 
 def claim_here(claim: Claim, store: Path, say: Callable[[str], None]) -> Callable[[Counts], Counts]:
-    """The function by which a server of this process lets the run have its store, see `LocalServer`."""
+    """Return the function with which a server of this process gives the run its store, see `LocalServer`."""
 
     def take(counts: Counts) -> Counts:
         first, word = claim_store(store, claim, counts, imported=(store / ORIGIN_NAME).exists())

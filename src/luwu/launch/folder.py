@@ -38,7 +38,7 @@ class RunFolder:
         return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
-        """What the run is known by, also after its folder has moved; None: it has none yet."""
+        """The run's id, which stays when its folder moves; None: it has none yet."""
         try:
             return self.id_path.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -50,7 +50,7 @@ class RunFolder:
             room.write_file(self.id_path, f"{run_id}\n")
 
     def stores(self, settings: Settings) -> list[Path]:
-        """The folders of the run's store, where it is on this machine."""
+        """The folders of the run's store, if it is on this machine."""
         return [Path(store) for store in settings.run.stores] or [self.path / "store"]
 
     def save_settings(self, settings: Settings, room: Room = NO_WAIT) -> None:
@@ -82,11 +82,11 @@ class RunFolder:
         return self.path / f"worker-{rank}.log"
 
     def attempts_path(self, rank: int) -> Path:
-        """Where a worker notes its last attempts."""
+        """The file in which a worker notes its last attempts."""
         return self.path / f"worker-{rank}.attempts"
 
     def attempts_paths(self) -> dict[int, Path]:
-        """What `attempts_path` gives, by rank, of all workers that the run ever had."""
+        """The files of `attempts_path` that exist, by rank, of all workers that the run ever had."""
         found = {path.stem.removeprefix("worker-"): path for path in self.path.glob("worker-*.attempts")}
         return {int(rank): path for rank, path in found.items() if rank.isdecimal()}
 
@@ -137,5 +137,5 @@ def check_model(path: Path) -> None:
 
 
 def has_weights(path: Path) -> bool:
-    """Whether a model's folder has weights to start from, in whatever format; a file is a configuration alone."""
+    """Tell whether a model's folder has weights, in any format; a file is only a configuration."""
     return path.is_dir() and any(file.name.endswith(_WEIGHTS) for file in path.iterdir())

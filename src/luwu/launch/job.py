@@ -38,7 +38,7 @@ class RemoteServer(BaseModel):
     tls: tuple[str, str, str] | None = None
     """certificate, key and authority"""
     plain_data: bool | None = None
-    """as `luwu.connect` takes it"""
+    """the argument of `luwu.connect`"""
 
 
 class Job(BaseModel):
@@ -52,7 +52,7 @@ class Job(BaseModel):
     server: RemoteServer | None = None
     """where the launcher has none"""
     claim: str | None = None
-    """the run as that server's store is to know it, `luwu.store.run_record.Claim` as JSON"""
+    """the run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON"""
 
     @property
     def stop_path(self) -> Path:

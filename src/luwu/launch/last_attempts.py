@@ -1,7 +1,7 @@
-"""What each worker knew of its last attempts when it voted on them, for a run that ends before it has reported them.
+"""Records of each worker's last attempts, made before it votes on them, for a run that ends before it reports them.
 
 A commit comes before its report. A worker, or all of the run, may end between the two; the next start then finds here
-what the row of that step in metrics.jsonl needs. Each worker has a file of a fixed size beside its log, made before
+the data for the row of that step in metrics.jsonl. Each worker has a file of a fixed size beside its log, made before
 training begins, so that writing into it needs no room on the disk.
 """
 
@@ -16,10 +16,10 @@ from typing import TypedDict
 from luwu.store.own_files import unshare
 
 KEPT_ATTEMPTS = 256
-"""A launcher that has not yet written the row of an older attempt loses all but its number."""
+"""Attempts in a worker's file. An older one whose row was not written yet loses all data except its number."""
 
 _SLOT_BYTES = 512
-"""Whole sectors, so that one attempt's record is never half of another's."""
+"""A whole sector, so that a crash never mixes the records of two attempts."""
 
 
 class AttemptPart(TypedDict):
@@ -34,7 +34,7 @@ class AttemptPart(TypedDict):
 
 
 class AttemptRecord(AttemptPart):
-    """The part, and what it belongs to: ``step`` counts the committed ones before it, bytes are as in `StepReport`."""
+    """An attempt's part with its place: ``step`` counts committed steps before it, bytes are as in `StepReport`."""
 
     workers: int
     step: int
@@ -43,7 +43,7 @@ class AttemptRecord(AttemptPart):
 
 
 class LastAttempts:
-    """A worker's file, as the worker writes it."""
+    """Writes a worker's file."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -59,7 +59,7 @@ class LastAttempts:
 
 
 def make_room(path: Path) -> None:
-    """Make a worker's file, or keep the one that there is. Raises OSError where the disk is full."""
+    """Make a worker's file, or keep the existing one. Raises OSError where the disk is full."""
     unshare(path)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -72,7 +72,7 @@ def read_last_attempts(paths: Mapping[int, Path]) -> dict[int, list[AttemptRecor
     """The records of each attempt that all of its workers have noted, in the order of their ranks.
 
     Args:
-        paths: the workers' files by rank; one may be missing, and one of a run with more workers may be there.
+        paths: the workers' files by rank; a file may be missing, or be left from a run with more workers.
     """
     found = {rank: _read(path) for rank, path in paths.items()}
     whole = {}

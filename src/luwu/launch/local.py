@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.1
 """How often the launcher looks after its workers when they have nothing to say."""
 
 REPORTS_WAITING = 4
-"""Reports of each worker that may wait for the launcher. A worker that has another one waits, and so the run does."""
+"""Reports of each worker that may wait for the launcher. A worker with one more waits, and with it the run."""
 
 SERVER = -1
 """Stands for the server where a report has a worker's rank."""
@@ -91,10 +91,10 @@ class LocalRun:
 
     Args:
         settings: of the run; memory and stores are the server's own where it is elsewhere.
-        folder: what the run leaves behind.
-        display: what the user sees.
-        server: on the network; None: this process embeds one.
-        takes_weights: it goes on from the weights of another run's store, as a new run.
+        folder: the folder for the run's files.
+        display: shows the run to the user.
+        server: a server on the network; None: this process embeds one.
+        takes_weights: the run is a new one, and goes on from the weights of another run's store.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class LocalRun:
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
-        """Settle who this run is to its store, and tell the workers where that is elsewhere."""
+        """Make the run's id and claim on its store; the workers get the claim if the store is elsewhere."""
         store = self._folder.stores(self._settings)[0] if self._remote is None else None
         run_id = find_run_id(self._settings, self._folder, store)
         self._folder.save_id(run_id, self._room)
@@ -193,7 +193,7 @@ class LocalRun:
             self._write_job(self._claim.to_json())
 
     def _on_open(self, counts: Counts) -> Counts:
-        """Have the store, once this process's server has opened it; called in a thread of the server."""
+        """Claim the store once this process's server has opened it; called in a thread of the server."""
         assert self._claim is not None
 
         def say(text: str) -> None:
@@ -232,7 +232,7 @@ class LocalRun:
         self._display.stage(text, detail)
 
     def _show_room(self, wait: RoomWait | None) -> None:
-        """Say what a full disk holds up, and when it goes on."""
+        """Show that a full disk pauses the run, and that it goes on."""
         self._display.say("there is room again; it goes on" if wait is None else str(wait))
         if wait is None:
             self._display.stage(*self._stage)

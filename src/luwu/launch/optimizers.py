@@ -27,7 +27,7 @@ ARGUMENTS: dict[str, Arguments] = {
     "lion": lambda settings: {"betas": (settings.beta1, settings.beta2)},
     "adagrad": lambda settings: {"eps": settings.eps},
 }
-"""By kind, which of a run's settings its class takes beside rate, decay and clipping."""
+"""The settings that each kind's class takes beside rate, decay and clipping."""
 
 
 def optimizer_class(settings: OptimizerSettings) -> type[StoreOptimizer]:

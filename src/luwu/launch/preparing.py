@@ -46,17 +46,17 @@ def prepare_corpus(
     say_room: SayRoom = log_room,
     room: Room = NO_WAIT,
 ) -> Corpus | None:
-    """The corpus of the run whose job lies in `folder`; None if it was stopped, to be gone on with at the next start.
+    """Prepare the corpus of the run whose job lies in `folder`; None if stopped: the next start goes on from there.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         on_progress: called with bytes of files done and in all.
-        stopped: whether to stop.
-        say_room: is told when the preparation waits for room on a full disk, and when it goes on.
-        room: how a full disk is waited for where its log is made.
+        stopped: tells whether to stop.
+        say_room: called when the preparation waits for room on a full disk, and when it goes on.
+        room: the wait for a full disk where the log is made.
 
     Raises:
-        LuwuError: what the preparation failed with.
+        LuwuError: the preparation's error.
     """
     reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
     pipe = ReportPipe(0, lambda _, report: reports.put(report))

@@ -25,7 +25,7 @@ LOG_LINES = 12
 LOG_BYTES = 64 * 1024
 
 LAST_WORDS_SECONDS = 1.0
-"""How long the last reports of a worker that has ended are waited for; children of its own may hold its pipe open."""
+"""The longest wait for the last reports of a worker that has ended; its children may hold the pipe open."""
 
 
 def _preload() -> dict[str, str]:
@@ -37,9 +37,9 @@ def _preload() -> dict[str, str]:
 def worker_environments(workers: int) -> list[dict[str, str]]:
     """The environment of each worker: its place, its share of the processors, the allocator.
 
-    OMP_NUM_THREADS and OMP_WAIT_POLICY of the user's stay. Without, the threads of a kernel sleep while they wait for
-    each other: they share the processors with the server's threads and with other programs, which one that spins would
-    hold up.
+    OMP_NUM_THREADS and OMP_WAIT_POLICY of the user's environment stay. Without them, the threads of a kernel sleep
+    while they wait for each other: a spinning thread would hold up the server's threads and other programs, which share
+    the processors with the workers.
     """
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
@@ -67,7 +67,7 @@ class WorkerProcesses:
         folder: with the job and the logs.
         workers: how many.
         on_report: called with (rank, report) for what they report through a pipe each, in a thread for each.
-        room: how a full disk is waited for where their logs are made.
+        room: the wait for a full disk where the logs are made.
     """
 
     def __init__(

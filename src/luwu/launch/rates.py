@@ -1,4 +1,4 @@
-"""The learning rate of a run that was given none: by optimizer, by the model's width, and by whether it has weights."""
+"""The default learning rate of a run, by optimizer, by the model's width, and by whether it starts from weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from luwu.launch.folder import MODEL_CONFIG_NAME, RunFolder, has_weights
 from luwu.store.folders import ORIGIN_NAME
 
 REFERENCE_WIDTH = 128
-"""Width of the default model, with which the rates below were tried."""
+"""Width of the default model; the rates below were tried with it."""
 
 RATES = {"adamw": 3e-3, "adamw8bit": 3e-3, "adam": 3e-3, "lion": 3e-4, "adagrad": 1e-2, "sgd": 1e-2}
 """Highest rates at the reference width, by the optimizer's kind.
@@ -20,39 +20,39 @@ Lion's is a tenth of AdamW's: "typically 3-10x smaller" (Chen et al., 2023, arXi
 """
 
 _BY_WIDTH = ("adamw", "adamw8bit", "adam", "lion", "adagrad")
-"""Optimizers whose updates have the rate's size whatever that of the gradient, see `rate_for`."""
+"""Optimizers whose updates are about as large as the rate, whatever the gradient's size; see `rate_for`."""
 
 FINE_TUNING_RATE = 2e-5
-"""AdamW's for a model with weights, as Llama 2 was fine-tuned (Touvron et al., 2023, arXiv:2307.09288, section 3.1)."""
+"""AdamW's rate for fine-tuning, as for Llama 2's (Touvron et al., 2023, arXiv:2307.09288, section 3.1)."""
 
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 _UNKNOWN_WIDTH = 2048
 
 
 def rate_for(optimizer: str, width: int) -> float:
-    """The highest rate for a model of this width that begins with random values.
+    """Return the highest rate for a model of this width that begins with random values.
 
-    Where each update has about the size of the rate, what a layer gives changes by the rate times the width, so the
-    rate goes with the inverse of the width (Yang et al., 2022, arXiv:2203.03466, table 3: Adam, hidden weights). From
-    768 to 2,560 this is within 30 % of what GPT-3's models were trained with (Brown et al., 2020, arXiv:2005.14165,
-    table 2.1). SGD keeps its rate at all widths, in the same table. Models narrower than the reference have its rate.
+    Where each update is about as large as the rate, a layer's output changes by the rate times the width, so the rate
+    is proportional to the inverse of the width (Yang et al., 2022, arXiv:2203.03466, table 3: Adam, hidden weights). In
+    the same table SGD keeps its rate at all widths. For widths from 768 to 2,560 the rate is within 30 % of those of
+    GPT-3's models (Brown et al., 2020, arXiv:2005.14165, table 2.1). Narrower models than the reference have its rate.
     """
     scale = min(1.0, REFERENCE_WIDTH / width) if optimizer in _BY_WIDTH else 1.0
     return float(f"{RATES[optimizer] * scale:.2g}")
 
 
 def fine_tuning_rate_for(optimizer: str) -> float:
-    """The highest rate for a model that begins with weights: to AdamW's as the rates for random values are."""
+    """The highest rate for a model that begins with weights, in the same ratio to AdamW's as the rates in `RATES`."""
     return float(f"{FINE_TUNING_RATE * RATES[optimizer] / RATES['adamw']:.2g}")
 
 
 def with_rate(settings: Settings, folder: RunFolder, *, takes_weights: bool = False) -> tuple[Settings, str]:
-    """The settings with a learning rate, and why it is that one; a rate that they have stays, without a word.
+    """Return the settings with a learning rate, and a text with the reason; a given rate stays, and the text is empty.
 
     Args:
-        settings: of the run.
-        folder: of the run, which may have its store.
-        takes_weights: the run goes on from another one's weights.
+        settings: the run's settings.
+        folder: the run's folder, which may have its store.
+        takes_weights: the run goes on from another run's weights.
     """
     if settings.optimizer.lr is not None:
         return settings, ""
@@ -70,7 +70,7 @@ def with_rate(settings: Settings, folder: RunFolder, *, takes_weights: bool = Fa
 
 
 def _width_of(path: Path) -> int | None:
-    """The width that a model's configuration tells, if it can be read; workers say what is wrong with it."""
+    """The width in a model's configuration, or None; workers report a configuration that cannot be read."""
     file = path / MODEL_CONFIG_NAME if path.is_dir() else path
     try:
         config: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -238,7 +238,7 @@ def find_readable(named: list[Path], snapshot: int | None = None) -> Readable:
 
 
 def _run_of(store: Path) -> Path | None:
-    """The folder of the run that trained a store, where it is still there."""
+    """The folder of the run that trained a store, if it still exists."""
     record = read_record(store)
     if record is None:
         return None

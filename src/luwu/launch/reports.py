@@ -1,4 +1,4 @@
-"""Workers' reports to the launcher: a pipe each, one JSON text a line. Warnings of the log travel there, too."""
+"""Workers' reports to the launcher: a pipe for each worker, one JSON text a line, also for the log's warnings."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ ReportFunction = Callable[[Report], None]
 
 
 def room_reporter(report: ReportFunction) -> SayRoom:
-    """Tells the launcher that this process waits for room on a full disk, and when it goes on."""
+    """Return a function that reports to the launcher that this process waits for room on a full disk, or goes on."""
     return lambda wait: report({"kind": "room", "wait": None if wait is None else asdict(wait)})
 
 
 def room_wait(report: Report) -> RoomWait | None:
-    """What such a report says."""
+    """Return the wait in a report of `room_reporter`; None: there is room again."""
     return None if report["wait"] is None else RoomWait(**report["wait"])
 
 
 def error_report(error: LuwuError) -> Report:
-    """What a process failed with, for the launcher, who may not find it in a log on a full disk."""
+    """Make a report of a process's error, because a log on a full disk may lack it."""
     return {"kind": "error", "type": type(error).__name__, "message": str(error)}
 
 
 def reported_error(report: Report) -> LuwuError:
-    """The error in such a report."""
+    """Return the error in a report of `error_report`."""
     return error_named(report["type"])(report["message"])
 
 
 class WarningRelay(logging.Handler):
-    """Reports what LuWu warns of, such as whom this worker waits for, so that the launcher shows it."""
+    """Reports LuWu's warnings, such as whom this worker waits for, so that the launcher shows them."""
 
     def __init__(self, report: ReportFunction) -> None:
         super().__init__(logging.WARNING)
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Report one record's text; a launcher that has gone does not read it."""
+        """Report one record's text; an error because the launcher has ended is ignored."""
         with suppress(ServerError):
             self._report({"kind": "say", "text": record.getMessage()})
 
 
 def pipe_reporter(pipe: int) -> ReportFunction:
-    """Reports through the launcher's pipe, from any thread; ServerError once the launcher has ended."""
+    """Return a function that reports through the launcher's pipe, from any thread; ServerError if that has ended."""
     writing = threading.Lock()  # a long report takes several writes
 
     def report(words: Report) -> None:
@@ -83,7 +83,7 @@ class ReportPipe:
         os.close(self.write_descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Return when everything that the worker said was handed on, or the time is over."""
+        """Return when all of the worker's reports were handed on, or the time is over."""
         self._thread.join(seconds)
 
     def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:

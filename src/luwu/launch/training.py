@@ -65,7 +65,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
 
 
 def counts_of_run(session: Session) -> Counts:
-    """The counts of this run alone: the store's, from where the run began in it."""
+    """The counts of this run alone: the store's counts less those at which the run began."""
     first = session.first
     return Counts(session.step - first.step, session.attempts - first.attempts, session.rolled_back - first.rolled_back)
 
@@ -119,7 +119,7 @@ class Trainer:
         self._sampler = sampler
         self._device = device
         self._optimizer = make_optimizer(settings.optimizer, model.module)
-        self._ended = time.monotonic()  # of the attempt before
+        self._ended = time.monotonic()  # end of the attempt before
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
@@ -186,7 +186,7 @@ class Trainer:
         }
 
     def _note(self, known: AttemptPart) -> None:
-        """Write down what the row of this attempt needs: this worker may come to nothing after its vote."""
+        """Note the data for this attempt's row, because this worker may end after its vote and before its report."""
         session = self._session
         stats = session.endpoint.stats()
         try:
@@ -222,7 +222,7 @@ class Trainer:
 
 
 def _ask_to_stop(path: Path, attempt: int) -> None:
-    """Tell all workers that this attempt is the last; where the disk has no room for that, a later one will be."""
+    """Tell all workers that this attempt is the last; if the disk has no room for that, a later attempt will be."""
     partial = path.with_suffix(".partial")
     try:
         drop_shared(partial)

@@ -1,4 +1,4 @@
-"""A worker's log on a disk that may be full: a line waits for room as everything else of a run does."""
+"""A worker's log on a disk that may be full: a line waits for room, as all other writes of a run do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luwu.store.room import Room
 
 
 class _RoomWriter(io.RawIOBase):
-    """Writes all of what it is given to an open file, as soon as there is room."""
+    """Writes all data to an open file, as soon as there is room."""
 
     def __init__(self, descriptor: int, path: Path, room: Room) -> None:
         super().__init__()
@@ -21,11 +21,11 @@ class _RoomWriter(io.RawIOBase):
         self._room = room
 
     def writable(self) -> bool:
-        """Nothing else can be done with it."""
+        """Tell that the stream can be written to."""
         return True
 
     def write(self, data: object) -> int:
-        """Write bytes; returns how many there were."""
+        """Write all bytes, and return how many there were."""
         left = memoryview(data).cast("B")  # type: ignore[arg-type]
         count = len(left)
         while left:
@@ -34,11 +34,11 @@ class _RoomWriter(io.RawIOBase):
 
 
 def log_stream(descriptor: int, path: Path, room: Room) -> io.TextIOWrapper:
-    """A text stream to an open log; each line is written at once."""
+    """Open a text stream to an open log; each line is written at once."""
     writer = _RoomWriter(descriptor, path, room)
     return io.TextIOWrapper(writer, encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[arg-type]
 
 
 def wait_for_room_in_log(path: Path, room: Room) -> None:
-    """Have what this process prints from Python, which goes to the log, wait for room on its disk."""
+    """Let the text that Python prints into this process's log wait for room on its disk."""
     sys.stdout = sys.stderr = log_stream(sys.stderr.fileno(), path, room)

@@ -36,7 +36,7 @@ def import_pretrained(
 ) -> ImportReport:
     """Stream a checkpoint of a model of transformers into a store, with the model's configuration and tokenizer.
 
-    Killed, it goes on where it was when it is called again; finished, it is not repeated.
+    After a kill, the next call goes on from there; a finished import is not repeated.
 
     Args:
         checkpoint: a folder with safetensors, or of torch.distributed.checkpoint: then optimizer states and their step
@@ -47,11 +47,11 @@ def import_pretrained(
         block_dtypes: other ones for some blocks, by pattern of module names as in `luwu.parallelize`.
         blocks: patterns of module names as in `luwu.parallelize`; None: the repeated layer.
         optimizer: kind of the one to train with, whose states the store makes room for, such as ``lion``.
-        progress: of bytes written.
-        room: how a disk that fills up meanwhile is waited for.
+        progress: called with bytes written, and bytes in all.
+        room: the wait for a disk that fills up meanwhile.
 
     Raises:
-        CheckpointError: its tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
+        CheckpointError: the tensors are damaged, or not the model's. ConfigError: the configuration cannot be used, or
             the store's folders hold another store. Others: see `luwu.store.importing.import_values`.
     """
     optimizer_of(optimizer)

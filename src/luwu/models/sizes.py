@@ -1,4 +1,4 @@
-"""What a model must have room for: the tokens of the data, and the length of its sequences. Needs no torch."""
+"""Checks that a model has room for the data's tokens and for the length of sequences. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _LONGEST = ("max_position_embeddings", "n_positions")
 
 
 def check_sizes(file: Path, known: int | None, longest: int | None, vocabulary: int, seq: int) -> None:
-    """See that a model of transformers is large enough for its data.
+    """Check that a model of transformers is large enough for its data.
 
     Args:
-        file: its config.json.
-        known: tokens that it knows; None: its configuration does not say.
-        longest: tokens of the longest sequence that it can see; None: likewise.
-        vocabulary: tokens that the data has.
+        file: the model's config.json.
+        known: size of the model's vocabulary; None: its configuration does not say.
+        longest: tokens of the longest sequence that the model can take; None: its configuration does not say.
+        vocabulary: size of the data's vocabulary.
         seq: tokens of a sequence.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the model is too small.
     """
     if known is not None and known < vocabulary:
         what = "bytes" if vocabulary == 256 else "the tokens of the data"
@@ -38,7 +38,7 @@ def check_sizes(file: Path, known: int | None, longest: int | None, vocabulary: 
 
 
 def check_config(file: Path, vocabulary: int, seq: int) -> None:
-    """`check_sizes` of what a config.json says plainly; one that cannot be read is for the model's builder to name."""
+    """Call `check_sizes` with the sizes in a config.json; the model's builder reports a file that cannot be read."""
     try:
         raw: Any = json.loads(file.read_text(encoding="utf-8"))
         text = raw.get("text_config", raw)

@@ -15,11 +15,11 @@ RECENT_STEPS = 20
 
 
 class StepReport(TypedDict):
-    """What a worker says after each attempt at a step.
+    """A worker's report after each attempt at a step.
 
-    Times are ``time.monotonic()``, which all processes of a machine share. ``began`` is when the attempt before had
-    ended, with its validation. Something travelled during ``busy_seconds`` of the attempt, and the worker waited for it
-    in ``waited_seconds`` of them. Bytes are those since it joined.
+    Times are ``time.monotonic()``, which all processes of a machine share. ``began`` is the end of the attempt before,
+    with its validation. Data travelled during ``busy_seconds`` of the attempt, and the worker waited for it during
+    ``waited_seconds`` of them. Bytes are counted since the worker joined.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class StepReport(TypedDict):
     bytes_pulled: int
     bytes_pushed: int
     loss_scale: NotRequired[float | None]
-    """that the attempt's loss was scaled by, where it was"""
+    """factor of the attempt's loss, where losses are scaled"""
     validation: NotRequired[tuple[float, int] | None]
     """sum of losses over sequences, and sequences, where the step ended with a validation"""
 
@@ -49,8 +49,8 @@ class StepRecord:
 
     `step` counts committed steps, this one included; `grad_norm` is the gradient's global norm before clipping, None
     without clipping. `seconds` go from the end of the attempt before, without validations, to the end of this one, so
-    that those of all attempts are the time of training. `hidden` is the share of the time in which something travelled
-    that no worker waited for it. Bytes are of all workers since they joined, of whole blocks with their padding.
+    that the seconds of all attempts together are the time of training. `hidden` is the share of the time with data
+    under way in which workers did not wait for it. Bytes are those of all workers since they joined, with padding.
     """
 
     step: int
@@ -138,13 +138,13 @@ class Meter:
 
 
 def _hidden(times: Iterable[tuple[float, float]]) -> float:
-    """One minus the time waited over the time in which something travelled."""
+    """One minus the time waited over the time in which data travelled."""
     waited, busy = (sum(column) for column in zip(*times, strict=True))
     return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
 
 
 def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:
-    """The loss of an attempt from those of its workers, in the order of their ranks, so that it has the same bits."""
+    """Return an attempt's loss from its workers' losses, in the order of their ranks, so that it has the same bits."""
     return float(sum(part["loss"] * part["sequences"] for part in parts) / sum(part["sequences"] for part in parts))
 
 

@@ -17,7 +17,7 @@ from luwu.store.room import NO_WAIT, Room
 
 
 class MetricsLog:
-    """metrics.jsonl: appended step by step; on resume it is made to fit the store."""
+    """The file metrics.jsonl, to which each step appends a row; on resume its rows are made to agree with the store."""
 
     def __init__(self, path: Path, room: Room = NO_WAIT) -> None:
         self.path = path
@@ -33,10 +33,10 @@ class MetricsLog:
         self._room.append(self._file, _line(row).encode(), self.path)
 
     def resume(self, attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
-        """Have one row for each attempt of the run that the store counts; a half-written row is dropped.
+        """Make the file have one row for each attempt of the run that the store counts; drops a half-written row.
 
-        Rows of later attempts are cut off, because the run makes those again. Missing ones are written from what is
-        known of them, see `unreported_rows`.
+        Rows of later attempts are cut off, because the run makes those attempts again. Missing rows are written with
+        the values that are known, see `unreported_rows`.
         """
         rows = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
         rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted)], key=lambda row: row["attempt"])
@@ -57,7 +57,7 @@ class MetricsLog:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    """A row as JSON, which has no NaN and no infinity."""
+    """Return a row as JSON, with null in the place of NaN and infinity."""
     finite = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
     }

@@ -35,7 +35,7 @@ def draw_loss(
         validation: validation loss after the last step, if there is one.
         unigram: entropy of single tokens: the loss of a model without context.
         unit: what a token is called.
-        room: how a full disk is waited for.
+        room: the wait for a full disk.
     """
     committed = [row for row in rows if row["committed"] and row["loss"] is not None]
     if not committed:
@@ -65,7 +65,7 @@ def draw_loss(
 
 def draw_throughput(rows: Sequence[dict[str, Any]], path: Path, room: Room = NO_WAIT) -> None:
     """Plot tokens a second of all workers, and the hidden share of communication, as `draw_loss`."""
-    rows = [row for row in rows if row["seconds"] is not None]  # a step that nobody reported has none
+    rows = [row for row in rows if row["seconds"] is not None]  # a step without a report has none
     if not rows:
         return
     figure, axes = _canvas("Throughput", "tokens per second")

@@ -1,4 +1,4 @@
-"""Rows for attempts that the store counts and that nobody reported, from what is known of them."""
+"""Rows of metrics.jsonl for attempts that the store counts and that nobody reported, from what is known of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Row = dict[str, Any]
 def unreported_rows(
     rows: Sequence[Row], attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[Row]:
-    """Rows that are missing between the first row and where the store stands. What nobody can know is None in them.
+    """Return the rows that are missing from the first known attempt to the store's last. Unknown values are None.
 
     Args:
-        rows: that there are, in order, of attempts before ``attempts``.
+        rows: the existing rows, in order, of attempts before ``attempts``.
         attempts, step: the store's counts of attempts and of committed steps.
-        noted: what all workers of an attempt noted before they voted on it, by attempt.
+        noted: the records that all workers of an attempt made before they voted on it, by attempt.
     """
     present = {row["attempt"]: row for row in rows}
     before = {attempt: int(records[0]["step"]) for attempt, records in noted.items() if attempt < attempts}
-    first = min(present or before, default=attempts)  # what another run did to the store is not this one's to tell
+    first = min(present or before, default=attempts)  # earlier attempts may be another run's
     missing = [attempt for attempt in range(first, attempts) if attempt not in present]
     before |= {row["attempt"] + 1: row["step"] for row in rows if row["step"] is not None}
     steps = _between({**before, attempts: step})
@@ -32,7 +32,7 @@ def unreported_rows(
 
 
 def _between(known: Mapping[int, int]) -> dict[int, int]:
-    """Committed steps before each attempt, where those known leave no choice."""
+    """Return the committed steps before each attempt for which the known ones leave only one value."""
     steps = dict(known)
     places = sorted(known)
     for first, last in pairwise(places):

@@ -1,15 +1,15 @@
-"""Words for people: counts with their nouns, and text from elsewhere without what would steer a terminal."""
+"""Text for people: counts with their nouns, and text from elsewhere without control characters of a terminal."""
 
 from __future__ import annotations
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """A count and its noun: ``1 switch``, ``3 switches``; without ``several``, an s makes the plural."""
+    """Return a count and its noun: ``1 switch``, ``3 switches``; without ``several``, an s makes the plural."""
     return f"{count:,} {one if count == 1 else several or one + 's'}"
 
 
 def printable(text: str) -> str:
-    """The text without what would steer a terminal; models, data, file names and other machines may hold any of it.
+    """Replace characters that cannot be printed, such as those that control a terminal, in text from elsewhere.
 
     Each such character becomes U+FFFD. Ends of lines and tabs stay.
     """

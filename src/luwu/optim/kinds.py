@@ -1,4 +1,4 @@
-"""The optimizers by kind, found in the classes themselves: there is no list of them to keep."""
+"""The optimizers by kind, found in the classes themselves, so that no list of them has to be kept."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def optimizer_classes() -> dict[str, type[StoreOptimizer]]:
 
 
 def optimizer_of(kind: str) -> type[StoreOptimizer]:
-    """The class of a kind.
+    """Return the optimizer class of a kind.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no optimizer has this kind.
     """
     classes = optimizer_classes()
     if kind not in classes:
@@ -33,7 +33,7 @@ def optimizer_of(kind: str) -> type[StoreOptimizer]:
 
 
 def torch_optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """By kind, torch's own optimizers with the same states and a step for each parameter."""
+    """Return by kind torch's own optimizers with the same states and a step for each parameter."""
     return {kind: each.same_states for kind, each in optimizer_classes().items() if each.same_states is not None}
 
 

@@ -30,7 +30,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     blocks backward is ``optim.scale(loss).backward()``. State is in the store and so not in ``state_dict()``. With
     ``max_grad_norm`` `step` may return before the step is on the disk: the next one waits for that.
 
-    A subclass names its ``kind``, as the server and the store's manifest know it, the ``order`` in which the server's
+    A subclass names its ``kind`` for the server and the store's manifest, the ``order`` in which the server's
     part takes a group's settings, and the ``states`` that the store keeps of each parameter, in the order of its
     planes, by torch's names. ``same_states`` is torch's optimizer that keeps the same ones, with a step for each
     parameter, if there is one: checkpoints of torch.distributed.checkpoint go out and come in as its own.

@@ -70,11 +70,11 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     Args:
         runs: the runs to serve.
-        gate: who may join.
-        door: where they come in.
-        transport: name of the data plane, which workers must bring.
-        standing: which store the server has.
-        claim: lets a run have the store, whose counts it is given, see `luwu.store.run_record.claim_store`.
+        gate: decides who may join.
+        door: takes connections in.
+        transport: name of the data plane, which workers must use, too.
+        standing: describes the server's store.
+        claim: gives a run the store; called with the claim and the counts, see `luwu.store.run_record.claim_store`.
         on_report: called with (rank, report) for everything a worker reports.
     """
 
@@ -248,7 +248,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """A participant goes on purpose, or says why it cannot go on."""
+        """Let a participant leave; it may say why it cannot go on."""
         self._runs.leave(self._participant(context), on_one_line(request.failure))
         return pb.Empty()
 

@@ -29,7 +29,7 @@ class NetworkCore(Core, Protocol):
 
     @property
     def findings(self) -> list[str]:
-        """Damage to the store's commit records that was met when it was opened, and mended, in words."""
+        """Damage to the store's commit records that was found and mended when the store was opened, in words."""
         ...
 
     @property

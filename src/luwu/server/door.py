@@ -1,4 +1,4 @@
-"""The control plane's door: limits what peers may do before they have proved who they are."""
+"""The control plane's door: limits peers that have not yet proved who they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luwu.fabric.address import HostPort, why_not_bound
 from luwu.fabric.timeouts import Timeouts
 
 PEER_SCHEME = "unix-abstract:"
-"""gRPC puts this before the name of a client's socket in the abstract namespace."""
+"""Prefix that gRPC puts before the name of a client's socket in the abstract namespace."""
 
 
 class ControlDoor:
@@ -31,11 +31,11 @@ class ControlDoor:
 
     @property
     def inside(self) -> str:
-        """Where gRPC serves."""
+        """The address at which gRPC serves."""
         return f"unix:{self._path}"
 
     def open(self, listen: HostPort, most_strangers: int) -> int:
-        """Let connections in, once gRPC serves; the port. Raises ServerError."""
+        """Let connections in, once gRPC serves, and return the port. Raises ServerError."""
         timing = _native.Timing(
             hello_seconds=self._timeouts.hello_seconds,
             silence_seconds=self._timeouts.keepalive_timeout_seconds,
@@ -43,7 +43,7 @@ class ControlDoor:
             longest_backoff_seconds=self._timeouts.longest_backoff_seconds,
             farewell_seconds=self._timeouts.farewell_seconds,
         )
-        # Through its descriptor the socket is reached without a name, so that a killed server leaves no file.
+        # The door reaches the socket through this descriptor and not by name, so that a killed server leaves no file.
         self._socket = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
         self._folder.cleanup()
         inside = f"/proc/self/fd/{self._socket}"
@@ -61,7 +61,7 @@ class ControlDoor:
         return int(self._native.port)
 
     def peer(self, name: str) -> str:
-        """Where a connection comes from, HOST:PORT, by the name that gRPC has for it; "gone" if it has ended."""
+        """Return the HOST:PORT of a connection's client, by gRPC's name for the connection; "gone" if it has ended."""
         found = self._native.peer(name.removeprefix(PEER_SCHEME)) if self._native is not None else None
         return found or "gone"
 
@@ -71,7 +71,7 @@ class ControlDoor:
             self._native.admit(name.removeprefix(PEER_SCHEME))
 
     def counts(self) -> dict[str, int]:
-        """How many connections were closed, by reason, and how many there are."""
+        """The number of connections that were closed, by reason, and of those that are open."""
         return dict(self._native.counts()) if self._native is not None else {}
 
     def shut(self) -> None:
@@ -80,7 +80,7 @@ class ControlDoor:
             self._native.shut()
 
     def close(self) -> None:
-        """Close the connections, once they have brought what gRPC said last."""
+        """Close the connections after they have passed on gRPC's last bytes."""
         if self._native is not None:
             self._native.close()
         self._folder.cleanup()

@@ -50,7 +50,7 @@ def open_server(
 
 
 def claims_of(folder: Path) -> Callable[[Claim, Counts], tuple[Counts, str]]:
-    """`claim_store` of the store whose first folder this is."""
+    """Return `claim_store` for the store whose first folder this is."""
 
     def claim(wanted: Claim, counts: Counts) -> tuple[Counts, str]:
         return claim_store(folder, wanted, counts, imported=(folder / ORIGIN_NAME).exists())

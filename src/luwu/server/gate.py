@@ -1,4 +1,4 @@
-"""Lets in who knows the job key: one challenge for one join, and no memory of those who only ask for one."""
+"""Admits those who know the job key: one challenge for one join, and no memory for challenges without an answer."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Gate:
 
     A challenge is a cookie: the time at which it was made, the participant's own nonce, and an HMAC of both and of the
     participant's host under a secret that this server draws when it starts. So asking for challenges, however often,
-    takes no memory and displaces nobody. Only those that were answered with a good proof are remembered, until they
-    are too old, so that each is good for one join.
+    takes no memory and displaces nobody. Only challenges that were answered with a good proof are remembered, until
+    they are too old, so that each is good for one join.
     """
 
     def __init__(self, credentials: Credentials, challenge_seconds: float) -> None:
@@ -47,7 +47,7 @@ class Gate:
         return self._credentials.key is not None
 
     def challenge(self, participant_nonce: bytes, peer: str) -> bytes:
-        """A nonce for one join from this peer's host; raises AuthenticationError."""
+        """Return a nonce for one join from this peer's host; raises AuthenticationError."""
         if len(participant_nonce) != NONCE_BYTES:
             raise AuthenticationError(f"nonce: expected {NONCE_BYTES} bytes, found {len(participant_nonce)}")
         content = _MADE_AT.pack(time.monotonic()) + participant_nonce
@@ -87,7 +87,7 @@ class Gate:
         return bool(time.monotonic() - made_at <= self._challenge_seconds)
 
     def _use(self, seal: bytes) -> bool:
-        """Note that a challenge was answered; whether it was not before."""
+        """Note that a challenge was answered; True the first time."""
         now = time.monotonic()
         with self._lock:
             while self._used and now - next(iter(self._used.values())) > self._challenge_seconds:
@@ -97,7 +97,7 @@ class Gate:
         return fresh
 
     def _refusal(self, why: str, message: str, shown: str, peer: str) -> AuthenticationError:
-        """The error for somebody who is sent away; counts and logs it."""
+        """Return the error for a participant that is refused; counts and logs it."""
         with self._lock:
             self.refused += 1
             count = self.refused
@@ -106,5 +106,5 @@ class Gate:
 
 
 def _host_of(peer: str) -> str:
-    """The host of a peer, which is ``HOST:PORT``: a reconnection comes from another port."""
+    """Return the host of a peer ``HOST:PORT``; the port differs after a reconnection."""
     return peer.rpartition(":")[0]

@@ -40,10 +40,10 @@ SPARE_THREADS = 64
 """Of the control plane: for switches, for who joins, and for who asks."""
 
 FEWEST_STRANGERS = 64
-"""Connections that have sent something and not proved who they are; more for many workers, who may come at once."""
+"""Most connections that have sent something without a proof; more where many workers may connect at once."""
 
 MOST_CALLS = 8
-"""Calls under way on one connection; a worker has five at most."""
+"""Most calls under way on one connection; a worker makes five at most."""
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class NetworkServer:
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
-        # A call holds a thread from its headers on, before its message comes: there are more threads than strangers can
+        # A call takes a thread when its headers come, before its message: there are more threads than strangers can
         # have calls.
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
         threads = 3 * settings.workers + SPARE_THREADS + most_strangers * MOST_CALLS
@@ -176,7 +176,7 @@ class NetworkServer:
         self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
-        """Say in the log, and to who asks for the server's health, that a full disk is waited for, and its end."""
+        """Report in the log and in health checks that the server waits for room on a full disk, or that it goes on."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
         log_room(wait)

@@ -19,7 +19,7 @@ MOST_ENDED = 4096
 
 
 def on_one_line(text: str) -> str:
-    """What somebody says of itself, as a part of a line of the log: bounded, other than printable letters escaped."""
+    """Make a peer's text fit into a line of the log: cut it, and escape characters that cannot be printed."""
     letters = text[:LONGEST_TEXT_CHARACTERS]
     shown = "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in letters)
     return shown if len(text) <= LONGEST_TEXT_CHARACTERS else f"{shown}..."
@@ -27,9 +27,9 @@ def on_one_line(text: str) -> str:
 
 @dataclass(eq=False)
 class Participant:
-    """A worker or a switch that has joined. ``events`` goes out on its watch; None ends that.
+    """A worker or a switch that has joined. ``events`` are sent on its watch; None ends the watch.
 
-    ``left``: it went on purpose. ``failure``: it said that it cannot go on, and why.
+    ``left``: the participant left on purpose. ``failure``: its own reason that it cannot go on.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Participant:
 
     @property
     def end(self) -> str:
-        """How its session ended."""
+        """The end of its session, in words."""
         if self.left:
             return "left"
         return f"failed: {self.failure}" if self.failure else "ended without leaving"

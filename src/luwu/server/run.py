@@ -26,7 +26,7 @@ DATA_TOKEN_BYTES = 32
 
 OpenCore = Callable[[Manifest, int, Share], NetworkCore]
 ClaimStore = Callable[[Counts], tuple[Counts, str]]
-"""Lets a run have the store, whose counts it is given: where the run began in it, and a word for its user."""
+"""Gives a run the store. Takes the store's counts; returns those at which the run began, and a message for its user."""
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ class Run(Membership[NetworkCore]):
         self._look_seconds = timeouts.look_seconds
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
-        self._telling = threading.Lock()  # who is told later has the higher incarnation
-        self._told: dict[str, int] = {}  # how often, by name
+        self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
+        self._told: dict[str, int] = {}  # how often each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
 
@@ -109,7 +109,7 @@ class Run(Membership[NetworkCore]):
             worker.tell(pb.Event(failure=pb.Failure(error=type(first).__name__, message=str(first))))
 
     def claim(self, claim: ClaimStore) -> tuple[Counts, str]:
-        """Let this run have the store; every worker gets the same word, whichever of them came first."""
+        """Give this run the store; every worker gets the same message, whichever of them came first."""
         with self._claiming:
             first, word = claim(Counts.of(self.stats()))
             self._word = self._word or word

@@ -40,7 +40,7 @@ class Attached(NamedTuple):
 
 
 def claim_nothing(counts: Counts) -> tuple[Counts, str]:
-    """The claim of a program that says nothing of its run."""
+    """Make no claim, for a program that does not name its run."""
     return Counts(), ""
 
 
@@ -48,14 +48,14 @@ class Runs:
     """Keeps a run open for workers, and opens the next when it has ended. Functions may be called from any thread.
 
     Args:
-        workers: of every run.
-        switches: that must have joined before a run begins.
+        workers: number of workers of every run.
+        switches: number of switches that must have joined before a run begins.
         open_core: opens the store for a manifest, a job and this server's share of it.
         advertise: host of the data plane; empty: where the server was reached.
-        plan: the tree of a run.
-        timeouts: of the network.
-        plan_failure: why what the plan has started beside the core cannot go on; None: it does.
-        say_room: is told when the store waits for room on its disk, and when it goes on.
+        plan: plans the tree of a run.
+        timeouts: the network's timeouts.
+        plan_failure: returns why a part that the plan started beside the core has failed; None: it has not.
+        say_room: called when the store waits for room on its disk, and when it goes on.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Runs:
         )
 
     def leave(self, participant: Participant, failure: str = "") -> None:
-        """A participant goes on purpose, or because of a failure of its own."""
+        """Let a participant leave on purpose, or because of its own failure."""
         participant.left, participant.failure = not failure, failure
         self._end(participant)
         self._gone.put(None)  # its run may have ended with it: look now

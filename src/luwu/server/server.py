@@ -40,12 +40,12 @@ class LocalServer(OfThisProcess):
         workers: how many workers make a step.
         on_report: called with (rank, report) for everything a worker reports, in a thread of the server.
         optimizer_threads: threads of the update; default: as many as this process may use processors.
-        snapshots: that it takes while it trains.
-        on_open: called with the store's counts once it is open, before any worker goes on; gives those that the run
-            began at. What it raises closes the store.
-        read_only: the store, which may be a snapshot, is only read; others may read it, too.
-        disk_full_wait_seconds: so long a step waits for room on a full disk; 0: the run fails at once.
-        on_room: is told when that begins and ends, in a thread of the server.
+        snapshots: the snapshots that the server takes during training.
+        on_open: called with the store's counts once it is open, before any worker goes on; returns the counts at which
+            the run began. An exception from it closes the store.
+        read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
+        disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
+        on_room: called when such a wait begins and ends, in a thread of the server.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -108,7 +108,7 @@ class LocalServer(OfThisProcess):
             threading.Thread(target=self._accept, name="luwu-accept", daemon=True),
             threading.Thread(target=self._watch_room, name="luwu-room", daemon=True),
         )
-        self._threads = list(own)  # the workers' threads follow, from the moment that the first of these runs
+        self._threads = list(own)  # the workers' threads are added as soon as the first of these runs
         for thread in own:
             thread.start()
 
@@ -146,7 +146,7 @@ class LocalServer(OfThisProcess):
         self._members.wait_for_leaves(at_most_seconds)
 
     def wait_for_room(self) -> None:
-        """Return when no step that was answered waits for room on its disk; Ctrl-C ends it."""
+        """Return when no answered step waits for room on its disk; Ctrl-C ends the wait."""
         while (stats := self.stats()).get("unwritten") and stats["waits_for_room"] is not None:
             time.sleep(LOOK_SECONDS)
 

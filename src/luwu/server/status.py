@@ -13,11 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class Status:
-    """Logs every ``interval_seconds`` while there is something to say, and whom a run waits for soon after it does.
+    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, whom the run waits for.
 
     Args:
-        interval_seconds: between two lines.
-        gather_seconds: that a run waits for its workers and switches.
+        interval_seconds: time between two lines.
+        gather_seconds: the longest time that a run waits for its workers and switches.
     """
 
     def __init__(self, interval_seconds: float, gather_seconds: float) -> None:
@@ -34,9 +34,9 @@ class Status:
         """Log the run's status if it is time.
 
         Args:
-            run: the present one.
-            now: of the monotonic clock, in seconds.
-            missing_switches: how many must still join before it begins.
+            run: the present run.
+            now: time of the monotonic clock, in seconds.
+            missing_switches: number of switches that must still join before the run begins.
         """
         if run.job != self._job:
             self._job, self._step, self._said_at = run.job, None, now

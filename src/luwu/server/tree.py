@@ -154,7 +154,7 @@ class UdpPlan:
         return topologies
 
     def failure(self) -> str | None:
-        """Why the server's own switch has ended, if it has."""
+        """The reason that the server's own switch has ended; None: it runs, or there is none."""
         return self._own.failure() if self._own is not None else None
 
     def _network(self, ready: TopologyReady[UdpCore]) -> pb.Network:

@@ -88,13 +88,13 @@ def export_dcp(
     """Write the committed step of a store at rest for ``dcp.load``: float32 values and the optimizer's states.
 
     Args:
-        folders: of the store, which is not changed.
+        folders: the store's folders, which are not changed.
         target: a folder that is new, empty, or has part of the same export, which is then finished.
         settings: hyper-parameters of the optimizer, which a store does not have, such as ``lr``, ``betas``, ``eps`` and
             ``weight_decay``. Those left out are the defaults of torch's class.
-        model_key, optimizer_key: under which the state dicts stand.
-        progress: of bytes written.
-        room: how a disk that fills up meanwhile is waited for.
+        model_key, optimizer_key: keys of the two state dicts.
+        progress: called with bytes written, and bytes in all.
+        room: the wait for a disk that fills up meanwhile.
 
     Raises:
         ConfigError: the target holds something else, the optimizer has no such setting, or torch has no such optimizer.

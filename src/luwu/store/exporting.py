@@ -58,17 +58,17 @@ def export_safetensors(
 ) -> ExportReport:
     """Write the committed step of a store at rest as safetensors, with the model's configuration and tokenizer.
 
-    Every checksum of what is read is compared. A tensor with several names is written under its first; transformers
-    ties the others again.
+    Every checksum of the data that is read is compared. A tensor with several names is written under its first name;
+    transformers ties the other names again.
 
     Args:
-        folders: of the store, which is not changed.
+        folders: the store's folders, which are not changed.
         target: a folder that is new, empty, or has part of the same export, which is then finished.
-        dtype: of the tensors; None: as workers pull them. ``float32`` takes the masters where there are such.
-        shard_bytes: of a file, at most, except for a single tensor that is larger.
-        model_folder: where config.json and the tokenizer are; None: those that an import kept, if any.
-        progress: of bytes written.
-        room: how a disk that fills up meanwhile is waited for.
+        dtype: the tensors' dtype; None: as workers pull them. ``float32`` takes the masters where they exist.
+        shard_bytes: the largest size of a file, except for a single tensor that is larger.
+        model_folder: folder with config.json and the tokenizer; None: the files that an import kept, if any.
+        progress: called with bytes written, and bytes in all.
+        room: the wait for a disk that fills up meanwhile.
 
     Raises:
         ConfigError: an argument cannot work, or the target holds something else.

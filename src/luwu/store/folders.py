@@ -41,7 +41,7 @@ STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
 """In the first folder while an import writes the store's first values."""
 ORIGIN_NAME = "origin.json"
-"""In the first folder once an import is done: where the store's first values came from."""
+"""File in the first folder after an import: it names the source of the store's first values."""
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,11 @@ def sync_folder(folder: Path) -> None:
 
 
 class Opened(Protocol):
-    """What has opened a store."""
+    """A native reader, writer or server that has opened a store."""
 
     @property
     def findings(self) -> list[str]:
-        """Damage to the commit records that was met, in words."""
+        """Damage to the commit records that was found, in words."""
         ...
 
 
@@ -256,13 +256,13 @@ def open_store(
 
 
 def say_findings(opened: Opened) -> None:
-    """Log what was damaged in the records of a store that was opened."""
+    """Log the damage to the records of a store that was opened."""
     for finding in opened.findings:
         _logger.warning("%s; whoever opens the store for writing mends it", finding)
 
 
 def lock_folder(folder: Path, what: str) -> _native.FileLock:
-    """Hold a folder for this process until the lock is closed; raises StoreLockedError, which names who has it."""
+    """Lock a folder for this process until the lock is closed; raises StoreLockedError with the process that has it."""
     lock = _native.FileLock(str(folder / LOCK_NAME), False)
     if not lock.held:
         raise StoreLockedError(

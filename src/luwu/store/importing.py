@@ -90,16 +90,16 @@ def import_values(
     """Make a store for a manifest and fill it; the step of the source is committed last.
 
     Args:
-        source: whose parameters have the manifest's shapes.
-        manifest: of the model that will train on, as `luwu.parallelize` makes it.
-        folders: of the store; made where missing.
-        progress: of bytes written.
-        room: how a disk that fills up meanwhile is waited for.
+        source: the source of the parameters; they have the manifest's shapes.
+        manifest: manifest of the model that will train on, as `luwu.parallelize` makes it.
+        folders: the store's folders; made where missing.
+        progress: called with bytes written, and bytes in all.
+        room: the wait for a disk that fills up meanwhile.
 
     Raises:
         ConfigError: the folders hold another store, which is left as it is.
         StoreSpaceError, StorePermissionError, StoreLockedError, StoreError: the folders cannot be used.
-        LuwuError: what the source raises.
+        LuwuError: the source's error.
     """
     for folder in folders:
         make_folder(folder)
@@ -132,7 +132,7 @@ def _fill(
     unsynced = 0
     progress(done, total)
     with ThreadPoolExecutor(1, "luwu-import") as pool:
-        finish: Callable[[], None] | None = None  # while one chunk is written the next is read
+        finish: Callable[[], None] | None = None  # the next chunk is read while one is written
         for number, (index, chunk, first, elements) in enumerate(chunks[begin:], begin):
             block = manifest.blocks[index]
             values, moments = _gather(source, block, first, elements)
@@ -198,7 +198,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         manifest.optimizer,
     )
     if not goes_on:
-        (folders[0] / RUN_NAME).unlink(missing_ok=True)  # of a store that was here before
+        (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before
         write_identity(folders[0], identity)
     return writer, begin
 

@@ -31,12 +31,12 @@ class OutputFolder:
     """A folder that an export writes to.
 
     Args:
-        path: made where missing.
-        origin: what tells this export from another; JSON can hold it.
-        room: how a full disk is waited for.
+        path: the folder; made where missing.
+        origin: values that tell this export from another one; JSON can hold them.
+        room: the wait for a full disk.
 
     Raises:
-        ConfigError: it holds something else. StorePermissionError, StoreError: it cannot be used.
+        ConfigError: the folder holds something else. StorePermissionError, StoreError: it cannot be used.
     """
 
     def __init__(self, path: Path, origin: Mapping[str, Any], room: Room = NO_WAIT) -> None:

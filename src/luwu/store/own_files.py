@@ -1,7 +1,7 @@
-"""Files that a copy made with hard links (`cp -al`) shares: they are replaced before they are written to.
+"""Replaces files that a copy made with hard links (`cp -al`) shares, before they are written to.
 
-A file that is made under a name of its own and then renamed needs `drop_shared` for that name alone: a crash may have
-left it, and the copy may have it.
+A file that is made under another name and then renamed needs `drop_shared` only for that other name: a crash may have
+left a file with it, and the copy may share that file.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 def drop_shared(path: Path) -> None:
-    """Before a file is written from its beginning: remove this name of it where it has another one."""
+    """Remove this name of a file that has another one; call it before the file is written from its beginning."""
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
             path.unlink()
 
 
 def unshare(path: Path) -> None:
-    """Before a file is appended to or changed in place: put a copy in its place where it has another name."""
+    """Replace a file that has another name by a copy; call it before the file is appended to or changed in place."""
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
             own = path.with_name(path.name + ".own")

@@ -1,4 +1,4 @@
-"""A full disk pauses: what finds no room says so, waits, and is tried again until there is room or the time is over."""
+"""Pauses on a full disk: a write that finds no room is reported and tried again until there is room or time is over."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from luwu.errors import LuwuError, StoreSpaceError
 from luwu.store.own_files import drop_shared
 
 DISK_FULL_WAIT_SECONDS = 3600.0
-"""So long a run waits for room unless it is told otherwise."""
+"""Default of the longest time that a run waits for room."""
 
 LOOK_SECONDS = 0.25
-"""Between two attempts: no file system tells when it has room again."""
+"""Pause between two attempts: no file system tells when it has room again."""
 
 ResultT = TypeVar("ResultT")
 
@@ -29,7 +29,7 @@ log = logging.getLogger("luwu.room")
 
 @dataclass(frozen=True)
 class RoomWait:
-    """What a pause waits for: ``needed_bytes`` is the least, 0 where nobody knows; ``until`` is of `time.time`."""
+    """A pause: ``folder`` needs at least ``needed_bytes``, 0 where nobody knows; ``until`` is a `time.time`."""
 
     folder: str
     needed_bytes: int
@@ -49,21 +49,21 @@ SayRoom = Callable[[RoomWait | None], None]
 
 
 def log_room(wait: RoomWait | None) -> None:
-    """Say it in the log."""
+    """Log the beginning of a pause, or its end."""
     log.warning("%s", wait or "there is room on the disk again; it goes on")
 
 
 class WaitStoppedError(LuwuError):
-    """When somebody asked for an end while a full disk was waited for."""
+    """When the wait for room on a full disk is stopped because somebody asked for an end."""
 
 
 class Room:
-    """How long a full disk is waited for, and who is told.
+    """Retries writes that find a disk full, for a limited time, and reports the pauses.
 
     Args:
-        wait_seconds: from the first attempt that finds no room; 0: nothing waits.
-        say: is told when a pause begins and ends.
-        stopped: whether nobody is to wait any more; looked at all the time.
+        wait_seconds: the longest wait after the first attempt that finds no room; 0: no wait.
+        say: called when a pause begins and ends.
+        stopped: tells whether waits have to end; asked before each new attempt.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class Room:
         self._stopped = stopped
 
     def retry(self, attempt: Callable[[], ResultT], path: Path, needed_bytes: int = 0) -> ResultT:
-        """Call `attempt`, which leaves nothing half-done, until it finds room; what it returns.
+        """Call `attempt`, which must leave nothing half-done, until it finds room; return its result.
 
         Args:
-            attempt: what writes to `path`.
+            attempt: writes to `path`.
             path: a file, or a folder.
-            needed_bytes: that it needs at least.
+            needed_bytes: the room that it needs at least; 0 where nobody knows.
 
         Raises:
-            StoreSpaceError: the disk is still full when the time is over. WaitStoppedError: `stopped` said so.
-            Others: what `attempt` raises.
+            StoreSpaceError: the disk is still full when the time is over. WaitStoppedError: `stopped` was true.
+            Others: other errors of `attempt`.
         """
         deadline: float | None = None
         while True:
@@ -109,42 +109,42 @@ class Room:
     def result(
         self, future: Future[ResultT], again: Callable[[], Future[ResultT]], path: Path, needed_bytes: int = 0
     ) -> ResultT:
-        """What another thread's write returns, or the same write made `again` where that found no room. As `retry`."""
+        """Return the result of another thread's write; if it found no room, make it `again` with `retry`."""
         try:
             return future.result()
         except (OSError, StoreSpaceError) as error:
             if not is_full(error) or not self._wait_seconds:
                 raise
-        return self.retry(lambda: again().result(), path, needed_bytes)  # there may be room by now
+        return self.retry(lambda: again().result(), path, needed_bytes)  # at once: there may be room by now
 
     def append(self, file: FileIO, data: bytes, path: Path) -> None:
-        """Append all of the data to a file without a buffer; nothing of it stays where that fails. As `retry`."""
+        """Append all of the data to an unbuffered file, with `retry`; a failed attempt leaves none of it."""
         self.retry(lambda: _append(file, data), path, len(data))
 
     def write_file(self, path: Path, data: str | bytes) -> None:
-        """Write a file, whole or not at all, in the place of what was there. As `retry`."""
+        """Write or replace a file, whole or not at all, with `retry`."""
         encoded = data.encode() if isinstance(data, str) else data
         self.retry(lambda: _replace(path, encoded), path, len(encoded))
 
 
 NO_WAIT = Room(0.0)
-"""A full disk is an error at once."""
+"""Never waits: a full disk is an error at once."""
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether an error says that a disk, or a user's share of it, is full."""
+    """Tell whether an error says that a disk, or a user's share of it, is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     return isinstance(error, StoreSpaceError)
 
 
 def no_room(path: Path | str, error: OSError, action: str = "write") -> StoreSpaceError:
-    """The typed error for a full disk."""
+    """Return the typed error for a full disk."""
     return StoreSpaceError(f"cannot {action} {path}: {error.strerror}; free some space or name another folder")
 
 
 def create(path: Path) -> FileIO:
-    """Open a new file, or an old one from its beginning, without a buffer; a linked copy of a run keeps its own."""
+    """Open a file for writing from its beginning, without a buffer; a copy made with hard links keeps the old file."""
     drop_shared(path)
     return path.open("wb", buffering=0)
 

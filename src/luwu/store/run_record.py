@@ -1,6 +1,6 @@
-"""Which run trains on a store: run.json in its first folder, written when a run begins and compared when it goes on.
+"""The run that trains on a store: run.json in the first folder, written when a run begins and compared when it goes on.
 
-A run is known by its id, wherever its folder lies. docs/checkpoints.md says what users see of it.
+A run is known by its id, wherever its folder lies. docs/checkpoints.md describes what users see.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIFFERENCES_SHOWN = 4
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a store: committed steps, steps tried, and those that were rolled back."""
+    """A store's counts: committed steps, steps tried, and steps rolled back."""
 
     step: int = 0
     attempts: int = 0
@@ -31,7 +31,7 @@ class Counts:
 
     @staticmethod
     def of(stats: Mapping[str, Any]) -> Counts:
-        """The counts among a server's stats."""
+        """Take the counts from a server's stats."""
         return Counts(int(stats["step"]), int(stats["attempts"]), int(stats["rolled_back"]))
 
 
@@ -40,10 +40,10 @@ class RunRecord:
     """A run and the store it trains on.
 
     Attributes:
-        id: of the run; its folder may move.
+        id: the run's id, which stays when its folder moves.
         folder, host: where the run's folder was when it last began.
-        settings: those that a run must keep, by name, such as ``model.layers``.
-        data: what tells the prepared text from others; see `same_data`.
+        settings: the settings that a run must keep, by name, such as ``model.layers``.
+        data: values that tell the prepared text from other texts; see `same_data`.
         first: the store's counts when the run began on it; the run counts from there.
     """
 
@@ -60,9 +60,9 @@ class Claim:
     """A run that asks for a store.
 
     Attributes:
-        run: it; what `RunRecord.first` says does not count.
-        takes_weights: it means to go on from another run's weights as a new run.
-        begun: it has trained before, on this store or another.
+        run: the run; its `RunRecord.first` is not used.
+        takes_weights: the run is to be a new one that goes on from another run's weights.
+        begun: the run has begun before, on this store or another.
     """
 
     run: RunRecord
@@ -70,12 +70,12 @@ class Claim:
     begun: bool = False
 
     def to_json(self) -> str:
-        """As text for a server elsewhere."""
+        """Return the claim as text for a server elsewhere."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> Claim:
-        """Read what `to_json` wrote; raises ConfigError."""
+        """Read a claim that `to_json` wrote; raises ConfigError."""
         try:
             raw = json.loads(text)
             return Claim(_record_of(raw["run"]), bool(raw["takes_weights"]), bool(raw["begun"]))
@@ -84,11 +84,11 @@ class Claim:
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """The run of the store whose first folder this is; None where none has begun.
+    """Return the run of the store whose first folder this is; None if no run has begun there.
 
     Raises:
         StoreCorruptError, StoreFormatError: the file is damaged, or of a newer format.
-        StorePermissionError, StoreError: it cannot be read.
+        StorePermissionError, StoreError: the file cannot be read.
     """
     path = folder / RUN_NAME
     try:
@@ -109,23 +109,23 @@ def read_record(folder: Path) -> RunRecord | None:
 
 
 def check_claim(folder: Path, claim: Claim) -> None:
-    """See that a run may train on a store, before anything is started; raises ConfigError as `claim_store`."""
+    """Check, before anything is started, that a run may train on a store; raises ConfigError as `claim_store`."""
     record = read_record(folder)
     if record is not None and record.id != claim.run.id:
         _check_other(folder, record, claim)
 
 
 def claim_store(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -> tuple[Counts, str]:
-    """Let a run have a store that is open and locked; where the run begins in it, and a word for the user, or none.
+    """Give a run a store that is open and locked; return the counts at which the run began, and a message or "".
 
     Args:
-        folder: the store's first.
-        claim: the run's.
-        counts: of the store now; without an attempt it has no history.
+        folder: the store's first folder.
+        claim: the run's claim.
+        counts: the store's present counts; a store without an attempt has no history.
         imported: the values came from a checkpoint.
 
     Raises:
-        ConfigError: it is another run's, its data has changed, or it was restored to before the run began.
+        ConfigError: the store is another run's, the run's data has changed, or the store stands before the run began.
     """
     record = read_record(folder)
     if record is None:
@@ -145,7 +145,7 @@ def claim_store(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -
 
 
 def restore_record(snapshot: Path, folder: Path, step: int) -> None:
-    """Give a store that was restored to a snapshot of this step back to the run that had it then.
+    """Give a store that was restored to a snapshot of `step` back to the run that had the store then.
 
     Raises:
         StoreSpaceError, StorePermissionError, StoreError: the file cannot be written.
@@ -154,17 +154,17 @@ def restore_record(snapshot: Path, folder: Path, step: int) -> None:
     if then is not None and then != now:
         _write(folder, then)
     elif then is None and now is not None and step < now.first.step:
-        (folder / RUN_NAME).unlink()  # the snapshot is older than such files: the next run takes the store
+        (folder / RUN_NAME).unlink()  # the snapshot has no record of its run: the next run takes the store
 
 
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two runs have the same text; what one of them does not know does not count."""
+    """Tell whether two runs have the same text; only values that both of them know are compared."""
     known = [name for name in one if name != "name" and one[name] is not None and other.get(name) is not None]
     return all(one[name] == other[name] for name in known)
 
 
 def differences(one: RunRecord, other: RunRecord) -> list[str]:
-    """The settings that differ, where the store lies apart, each with both values."""
+    """List the settings that differ, each with both values; the store's folders are not compared."""
     names = [name for name in one.settings if name != "run.stores" and name in other.settings]
     return [
         f"{name} ({_shown(one.settings[name])} there, {_shown(other.settings[name])} here)"
@@ -198,7 +198,7 @@ def _check_same(folder: Path, record: RunRecord, claim: Claim, counts: Counts) -
 
 
 def _check_other(folder: Path, record: RunRecord, claim: Claim) -> None:
-    """Refuse a store of another run, unless this one is new and means to take its weights."""
+    """Refuse another run's store, unless this run is new and is to take its weights."""
     if claim.takes_weights and not claim.begun:
         return
     if claim.takes_weights:
@@ -244,5 +244,5 @@ def _record_of(raw: Mapping[str, Any]) -> RunRecord:
 
 
 def _write(folder: Path, record: RunRecord) -> None:
-    """Replace the file, so that snapshots and copies made with hard links keep theirs."""
+    """Replace the file, so that snapshots and copies made with hard links keep the old one."""
     write_json(folder / RUN_NAME, {"format": FORMAT, **asdict(record)})

@@ -88,10 +88,10 @@ def snapshots(folders: list[Path]) -> list[SnapshotInfo]:
 
 
 def restore(folders: list[Path], step: int) -> None:
-    """Make a store stand where its snapshot of a step stands; the snapshot stays, and whatever was later goes.
+    """Set a store back to its snapshot of a step; the snapshot stays, and all later steps of the store are lost.
 
-    What later snapshots have stays, too. Training goes on from there as it did the first time, and the store belongs to
-    the run that had it then.
+    Later snapshots stay, too. Training goes on from there as it did the first time, and the store belongs to the run
+    that had it then.
 
     Raises:
         StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot.

@@ -43,27 +43,27 @@ class FolderUse:
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What `info` finds.
+    """The facts that `info` finds.
 
     Attributes:
-        uuid: of the store.
+        uuid: the store's id.
         model: architectures that the imported config.json names; empty where the store was not imported.
-        run: that it belongs to; None: luwu train has not trained on it.
-        dtype: of the parameters as workers pull them; of several, each with its number of blocks.
-        trainable, frozen: parameters.
-        blocks, chunks: that they are divided into.
-        optimizer: kind whose states the store keeps.
-        optimizer_states: kept of each trainable parameter; the float32 master where one is kept of any.
-        loss_scale: that the last committed step was made with; None where losses are not scaled.
-        step: committed; None: there are no values yet.
+        run: the run that the store belongs to; None: luwu train has not trained on it.
+        dtype: the parameters' dtype as workers pull them; if there are several, each with its number of blocks.
+        trainable, frozen: numbers of parameters.
+        blocks, chunks: numbers of blocks and chunks of the parameters.
+        optimizer: kind of the optimizer whose states the store keeps.
+        optimizer_states: states of each trainable parameter; the float32 master is among them if any block keeps one.
+        loss_scale: loss scale of the last committed step; None where losses are not scaled.
+        step: the committed step; None: there are no values yet.
         attempts, rolled_back: steps tried, and those that were rolled back.
         origin: files that the first values were imported from.
-        folders: of the store.
-        in_use: a server or an import has it open.
+        folders: the store's folders.
+        in_use: a server or an import has the store open.
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
-        findings: damage to its commit records, in words. None of it hides more than the last commit, and whoever trains
-            on the store mends it.
+        findings: damage to the commit records, in words. It hides at most the last commit, and opening the store for
+            training mends it.
     """
 
     uuid: str
@@ -90,7 +90,7 @@ class StoreInfo:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What `verify` found: ``first_damage`` says what is wrong with the first of the ``damaged`` chunks.
+    """The result of `verify`: ``first_damage`` describes the first of the ``damaged`` chunks.
 
     ``findings`` is damage to the commit records, as `StoreInfo` has it.
     """

@@ -24,7 +24,7 @@ def no_progress(done: int, total: int) -> None:
 
 
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
-    """The optimizer states of a trainable parameter as torch.optim calls them, in the order of their planes.
+    """Return torch.optim's names of a trainable parameter's optimizer states, in the order of their planes.
 
     Raises:
         ConfigError: there is no optimizer of the manifest's kind.

@@ -1,8 +1,8 @@
-"""What `luwu switch --xdp` gives up of root's rights before it listens to anybody."""
+"""Gives up the rights of root that `luwu switch --xdp` does not need, before it listens."""
 
 from __future__ import annotations
 
-import encodings.idna  # looked up by name when an address is resolved, and then perhaps not readable any more
+import encodings.idna  # resolving an address imports it, perhaps when this process cannot read it any more
 import logging
 import os
 import pwd
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 
 def give_up_root(user: str, credentials: Credentials) -> None:
-    """Become a user without rights, and keep of root's what XDP needs when a run begins.
+    """Become a user without rights, and keep only the capabilities that XDP needs when a run begins.
 
-    What that user cannot read, but the switch has to, keeps root's user id, with a line in the log; all other rights go
-    in any case. Before this process has other threads.
+    If that user cannot read a file that the switch needs, the process keeps root's user id and logs that; it gives up
+    all other rights in any case. Call it before this process has other threads.
 
     Args:
-        user: its name; a process that has no right to become another user stays the one it is.
-        credentials: whose files are read again for every session.
+        user: the user's name; a process that has no right to become another user keeps its own.
+        credentials: credentials whose files are read again for every session.
 
     Raises:
-        ConfigError: there is no such user. StorePermissionError: the kernel refuses.
+        ConfigError: the machine has no such user. StorePermissionError: the kernel refuses.
     """
     try:
         found = pwd.getpwnam(user)
@@ -39,7 +39,7 @@ def give_up_root(user: str, credentials: Credentials) -> None:
     wanted: tuple[int, int] | None = (found.pw_uid, found.pw_gid)
     try:
         closed = _closed_to(found, credentials)
-    except PermissionError:  # it has no right to become another user
+    except PermissionError:  # this process has no right to become another user
         wanted = None
     else:
         if closed:
@@ -50,7 +50,7 @@ def give_up_root(user: str, credentials: Credentials) -> None:
 
 
 def _closed_to(user: pwd.struct_passwd, credentials: Credentials) -> str | None:
-    """The first file that a switch reads while it serves and this user must not read."""
+    """The first file that a switch reads while it serves and that this user may not read."""
     needed = [luwu.__file__, grpc.__file__, encodings.idna.__file__]
     needed += credentials.tls.paths if credentials.tls is not None else ()
     with _seen_as(user):

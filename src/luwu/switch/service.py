@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class SwitchFailedError(Exception):
-    """When the switch itself, not its server, is the reason that it cannot go on."""
+    """When the switch cannot go on because of its own failure, not its server's."""
 
 
 class SwitchService:
@@ -84,12 +84,12 @@ class SwitchService:
         return dict(self._native.xdp())
 
     def wait(self, seconds: float) -> bool:
-        """Whether the server has refused it for good, or it has failed, within this time; `close` then raises why."""
+        """Wait; True if the server has refused the switch for good, or it has failed; then `close` raises the error."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Leave the server and stop. Raises what the server refused it with, or what it failed with, if so."""
+        """Leave the server and stop. Raises the error if the server refused it for good or the switch failed."""
         self._closing.set()
         self._ended.set()
         if (control := self._control) is not None:
@@ -136,10 +136,10 @@ class SwitchService:
                 self._refusal = ServerError(str(error))
                 return
             except LuwuError as error:
-                if not self._closing.is_set():  # else it has given up looking for one, or has left
+                if not self._closing.is_set():  # otherwise `close` has ended the session or the search
                     met = self._control is not None and self._control.met
                     log.warning("%s server=%s why=%s", "lost" if met else "no", self._settings.server, error)
-            except Exception as error:  # a thread that ends in silence would leave the process serving nothing
+            except Exception as error:  # if this thread ended unnoticed, the process would serve nothing
                 log.exception("failed")
                 self._refusal = ServerError(f"the switch failed: {error}; start it again")
                 return
@@ -197,7 +197,7 @@ class SwitchService:
         try:
             self._native.start(wiring, (parent, network.parent_port), place.position, children)
         except LuwuError as error:
-            self._failure = f"cannot serve job {place.job:x}: {error}"  # seen by the thread that holds the session
+            self._failure = f"cannot serve job {place.job:x}: {error}"  # the session's thread reads it
             return
         if why_not := self.xdp().get("why_not"):
             log.warning("serves in user space job=%x why=%s", place.job, why_not)

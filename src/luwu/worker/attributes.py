@@ -1,4 +1,4 @@
-"""State that modules keep in attributes: the recompute of a forward starts where the forward started.
+"""State that modules keep in attributes: the recompute of a forward starts with the state that the forward had.
 
 Buffers are in `luwu.worker.buffers`.
 """
@@ -22,13 +22,13 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 """Attributes that every module has: parameters, buffers, children, hooks and the mode."""
 
 _WITHOUT_STATE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum, Uncopyable)
-"""Values whose own attributes are not looked at; modules inside the unit are looked at in any case."""
+"""Types of values whose own attributes are not searched; modules inside the unit are searched in any case."""
 
 _MOST_ENTRIES = 1000
-"""Larger containers are tables, such as a vocabulary; to look through them in every forward would take time."""
+"""Size of the largest container that is searched. Larger ones are tables, such as a vocabulary, and would take time."""
 
 _OBJECTS_DEEP = 2
-"""Plain objects are looked into, and objects in these: a cache of layers, but not all that a logger knows."""
+"""Depth of the search in plain objects: an object and those in it, such as a cache of layers, but no further."""
 
 Container = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, deque, set)
@@ -36,14 +36,14 @@ _CONTAINERS = (dict, OrderedDict, defaultdict, list, deque, set)
 
 @dataclass
 class _Found:
-    """A container as a forward found it: the attributes of a module or of an object are one, too."""
+    """A container with its contents before a forward; the attributes of a module or an object are a container, too."""
 
     container: Container
     before: Container
     of_module: bool
 
     def changed(self, written: Mapping[int, Tensor]) -> bool:
-        """Whether it holds other objects now, or tensors that were written in place."""
+        """Tell whether the container holds other objects now, or tensors that were written in place."""
         now = _copy(self.container, of_module=self.of_module)
         same = len(now) == len(self.before)
         if isinstance(now, dict) and isinstance(self.before, dict):
@@ -55,7 +55,7 @@ class _Found:
 
 @dataclass
 class _Tensor:
-    """A tensor as a forward found it."""
+    """A tensor with its values before a forward."""
 
     tensor: Tensor
     version: int
@@ -63,13 +63,13 @@ class _Tensor:
     values: Tensor
 
     def twin(self) -> Tensor:
-        """Return what the recompute has in its place: as it was, and no leaf, so that it may be written in place."""
+        """Return the tensor for the recompute: the old values, and no leaf, so that it may be written in place."""
         return self.values.requires_grad_().clone() if self.requires_grad else self.values
 
 
 @dataclass
 class _State:
-    """What a forward found: every container and every tensor once."""
+    """The state before a forward: every container and every tensor once."""
 
     containers: list[_Found] = field(default_factory=list)
     tensors: list[_Tensor] = field(default_factory=list)
@@ -88,7 +88,7 @@ class AttributeHistory:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around the forward: note what it changes."""
+        """Run the forward inside this context: it notes what the forward changes."""
         state = _state_of(self._module)
         yield
         written = {id(each.tensor): each.twin() for each in state.tensors if each.tensor._version != each.version}
@@ -98,7 +98,7 @@ class AttributeHistory:
 
     @contextmanager
     def recompute(self) -> Iterator[None]:
-        """Around the recompute: attributes are what they were before the forward, then again what they are now."""
+        """Run the recompute inside this context: attributes are as before the forward, and afterwards as now."""
         now = [_copy(found.container, of_module=found.of_module) for found in self._changed]
         for found in self._changed:
             _fill(found.container, found.before, of_module=found.of_module)
@@ -120,10 +120,10 @@ class AttributeHistory:
         }
 
     def forget(self) -> None:
-        """Let go of what the forward found; there is no recompute any more.
+        """Drop the noted state; there is no recompute any more.
 
-        The state of one step may hold the graph of that step, and with it this history: without an end each step would
-        keep all steps before it.
+        The state of one step may hold the graph of that step, and with it this history: without this call each step
+        would keep all steps before it.
         """
         self._changed = []
 
@@ -146,7 +146,7 @@ def _state_of(module: nn.Module) -> _State:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
-            # Writes to parameters are refused, and those to tensors of inference mode fail where gradients are wanted.
+            # Writes to parameters are refused, and writes to inference tensors fail where gradients are wanted.
             if not isinstance(value, nn.Parameter) and not value.is_inference():
                 copy = value.detach().clone()
                 state.tensors.append(_Tensor(value, value._version, value.requires_grad, copy))
@@ -172,7 +172,7 @@ def _values(container: Container) -> Iterator[Any]:
 
 
 def _fill(container: Container, values: Container, *, of_module: bool) -> None:
-    """Make the container, itself, hold these values."""
+    """Put these values into the container in place."""
     if isinstance(container, dict):
         assert isinstance(values, dict)
         for key in [key for key in container if key not in values and not (of_module and key in _OF_TORCH)]:
@@ -186,7 +186,7 @@ def _fill(container: Container, values: Container, *, of_module: bool) -> None:
 
 
 def _with_others(value: Any, others: Mapping[int, Tensor]) -> Any:
-    """The value, or where it is one of some tensors, by identity, or a tuple with one, the same with the other."""
+    """Return the value with tensors replaced by those in `others`, which has them by id; looks into tuples, too."""
     if isinstance(value, Tensor):
         return others.get(id(value), value)
     if not isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""Tells a user whose loop clips gradients with torch that there are none to clip."""
+"""Warns users who clip gradients with torch that there are no gradients to clip."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _grad: Any = vars(torch._C.TensorBase)["grad"]
 
 
 class StoredParameter(nn.Parameter):
-    """A trainable parameter of a parallelized model: as torch's own, but its ``grad`` notices who clips gradients.
+    """A trainable parameter of a parallelized model: like torch's own, but reading ``grad`` in torch's clipping warns.
 
-    torch's functions give no other sign: they read ``grad`` of every parameter, and go on without a word where it is
-    None.
+    torch's functions give no other sign: they read ``grad`` of every parameter, and skip a parameter where it is None
+    without a warning.
     """
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient: None, but for a moment in backward."""
+        """The gradient: None, except for a moment in backward."""
         caller = sys._getframe(1)
         if caller.f_globals.get("__name__") == _CLIPPING:
             _warn_once(self, caller)
@@ -70,7 +70,7 @@ def _warn_once(parameter: StoredParameter, caller: FrameType) -> None:
     level, frame = 3, cast("FrameType | None", caller)  # 1 is this function, 2 the property
     while frame is not None and frame.f_globals.get("__name__") == _CLIPPING:
         if frame.f_code.co_name == "clip_grad_norm_" and frame.f_locals.get("max_norm") == math.inf:
-            return  # only measures, as the Trainer of transformers does for its log
+            return  # only measures the norm, as the Trainer of transformers does for its log
         level, frame = level + 1, frame.f_back
     warned.append(True)
     warnings.warn(_WHY, stacklevel=level)

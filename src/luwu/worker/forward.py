@@ -160,7 +160,7 @@ class _UnitCall:
         return tuple(own)
 
     def forget(self) -> None:
-        """Let go of the state that the forward found: there is no recompute any more."""
+        """Drop the noted state from before the forward: there is no recompute any more."""
         for history in self._histories:
             history.forget()
 

@@ -88,8 +88,8 @@ class DataEndpoint(Protocol):
         """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds.
 
         Bytes are of whole blocks, their padding included, as the block's dtype has them; they count when a block is
-        asked for or handed over. Something was under way during ``busy_seconds``, and for ``wait_seconds`` of them the
-        worker stood still.
+        asked for or handed over. Requests were under way during ``busy_seconds``, and the worker stood still during
+        ``wait_seconds`` of them.
         """
         ...
 
@@ -145,7 +145,7 @@ class Session(Protocol):
 
     @property
     def room(self) -> Room:
-        """How a full disk is waited for where this worker writes to one itself."""
+        """The wait for a full disk that this worker itself writes to."""
         ...
 
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:

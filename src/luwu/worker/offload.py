@@ -143,7 +143,7 @@ class PinnedShelf:
 
 
 def make_offload(where: Where, device: torch.device, room: Room = NO_WAIT, *, checkpoint: bool) -> Offload | None:
-    """Choose by ``where``; ``room`` is how a full disk is waited for.
+    """Choose by ``where``; ``room`` is the wait for a full disk.
 
     Raises:
         ConfigError: without checkpointing, on a CPU for ``host``, or a folder that cannot be written.

@@ -35,12 +35,12 @@ class _Write(NamedTuple):
 
 
 class DiskShelf:
-    """Writes and reads in a thread of its own; the page cache is asked to let go of what was written.
+    """Writes and reads in a thread of its own, and asks the page cache to drop written data.
 
     Args:
-        folder: where the file lies.
-        device: of the tensors.
-        room: how a full disk is waited for.
+        folder: the file's folder.
+        device: the tensors' device.
+        room: the wait for a full disk.
 
     Raises:
         ConfigError: the folder cannot be made or written to.
@@ -97,7 +97,7 @@ class DiskShelf:
         self._thread.submit(os.ftruncate, self._file, 0).result()
 
     def _finish(self, write: _Write) -> None:
-        """Wait for a write; where the disk is full, have it made again in the thread until there is room."""
+        """Wait for a write; if the disk is full, let the thread write again until there is room."""
 
         def again() -> Future[None]:
             return self._thread.submit(self._write, write.data, write.version, write.offset)

@@ -1,4 +1,4 @@
-"""Keeps placeholders of parameters from being taken for values where a module's ``state_dict`` gives them away."""
+"""Keeps placeholders of parameters in a module's ``state_dict`` from being taken for values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ABOUT_THE_TENSOR = {
     Tensor.__len__,
     Tensor.__hash__,
 }
-"""Calls that ask for no values, as programs make them that only want names and shapes."""
+"""Calls that ask for no values; programs that only want names and shapes make them."""
 
 
 class Placeholder(Tensor):
@@ -55,14 +55,14 @@ class Placeholder(Tensor):
         raise _error(self._name)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Say what it is."""
+        """Show the parameter's name, shape and dtype."""
         return f"Placeholder({self._name}, {list(self.shape)}, {self.dtype})"
 
 
 def put_placeholders(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """As a module's hook after ``state_dict``: what it gives of its parameters becomes placeholders.
+    """Replace the module's parameters in a ``state_dict`` by placeholders, as a hook after ``state_dict``.
 
-    With ``keep_vars=True`` it gives the parameters themselves, which stay.
+    With ``keep_vars=True`` the dict has the parameters themselves, which stay.
     """
     for name, parameter in module._parameters.items():
         value = state.get(prefix + name)
@@ -72,10 +72,10 @@ def put_placeholders(module: nn.Module, state: dict[str, Any], prefix: str, *_: 
 
 
 def refuse_placeholders(module: nn.Module, state: Mapping[str, Any], prefix: str, *_: Any) -> None:
-    """As a model's hook after ``state_dict``: refuse it, before somebody opens a file for it.
+    """Refuse a model's ``state_dict``, as a hook after it, before somebody opens a file for it.
 
     Raises:
-        ConfigError: it has placeholders.
+        ConfigError: the dict has placeholders.
     """
     for name, value in state.items():
         if isinstance(value, Placeholder) and name.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Names the unit where torch finds that a recompute did other work than its forward."""
+"""Errors that name the unit when torch finds that a recompute did other work than its forward."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from luwu.errors import ConfigError
 
 
 class NamedRecompute(torch.autograd.graph.saved_tensors_hooks):
-    """Within a forward that `torch.utils.checkpoint` watches: its hooks, with errors that name the unit.
+    """The hooks of a forward that `torch.utils.checkpoint` watches, with errors that name the unit.
 
-    Its backward raises ConfigError where the recompute saves other tensors for backward than the forward did.
+    The backward raises ConfigError where the recompute saves other tensors for backward than the forward did.
     """
 
     def __init__(self, unit: str) -> None:

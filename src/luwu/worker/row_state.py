@@ -1,4 +1,4 @@
-"""Refuses micro-batches where modules hand tensors from call to call in attributes."""
+"""Refuses micro-batches where modules pass tensors from call to call in attributes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from luwu.worker.attributes import AttributeHistory
 
 
 class RowState:
-    """Watches over the slices of a unit's call: what one puts into an attribute would reach the rows of the next.
+    """Checks the slices of a unit's call: a tensor that one slice puts into an attribute would reach other rows.
 
-    It would also be that of the last rows alone for whoever reads it after the call.
+    After the call the attribute would also have only the last rows' tensor.
     """
 
     def __init__(self, unit: str) -> None:
@@ -20,10 +20,10 @@ class RowState:
         self._before: dict[str, Tensor] = {}
 
     def check(self, history: AttributeHistory) -> None:
-        """Look at what the forward of the next slice put into attributes.
+        """Check the tensors that the next slice's forward put into attributes.
 
         Raises:
-            ConfigError: an attribute that a slice before set as well, to other values.
+            ConfigError: an earlier slice set the same attribute to other values.
         """
         for name, value in history.tensors_set().items():
             before = self._before.setdefault(name, value)

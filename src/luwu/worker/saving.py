@@ -44,9 +44,9 @@ def guard_saving(model: nn.Module) -> None:
 
 
 def guard_state_dict(model: nn.Module, units: list[Unit]) -> None:
-    """Let ``model.state_dict()`` be refused, and that of a part of it tell names and shapes, but no values.
+    """Make ``model.state_dict()`` fail, and the ``state_dict()`` of a part tell names and shapes, but no values.
 
-    A part's is asked for by libraries that look for names: peft does so when it is given values to save.
+    Libraries that look for names ask for a part's: peft does so when it is given values to save.
     """
     for module in _modules_with_parameters(units):
         module.register_state_dict_post_hook(put_placeholders)

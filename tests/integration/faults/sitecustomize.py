@@ -1,7 +1,7 @@
 """Ends a process of LuWu at one instant of a run: with this folder in PYTHONPATH, every Python process imports it.
 
-TEST_FAULT is "worker RANK STEP": that worker is killed when the commit of that step was answered and before it reports
-it; or "launcher STEP": the launcher is, when all have reported the step and before it writes the row.
+TEST_FAULT is "worker RANK STEP": that worker is killed after the commit of that step was answered and before it reports
+the step; or "launcher STEP": the launcher is killed after all reported the step and before it writes the row.
 """
 
 from __future__ import annotations

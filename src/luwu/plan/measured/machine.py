@@ -35,7 +35,7 @@ OnStage = Callable[[str], None]
 
 
 def ignore(text: str) -> None:
-    """Nobody is told."""
+    """Do nothing with the text."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ class Machine:
 def measure_machine(
     settings: Settings, model: ModelShape, chunks: Forecast, folder: Path, seconds: float, on_stage: OnStage = ignore
 ) -> Machine:
-    """Measure all of it, which takes about half a minute, and as much memory as some layers of the model.
+    """Measure the machine, which takes about half a minute and as much memory as some layers of the model.
 
     Args:
-        settings: of the run.
-        model: that it trains.
-        chunks: of its store, whose sizes the disk is measured with.
-        folder: for the store.
-        seconds: for each of the longer measurements; kernels have an eighth of it each.
-        on_stage: told each measurement before it begins.
+        settings: the run's settings.
+        model: the model that the run trains.
+        chunks: chunks of the run's store; the disk is measured with their sizes.
+        folder: the folder for the store.
+        seconds: time for each of the longer measurements; each kernel has an eighth of it.
+        on_stage: called with the name of each measurement before it begins.
 
     Raises:
         StorePermissionError, StoreSpaceError, StoreError: the folder cannot be used.

@@ -70,7 +70,7 @@ def measure_and_plan(
 ) -> LocalPlan:
     """Measure this machine with each number of workers, and give the plan with the most tokens a second.
 
-    ``on_stage`` is told each measurement before it begins.
+    ``on_stage`` is called with the name of each measurement before it begins.
 
     Raises:
         LuwuError: the folder cannot be used, or a measurement failed.

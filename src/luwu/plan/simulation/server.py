@@ -85,7 +85,7 @@ class ServerSteps:
         self._read_ahead()
 
     def hand_out(self, block: int) -> Events:
-        """Steps 1 and 2 of a pull: read a block unless it is there, send it once to all; ends when it is sent."""
+        """Do steps 1 and 2 of a pull: read a block unless it is there, and send it once to all; ends when sent."""
         self._schedule.pulled(block)
         if not self._schedule.resident(block):
             arrived = self._arrived.setdefault(block, self._environment.event())
@@ -107,7 +107,7 @@ class ServerSteps:
         self._read_ahead()
 
     def collect(self, block: int) -> Events:
-        """Step 3: the sum of the workers' pushes comes in; the update follows by itself."""
+        """Do step 3: the sum of the workers' pushes comes in; the update follows by itself."""
         self._unwritten += 1
         start, end = self._up.book(self._sizes.up[block])
         self._note("3 collect", block, start, end)
