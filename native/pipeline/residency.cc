@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <string>
@@ -26,9 +27,12 @@ std::uint64_t useful_buffers(std::uint64_t room_bytes, std::uint64_t buffer_byte
     return std::min(most, room_bytes / buffer_bytes);
 }
 
-std::string mebibytes(std::uint64_t bytes) {
+std::string size_text(std::uint64_t bytes) {
     std::array<char, 48> text{};
-    std::snprintf(text.data(), text.size(), "%.1f MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+    const bool small = bytes < 1U << 20;
+    const double unit = small ? 1024.0 : 1024.0 * 1024.0;
+    const double tenths = std::ceil(10.0 * static_cast<double>(bytes) / unit);  // up: a least size must be enough
+    std::snprintf(text.data(), text.size(), "%.1f %s", tenths / 10.0, small ? "KiB" : "MiB");
     return text.data();
 }
 
@@ -66,9 +70,9 @@ class Planner {
     ResidencyPlan plan() {
         measure();
         if (memory_bytes_ < plan_.minimum_bytes) {
-            throw Error(ErrorKind::memory_budget, "the memory budget is " + mebibytes(memory_bytes_) +
+            throw Error(ErrorKind::memory_budget, "the memory budget is " + size_text(memory_bytes_) +
                                                       " but this model with " + std::to_string(workers_) +
-                                                      " worker(s) needs at least " + mebibytes(plan_.minimum_bytes) +
+                                                      " worker(s) needs at least " + size_text(plan_.minimum_bytes) +
                                                       "; raise --memory");
         }
         return divide();
@@ -222,9 +226,9 @@ class ClippingPlanner {
         }
         const std::uint64_t least = state_buffer_bytes_ + buffer_bytes_;
         if (room_ < least) {
-            throw Error(ErrorKind::memory_budget, "the memory budget is " + mebibytes(result_.plan.budget_bytes) +
+            throw Error(ErrorKind::memory_budget, "the memory budget is " + size_text(result_.plan.budget_bytes) +
                                                       " but clipping this model's gradients needs at least " +
-                                                      mebibytes(other_bytes_ + least) + "; raise --memory");
+                                                      size_text(other_bytes_ + least) + "; raise --memory");
         }
         const std::uint64_t useful = useful_buffers(room_, state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);

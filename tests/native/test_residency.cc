@@ -124,6 +124,8 @@ TEST_CASE("a large budget keeps everything, the minimum works, less is refused w
         CHECK(error.kind() == ErrorKind::memory_budget);
         CHECK(std::string(error.what()).find("at least") != std::string::npos);
     }
+    CHECK_THROWS_WITH_AS((void)pipeline::plan_residency(layout, 20'000, 1, held),
+                         doctest::Contains("budget is 19.6 KiB"), Error);
 }
 
 TEST_CASE("every budget between stays within itself and pins more as it grows") {
