@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "store/aligned_buffer.h"
@@ -16,6 +17,17 @@ constexpr const char* kCommitName = "/commit.luwu";
 constexpr const char* kLockName = "/lock";
 constexpr const char* kScratchName = "/scratch.luwu";
 constexpr int kReadsOfDamage = 3;
+constexpr std::uint64_t kLastOpening = ~std::uint32_t{0};  // attempt_of() has 32 bits for it
+
+// The number of the opening after this one. It grows by chance, so that two copies of a store that are trained apart
+// have other attempts, and chunks of the one are not taken for the other's.
+std::uint64_t next_opening(std::uint64_t opening) {
+    constexpr std::uint64_t kMostSkipped = 0xFFFF;
+    std::random_device random;
+    const std::uint64_t skipped = random() & kMostSkipped;
+    if (opening + 1 + skipped <= kLastOpening - kMostSkipped) return opening + 1 + skipped;
+    return std::min(opening + 1, kLastOpening);
+}
 
 const char* record_name(const std::vector<std::string>& folders) {
     const bool snapshot = !folders.empty() && file_exists(folders[0] + kSnapshotRecordName);
@@ -72,8 +84,8 @@ void ChunkStore::create() {
     remove_all();
     try {
         CommitRecord record;
-        record.openings = 1;
-        record.frozen_attempt = store::attempt_of(record.openings, 0);
+        record.opening = 1;
+        record.frozen_attempt = store::attempt_of(record.opening, 0);
         record.counts.resize(layout_.block_count());
         commits_.create(record);
         for (StripeFiles& stripe : stripes_) stripe.create();
@@ -100,12 +112,13 @@ void ChunkStore::open(OpenMode mode) {
         }
         found.newest.counts.resize(layout_.block_count());
     }
-    if (!read_only) {  // a snapshot has one version
-        for (const StripeFiles& stripe : stripes_) {
+    if (!read_only) {
+        found.newest.opening = next_opening(found.newest.opening);
+        for (const StripeFiles& stripe : stripes_) {  // a snapshot has one version
             for (std::uint32_t version = 0; version < kVersions; ++version) stripe.require(version);
         }
         if (!found.newest.has_values && mode == OpenMode::open) {
-            found.newest.frozen_attempt = store::attempt_of(found.newest.openings + 1, 0);
+            found.newest.frozen_attempt = store::attempt_of(found.newest.opening, 0);
         }
         commits_.open_for_writing(found);
     }
@@ -117,7 +130,7 @@ void ChunkStore::note(Commits commits) {
     before_ = std::move(commits.before);
     findings_ = std::move(commits.findings);
     for (const StripeFiles& stripe : stripes_) stripe.require(committed_.version);
-    attempt_ = std::max(attempt_, store::attempt_of(committed_.openings, 1));
+    attempt_ = std::max(attempt_, store::attempt_of(committed_.opening, 1));
     frozen_attempt_ = committed_.frozen_attempt;
     if (initialised()) note_versions();
     note_attempts();
@@ -268,7 +281,7 @@ void ChunkStore::commit(CommitRecord record) {
     record.sequence = committed_.sequence + 1;
     record.version = first ? 0 : version_after(record);
     record.has_values = true;
-    record.openings = committed_.openings;
+    record.opening = committed_.opening;
     record.version_attempt = attempts_[record.version];
     record.frozen_attempt = committed_.frozen_attempt;
     first ? commits_.commit_alone(record) : commits_.commit(record, committed_);
@@ -314,7 +327,7 @@ std::vector<File> ChunkStore::make_scratch() const {
 
 void ChunkStore::stand_at(CommitRecord record) {
     record.sequence = committed_.sequence + 1;
-    record.openings = committed_.openings;
+    record.opening = committed_.opening;
     record.frozen_attempt = committed_.frozen_attempt;
     commits_.commit_alone(record);
     committed_ = std::move(record);

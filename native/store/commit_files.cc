@@ -28,7 +28,7 @@ Error all_missing(const std::string& path) {
 }
 
 bool is_older(const CommitRecord& left, const CommitRecord& right) {
-    return std::pair(left.sequence, left.openings) < std::pair(right.sequence, right.openings);
+    return std::pair(left.sequence, left.opening) < std::pair(right.sequence, right.opening);
 }
 
 }  // namespace
@@ -81,7 +81,6 @@ void CommitFiles::create(const CommitRecord& record) {
 }
 
 void CommitFiles::open_for_writing(Commits& commits) {
-    ++commits.newest.openings;
     const CommitRecord& newest = commits.newest;
     const auto slot = static_cast<std::uint32_t>(newest.sequence % kSlots);
     for (CommitFile& file : files_) {

@@ -28,8 +28,8 @@ class CommitFiles {
     [[nodiscard]] Commits read() const;
     // Makes the files, with one record.
     void create(const CommitRecord& record);
-    // Call before anything of the store is written: makes the newest record, with one opening more, and the one before
-    // it durable in all files. Files that were damaged or missing are whole again. Throws Error.
+    // Call before anything of the store is written: makes the newest record, which has the number of this opening, and
+    // the one before it durable in all files. Files that were damaged or missing are whole again. Throws Error.
     void open_for_writing(Commits& commits);
 
     // Writes the record of a step, durably; the record before it stays in the other slot.

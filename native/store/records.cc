@@ -26,7 +26,7 @@ static_assert(sizeof(CommitHeader) == 72);
 
 // Follows CommitHeader from format 3 on.
 struct CommitAttempts {
-    std::uint64_t openings = 0;
+    std::uint64_t opening = 0;
     std::uint64_t version_attempt = 0;
     std::uint64_t frozen_attempt = 0;
 };
@@ -104,7 +104,7 @@ void encode_commit(const CommitRecord& record, const Layout& layout, const Uuid&
     header.uuid = uuid;
     header.version = record.version;
     header.has_values = record.has_values ? 1 : 0;
-    const CommitAttempts attempts{record.openings, record.version_attempt, record.frozen_attempt};
+    const CommitAttempts attempts{record.opening, record.version_attempt, record.frozen_attempt};
     std::memcpy(slot.data(), &header, sizeof header);
     std::memcpy(slot.data() + sizeof header, &attempts, sizeof attempts);
     std::memcpy(slot.data() + counts_offset(kFormatVersion), record.counts.data(),
@@ -144,7 +144,7 @@ DecodedCommit decode_commit(std::span<const std::byte> slot, const Uuid& uuid, c
     if (header.format != kOldestFormat) {
         CommitAttempts attempts;
         std::memcpy(&attempts, slot.data() + sizeof header, sizeof attempts);
-        record.openings = attempts.openings;
+        record.opening = attempts.opening;
         record.version_attempt = attempts.version_attempt;
         record.frozen_attempt = attempts.frozen_attempt;
     }

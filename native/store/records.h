@@ -56,8 +56,7 @@ struct ChunkHeader {
 };
 static_assert(sizeof(ChunkHeader) == 88);
 
-// An attempt to write a version's chunks: the number of the store's opening for writing, from 1, and a number within
-// it.
+// An attempt to write a version's chunks: the number of the store's opening for writing, and a number within it.
 [[nodiscard]] constexpr std::uint64_t attempt_of(std::uint64_t opening, std::uint64_t number) {
     return (opening << 32U) + number;
 }
@@ -72,7 +71,7 @@ struct LossScale {
 };
 
 // The committed state, written once a step, alternately to one of two slots. The valid record with the highest sequence
-// counts; among those with the same sequence, the one with the most openings.
+// counts; among those with the same sequence, the one with the highest opening.
 struct CommitRecord {
     std::uint64_t sequence = 0;
     std::uint64_t step = 0;      // committed optimizer steps
@@ -82,7 +81,7 @@ struct CommitRecord {
     std::vector<std::uint64_t> counts;    // updates per block
     std::optional<LossScale> loss_scale;  // of the committed step, where the store has it: in Layout::scales_loss()
     bool has_values = false;              // false from creation until the first commit
-    std::uint64_t openings = 0;           // openings of the store for writing, up to now
+    std::uint64_t opening = 0;            // number of the last opening for writing, which grows with each
     std::uint64_t version_attempt = 0;    // the attempt that wrote the version's chunks; 0: format 2 does not tell
     std::uint64_t frozen_attempt = 0;     // the attempt that wrote the frozen chunks; before there are values, all
 

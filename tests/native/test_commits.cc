@@ -99,6 +99,21 @@ TEST_CASE("a copy made with hard links and the store are each trained on, and th
     }
 }
 
+TEST_CASE("stripes of two copies that are trained apart are not taken for one store") {
+    const Scratch scratch;
+    const Folders run{scratch.folder("run-0"), scratch.folder("run-1")};
+    const Folders copy{scratch.folder("copy-0"), scratch.folder("copy-1")};
+    train(run, 1, 2, OpenMode::create);
+    for (const std::size_t stripe : {0, 1}) link_copy(run[stripe], copy[stripe]);
+    train(run, 3, 4);
+    train(copy, 5, 6);  // with other gradients
+    for (const Folders& mixed : {Folders{run[0], copy[1]}, Folders{copy[0], run[1]}}) {
+        CHECK(kind_of([&] { (void)test::stored_contents(mixed, kFloat); }, "attempt") == ErrorKind::corrupt);
+    }
+    CHECK_NOTHROW((void)test::stored_contents(run, kFloat));
+    CHECK_NOTHROW((void)test::stored_contents(copy, kFloat));
+}
+
 TEST_CASE("a spare that a linked copy has, too, is not written to") {
     const Scratch scratch;
     const Folders run{scratch.folder("run")};

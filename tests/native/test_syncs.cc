@@ -57,7 +57,7 @@ TEST_CASE("the record that is trusted is written again and synced before anythin
         rig.initialise();
         REQUIRE(rig.run_all(1) == pipeline::kCommitted);
     }
-    const std::uint64_t openings = ChunkStore(folders, layout, kUuid, OpenMode::read_only).committed().openings;
+    const std::uint64_t before = ChunkStore(folders, layout, kUuid, OpenMode::read_only).committed().opening;
     take_synced();
     {
         const ChunkStore read(folders, layout, kUuid, OpenMode::read_only);
@@ -66,7 +66,7 @@ TEST_CASE("the record that is trusted is written again and synced before anythin
     const ChunkStore store(folders, layout, kUuid, OpenMode::open);
     const std::vector<std::string> found = take_synced();
     CHECK(found == std::vector<std::string>(8, "commit.luwu"));  // two copies of two slots in two folders
-    CHECK(ChunkStore(folders, layout, kUuid, OpenMode::read_only).committed().openings == openings + 1);
+    CHECK(ChunkStore(folders, layout, kUuid, OpenMode::read_only).committed().opening > before);
 }
 
 TEST_CASE("a step syncs the version that it wrote and the record, once in each folder") {
