@@ -21,6 +21,7 @@ from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreForm
 from luwu.fabric.session import Session
 from luwu.store import upkeep
 from luwu.store.folders import open_reader
+from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
 COMMIT_SLOT_BYTES = 4096
@@ -111,7 +112,7 @@ def test_a_damaged_record_goes_back_by_one_step_and_says_so(run: Path, caplog: p
     commits = run / "store/commit.luwu"
     for copy in (0, COMMIT_COPY_DISTANCE):
         overwrite(commits, copy + COMMIT_SLOT_BYTES + 24, b"\xff")
-    found = upkeep.verify([run / "store"])
+    found = verify([run / "store"])
     assert found.damaged == 0
     assert "stands at step 1" in found.findings[-1]
     with luwu.open(run, memory=MEMORY) as session:

@@ -12,7 +12,7 @@ from tests.integration.training import finish, prepare_small_run, start_small_ru
 
 import luwu
 from luwu.errors import StoreLockedError
-from luwu.store import upkeep
+from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
 
@@ -70,5 +70,5 @@ def test_a_run_and_its_copy_are_trained_at_the_same_time(tmp_path: Path) -> None
         worker.step()
         assert step_on(tmp_path / "second") == 3
         assert session.step == 3
-    assert upkeep.verify([tmp_path / "copy/store"]).damaged == 0
+    assert verify([tmp_path / "copy/store"]).damaged == 0
     assert step_on(tmp_path / "copy") == 3

@@ -25,7 +25,8 @@ from luwu.fabric.remote import connect
 from luwu.fabric.session import Session
 from luwu.store.exporting import export_safetensors
 from luwu.store.folders import open_reader
-from luwu.store.upkeep import info, verify
+from luwu.store.upkeep import info
+from luwu.store.verifying import verify
 
 WORKERS = 2
 ATTEMPTS = 10

@@ -21,7 +21,8 @@ from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
 from luwu.models.importing import import_pretrained
 from luwu.store.folders import open_reader
 from luwu.store.manifest import Manifest
-from luwu.store.upkeep import compact, info, verify
+from luwu.store.upkeep import compact, info
+from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
 

@@ -22,7 +22,7 @@ from luwu.server.server import LocalServer
 from luwu.server.snapshots import Snapshots
 from luwu.store.folders import open_reader
 from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
-from luwu.store.upkeep import verify
+from luwu.store.verifying import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

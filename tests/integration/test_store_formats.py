@@ -19,6 +19,7 @@ from luwu.errors import StoreCorruptError
 from luwu.store import snapshots, upkeep
 from luwu.store.folders import open_reader
 from luwu.store.manifest import Manifest
+from luwu.store.verifying import verify
 
 ARCHIVE = Path(__file__).parent / "stores/format2.tar.gz"
 DIGESTS = {
@@ -80,7 +81,7 @@ def test_a_store_of_format_2_is_read_as_it_is(folders: list[Path]) -> None:
     before = (folders[0] / "commit.luwu").read_bytes()
     found = upkeep.info(folders)
     assert (found.step, found.findings, found.snapshots) == (3, (), (2,))
-    report = upkeep.verify(folders)
+    report = verify(folders)
     assert (report.step, report.damaged, report.findings) == (3, 0, ())
     assert digest(folders) == DIGESTS[3]
     assert digest(snapshots.snapshot_folders(folders, 2)) == DIGESTS[2]
@@ -92,7 +93,7 @@ def test_a_store_of_format_2_is_trained_on_to_the_bits_that_its_code_reached(fol
     train(folders, 2)
     assert digest(folders) == DIGESTS[5]
     assert digest(snapshots.snapshot_folders(folders, 2)) == DIGESTS[2]
-    report = upkeep.verify(folders)
+    report = verify(folders)
     assert (report.step, report.damaged, report.findings) == (5, 0, ())
     assert (folders[1] / "commit.luwu").exists()
 

@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
-from luwu.errors import ConfigError, ServerError, StoreEmptyError, StoreFormatError, StoreLockedError
+from luwu.errors import ConfigError, ServerError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreLockedError
 from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.snapshots import remove, restore, snapshot_folders, snapshot_steps, snapshots, take
-from luwu.store.upkeep import compact, info, verify
+from luwu.store.upkeep import compact, info
+from luwu.store.verifying import verify
 
 WIDTH = 256
 MEMORY = "64MiB"
@@ -172,6 +173,33 @@ def test_what_cannot_be_kept_or_restored_is_said(tmp_path: Path) -> None:
 
 def block(first: int = 0) -> BlockManifest:
     return BlockManifest("layer", True, (ParameterManifest("weight", (4096,), 0, 4096),), 4096 - first, first=first)
+
+
+def test_a_damaged_snapshot_is_not_restored(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+    store = [tmp_path / "store"]
+    take(store)
+    values = train(tmp_path, 2)
+    damaged = snapshot_folders(store, 2)[0] / "version-0.luwu"
+    with damaged.open("r+b") as file:
+        file.seek(4096 + 100)
+        file.write(b"\xff" * 64)
+    with pytest.raises(
+        StoreCorruptError, match=r"snapshot of step 2 has 1 damaged chunk, and the store stays as it is"
+    ):
+        restore(store, 2)
+    assert info(store).step == 4
+    assert same(train(tmp_path, 0), values)
+
+
+def test_a_folder_with_a_number_for_a_name_is_no_snapshot(tmp_path: Path) -> None:
+    train(tmp_path, 1)
+    store = [tmp_path / "store"]
+    (store[0] / "snapshots" / "40").mkdir(parents=True)
+    take(store)
+    assert [each.step for each in snapshots(store)] == [1]
+    with pytest.raises(StoreFormatError):
+        restore(store, 40)
 
 
 def test_a_part_of_a_model_is_not_kept_alone_while_it_is_trained(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import CheckpointSource
-from luwu.store.upkeep import compact, info, verify
+from luwu.store.upkeep import compact, info
+from luwu.store.verifying import verify
 from luwu.worker.describe import describe
 
 WIDTH = 1024

@@ -51,17 +51,19 @@ def list_all(
 
 @app.command()
 def restore(folders: Folders, step: Step) -> None:
-    """Make the store stand at a snapshot again, at once; the snapshot stays. The store must not be open.
+    """Make the store stand at a snapshot again; the snapshot stays. The store must not be open.
 
-    Training goes on from there with the same numbers as the first time. What was committed later is gone, unless
-    another snapshot has it. Of several servers' stores restore all to the same step.
+    All of the snapshot is read first; where a checksum is wrong the store stays as it is. Training goes on from there
+    with the same numbers as the first time. What was committed later is gone, unless another snapshot has it. Of
+    several servers' stores restore all to the same step.
 
     Exit status: 0 restored, 1 the store is open or damaged, 2 there is no such snapshot.
     """
-    from luwu.cli.progress import store_folders
+    from luwu.cli.progress import progress_bar, store_folders
     from luwu.store.snapshots import restore as go_to
 
-    go_to(store_folders(folders), step)
+    with progress_bar("verify") as progress:
+        go_to(store_folders(folders), step, progress)
     typer.echo(f"the store stands at step {step}")
 
 

@@ -54,7 +54,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.plan.units import bytes_text
     from luwu.store.snapshots import snapshot_folders
-    from luwu.store.upkeep import verify as read_all
+    from luwu.store.verifying import verify as read_all
 
     with progress_bar("verify") as progress:
         report = read_all(snapshot_folders(store_folders(folders), snapshot), progress)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from luwu import _native
-from luwu.errors import ConfigError, StoreLockedError
+from luwu.errors import ConfigError, StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
+from luwu.observe.words import counted
 from luwu.store.folders import StoreIdentity, reader_of, say_findings
-from luwu.store.run_record import restore_record
-from luwu.store.values import require_identity, require_whole
+from luwu.store.run_record import read_record, restore_record
+from luwu.store.values import Progress, no_progress, require_identity, require_whole
+from luwu.store.verifying import verify
 
 FOLDER_NAME = "snapshots"
 """In each folder of a store, with a folder for each step."""
@@ -84,14 +87,23 @@ def snapshots(folders: list[Path]) -> list[SnapshotInfo]:
         StoreFormatError: there is no store.
     """
     require_identity(folders)
-    return [_look_at(folders, step) for step in snapshot_steps(folders)]
+    found = []
+    for step in snapshot_steps(folders):
+        with suppress(FileNotFoundError, ConfigError):  # it was removed meanwhile, or is a folder with nothing in it
+            found.append(_look_at(folders, step))
+    return found
 
 
-def restore(folders: list[Path], step: int) -> None:
+def restore(folders: list[Path], step: int, progress: Progress = no_progress) -> None:
     """Set a store back to its snapshot of a step; the snapshot stays, and all later steps of the store are lost.
 
-    Later snapshots stay, too. Training goes on from there as it did the first time, and the store belongs to the run
-    that had it then.
+    All of the snapshot is read first, and every checksum compared. Later snapshots stay, too. Training goes on from
+    there as it did the first time, and the store belongs to the run that had it then.
+
+    Args:
+        folders: the store's folders.
+        step: the snapshot's step.
+        progress: called with bytes read, and bytes in all.
 
     Raises:
         StoreFormatError: there is no store. StoreLockedError: a server has it open. ConfigError: no such snapshot.
@@ -99,6 +111,13 @@ def restore(folders: list[Path], step: int) -> None:
     """
     identity = require_identity(folders)
     inside = snapshot_folders(folders, step)
+    read_record(inside[0])
+    report = verify(inside, progress)
+    if report.damaged:
+        raise StoreCorruptError(
+            f"the snapshot of step {step} has {counted(report.damaged, 'damaged chunk')}, and the store stays as it "
+            f"is; the first: {report.first_damage}"
+        )
     writer = _writer(folders, identity)
     try:
         writer.restore_snapshot(step)

@@ -1,29 +1,22 @@
-"""Looking after a store: what is in it, whether all of it can still be read, and giving room back."""
+"""What a store holds, and giving room back."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections import Counter, deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from luwu import _native
-from luwu.errors import StoreCorruptError, StoreError, StoreFormatError, StoreLockedError
+from luwu.errors import StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
-from luwu.store.values import Progress, has_master, moment_names, no_progress, require_identity, require_whole
-
-READS_AHEAD = 4
-"""Chunks that `verify` has in memory at once."""
+from luwu.store.values import has_master, moment_names, require_identity, require_whole
 
 _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
@@ -88,22 +81,6 @@ class StoreInfo:
     findings: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class VerifyReport:
-    """The result of `verify`: ``first_damage`` describes the first of the ``damaged`` chunks.
-
-    ``findings`` is damage to the commit records, as `StoreInfo` has it.
-    """
-
-    step: int
-    chunks: int
-    nbytes: int
-    seconds: float
-    damaged: int
-    first_damage: str
-    findings: tuple[str, ...]
-
-
 def info(folders: list[Path]) -> StoreInfo:
     """Look at a store, also while a server has it open; no chunk is read.
 
@@ -142,57 +119,6 @@ def info(folders: list[Path]) -> StoreInfo:
     )
 
 
-def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyReport:
-    """Read everything that the committed step consists of, and compare every checksum.
-
-    Args:
-        folders: of a store at rest.
-        progress: of bytes read.
-
-    Raises:
-        StoreFormatError: there is no store. StoreEmptyError: it has no values yet. StoreLockedError: a server has it
-            open.
-        StoreCorruptError: what lies around the chunks is damaged, so that no chunk can be found.
-    """
-    identity = require_identity(folders)
-    with held_at_rest(folders), ThreadPoolExecutor(READS_AHEAD, "luwu-verify") as pool:
-        reader = reader_of(folders, identity)
-        if not reader.initialised:
-            raise no_values(folders[0])
-        extents = list(_extents(reader, identity.manifest))
-        total = sum(nbytes for _, _, nbytes in extents)
-        waiting: deque[tuple[Future[Any], int]] = deque()
-        damages: list[str] = []
-        done, begun = 0, time.perf_counter()
-
-        def take_one() -> None:
-            nonlocal done
-            future, nbytes = waiting.popleft()
-            try:
-                future.result()
-            except (StoreCorruptError, StoreFormatError, StoreError) as error:
-                damages.append(str(error))
-            done += nbytes
-            progress(done, total)
-
-        for block, chunk, nbytes in extents:
-            if len(waiting) == READS_AHEAD:
-                take_one()
-            waiting.append((pool.submit(_look_at, reader, block, chunk), nbytes))
-        while waiting:
-            take_one()
-        seconds = time.perf_counter() - begun
-    return VerifyReport(
-        int(reader.step),
-        len(extents),
-        total,
-        seconds,
-        len(damages),
-        damages[0] if damages else "",
-        tuple(reader.findings),
-    )
-
-
 def compact(folders: list[Path]) -> int:
     """Give the disk back what the committed step does not need; returns the bytes.
 
@@ -224,17 +150,6 @@ def compact(folders: list[Path]) -> int:
         return int(writer.compact())
     finally:
         writer.close()
-
-
-def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
-    reader.read_chunk(block, chunk, True)  # and let go of what was read
-
-
-def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
-    """(block, chunk, bytes of its record) of every chunk."""
-    for number in range(len(manifest.blocks)):
-        for chunk, nbytes in enumerate(reader.record_bytes(number)):
-            yield number, chunk, nbytes
 
 
 def _dtypes_of(manifest: Manifest) -> str:
