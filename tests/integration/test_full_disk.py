@@ -29,6 +29,7 @@ from luwu.fabric.credentials import Credentials
 from luwu.fabric.health import check_health
 from luwu.fabric.local import join
 from luwu.server.server import LocalServer
+from luwu.store.upkeep import info
 
 STEPS = 5
 FULL_BEFORE = (3, 4)
@@ -164,6 +165,27 @@ class TestTrainCommand:
         assert "there is room again" in output
         assert steps_of(folder, run) == undisturbed
         assert (small_disk.path / "run" / "loss.png").stat().st_size > 1000
+
+    def test_workers_wait_for_a_full_run_folder_and_ctrl_c_tells_the_stores_step(
+        self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]
+    ) -> None:
+        run, store = small_disk.path / "run", folder / "store-of-waiting"
+        process = start_small_run(folder, str(run), "--store", str(store))
+        wait_for_steps(folder, str(run), 3)
+        small_disk.fill()
+        wait_for_line(process, "paused: ")
+        rows = len(steps_of(folder, str(run)))
+        process.send_signal(signal.SIGINT)
+        code, output, error = finish(process, 300)
+        assert code == 130, error
+        step = info([store]).step
+        assert step is not None and step <= rows + 10
+        assert f"stopped after step {step} of 60" in output
+        small_disk.clear()
+        code, output, error = finish(start_small_run(folder, str(run), "--store", str(store)), 300)
+        assert code == 0, error
+        assert f"resuming after step {step} of 60" in output
+        assert steps_of(folder, str(run)) == undisturbed
 
     def test_ctrl_c_ends_a_paused_run_at_once(
         self, small_disk: SmallDisk, folder: Path, undisturbed: list[tuple[int, int, float, float]]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -40,6 +41,27 @@ def test_rows_past_the_store_are_cut_off(tmp_path):
     assert [row["attempt"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["grad_norm"] for row in rows] == [None, None, None, None, 0.5]
     assert rows[3]["loss"] is None
+
+
+def test_damaged_lines_are_left_out_kept_beside_and_said(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for attempt in range(6):
+        log.append(record(attempt))
+    log.close()
+    lines = path.read_bytes().split(b"\n")
+    lines[1:4] = [b"x", b"123", b'{"attempt": 3, "step": "\xff"}']
+    damaged = b"\n".join(lines)
+    path.write_bytes(damaged)
+    log = MetricsLog(path)
+    word = log.resume(6, 6, {})
+    log.close()
+    assert word == f"{path}: 3 lines could not be read and were left out; see {path}.damaged"
+    assert Path(f"{path}.damaged").read_bytes() == damaged
+    rows = read_metrics(path)
+    assert [row["attempt"] for row in rows] == list(range(6))
+    assert [row["loss"] is None for row in rows] == [False, True, True, True, False, False]
+    assert MetricsLog(path).resume(6, 6, {}) == ""
 
 
 def test_no_metrics_are_no_rows(tmp_path):

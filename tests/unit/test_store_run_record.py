@@ -88,6 +88,31 @@ def test_a_new_run_goes_on_from_the_weights_and_counts_from_there(store: Path) -
         check_claim(store, claim("one", begun=True))
 
 
+def test_a_run_that_has_made_steps_takes_no_store_without_any(tmp_path: Path) -> None:
+    wanted = replace(claim("one", begun=True), steps_made=40)
+    with pytest.raises(ConfigError, match=r"the run /runs/one has made 40 steps, and its store is not in .*: mount"):
+        claim_store(tmp_path, wanted, Counts(), imported=False)
+    assert read_record(tmp_path) is None
+    claim_store(tmp_path, wanted, AT_12, imported=False)  # of an earlier version, which wrote no record
+
+
+def test_a_run_keeps_its_settings_though_its_folder_has_lost_them(store: Path) -> None:
+    claim_store(store, claim("one", layers=3), Counts(), imported=False)  # nothing was trained with the first ones
+    with pytest.raises(ConfigError, match=r"^model.layers: the run /runs/one .*\(3 there, 2 here\); give the first"):
+        claim_store(store, claim("one", layers=2), AT_12, imported=False)
+    assert claim_store(store, claim("one", layers=3), AT_12, imported=False) == (Counts(), "")
+
+
+def test_a_missing_store_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    check_store(build_settings({}), folder, takes_weights=False)
+    folder.metrics_path.write_text('{"attempt": 0, "step": 1}\n{"attempt": 1, "step": 2}\n')
+    with pytest.raises(ConfigError, match=r"run has made 2 steps, and its store is not in .*run/store: mount"):
+        check_store(build_settings({}), folder, takes_weights=False)
+    assert not (folder.path / "store").exists()
+
+
 def test_a_run_that_has_begun_cannot_be_a_new_one(store: Path) -> None:
     with pytest.raises(ConfigError, match=r"--new-run: expected a run folder that is new, found /runs/two"):
         check_claim(store, claim("two", takes_weights=True, begun=True))

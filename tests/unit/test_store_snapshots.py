@@ -184,9 +184,7 @@ def test_a_damaged_snapshot_is_not_restored(tmp_path: Path) -> None:
     with damaged.open("r+b") as file:
         file.seek(4096 + 100)
         file.write(b"\xff" * 64)
-    with pytest.raises(
-        StoreCorruptError, match=r"snapshot of step 2 has 1 damaged chunk, and the store stays as it is"
-    ):
+    with pytest.raises(StoreCorruptError, match=r"step 2 has 1 damaged chunk, and the store stays as it is"):
         restore(store, 2)
     assert info(store).step == 4
     assert same(train(tmp_path, 0), values)

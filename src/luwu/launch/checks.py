@@ -12,14 +12,15 @@ from luwu.observe.words import counted
 from luwu.plan.models import gpt_shape
 from luwu.server.forecast import forecast
 from luwu.store.folders import StoreIdentity, read_identity, reader_of
-from luwu.store.run_record import Counts, check_claim, read_record
+from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
 def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -> None:
     """Check that a run on this machine may train on its store, if there is one, and has not passed its last step.
 
     Raises:
-        ConfigError: the store is another run's, or the run has made more steps than it is to make.
+        ConfigError: the store is another run's, it is missing although the run has made steps, or the run has made more
+            steps than it is to make.
         ManifestMismatchError, StoreCorruptError: the store has another optimizer, dtype or number of folders.
         Others: the store's files cannot be read, see `luwu.errors`.
     """
@@ -31,6 +32,8 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
                 f"--new-run: expected a store with weights in {stores[0]}, found none; check --store, or leave "
                 "--new-run out to start afresh"
             )
+        if made := folder.steps_made():
+            raise missing_store(str(folder.path), made, ", ".join(map(str, stores)))
         return
     _check_shape(settings, stores, identity)
     run_id = find_run_id(settings, folder, stores[0])

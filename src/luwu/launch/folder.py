@@ -12,6 +12,7 @@ from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.errors import ConfigError
+from luwu.observe.metrics import read_metrics
 from luwu.store.room import NO_WAIT, Room
 
 MODEL_CONFIG_NAME = "config.json"
@@ -43,6 +44,10 @@ class RunFolder:
             return self.id_path.read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
+
+    def steps_made(self) -> int:
+        """Return the last step that metrics.jsonl knows; 0 if it has no row."""
+        return max((row["step"] or 0 for row in read_metrics(self.metrics_path)), default=0)
 
     def save_id(self, run_id: str, room: Room = NO_WAIT) -> None:
         """Write the run's id, whole or not at all."""

@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.1
 """How often the launcher looks after its workers when they have nothing to say."""
 
 REPORTS_WAITING = 4
-"""Reports of each worker that may wait for the launcher. A worker with one more waits, and with it the run."""
+"""Reports of each worker that may wait in the launcher. Later ones are not answered, and the run waits."""
 
 SERVER = -1
 """Stands for the server where a report has a worker's rank."""
@@ -109,6 +109,7 @@ class LocalRun:
         self._remote = server
         self._takes_weights = takes_weights
         self._claim: Claim | None = None
+        self._first: Counts | None = None  # the store's counts when the run began on it
         self._settings, self._why_this_rate = with_rate(settings, folder, takes_weights=takes_weights)
         self._folder = folder
         self._display = display
@@ -147,7 +148,14 @@ class LocalRun:
                 self._outcome.stopped = True
             finally:
                 self._over.set()
+            if self._outcome.stopped:
+                self._outcome.step = self._step_of_store(self._outcome.step)
         return self._outcome
+
+    def _step_of_store(self, otherwise: int) -> int:
+        """Return the run's step by its store, which may be ahead of the reports; `otherwise` if it is elsewhere."""
+        stats = self._server.stats()
+        return int(stats["step"]) - self._first.step if "step" in stats and self._first is not None else otherwise
 
     def _run(self, interrupts: Interrupts) -> None:
         self._write_job()
@@ -199,7 +207,8 @@ class LocalRun:
         def say(text: str) -> None:
             self._queue(0, {"kind": "say", "text": text})
 
-        return claim_here(self._claim, self._folder.stores(self._settings)[0], say)(counts)
+        self._first = claim_here(self._claim, self._folder.stores(self._settings)[0], say)(counts)
+        return self._first
 
     def _queue(self, rank: int, report: Report) -> None:
         """Hand a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
@@ -259,7 +268,8 @@ class LocalRun:
                 if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
                     self._outcome.stopped = True
                     return
-                self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
+                if workers.running():
+                    self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
                 deadline = time.monotonic() + GRACE_SECONDS
                 while workers.running() and time.monotonic() < deadline:
                     self._take_reports()
@@ -298,7 +308,9 @@ class LocalRun:
             return
         self._folder.save_settings(self._settings, self._room)
         noted = read_last_attempts(self._folder.attempts_paths())
-        self._metrics.resume(report["attempts"], report["step"], noted)
+        word = self._metrics.resume(report["attempts"], report["step"], noted)
+        if word:
+            self._display.say(word)
         self._meter.rolled_back = report["rolled_back"]
         self._outcome.step = report["step"]
         steps, corpus = self._settings.run.steps, self._outcome.corpus

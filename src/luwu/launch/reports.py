@@ -1,10 +1,14 @@
-"""Workers' reports to the launcher: a pipe for each worker, one JSON text a line, also for the log's warnings."""
+"""Workers' reports to the launcher: a socket for each worker, one JSON text a line, also for the log's warnings.
+
+The launcher answers each report of a step with one byte, so that a worker is never many steps ahead of it.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +20,11 @@ from luwu.store.room import RoomWait, SayRoom
 
 REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
 """Environment variable of a worker: the open file that its reports go to."""
+
+STEPS_AHEAD = 4
+"""Reports of steps that a worker sends before the first of them is answered."""
+
+_ANSWER = b"."
 
 Report = dict[str, Any]
 ReportFunction = Callable[[Report], None]
@@ -55,26 +64,43 @@ class WarningRelay(logging.Handler):
 
 
 def pipe_reporter(pipe: int) -> ReportFunction:
-    """Return a function that reports through the launcher's pipe, from any thread; ServerError if that has ended."""
+    """Return a function that reports to the launcher, from any thread; ServerError if the launcher has ended.
+
+    A report of a step returns when all but `STEPS_AHEAD` of the steps so far are answered; one thread reports steps.
+    """
     writing = threading.Lock()  # a long report takes several writes
+    unanswered = 0
 
     def report(words: Report) -> None:
+        nonlocal unanswered
         line = memoryview(f"{json.dumps(words)}\n".encode())
         try:
             with writing:
                 while line:
                     line = line[os.write(pipe, line) :]
+            unanswered += words["kind"] == "step"
+            while words["kind"] == "step" and unanswered > STEPS_AHEAD:
+                unanswered -= _read_answers(pipe)
         except OSError as error:
             raise ServerError(f"the launcher of this process ended: {error}; run again to resume") from error
 
     return report
 
 
+def _read_answers(pipe: int) -> int:
+    """Wait for the next answers; return their number. Raises OSError if the launcher has ended."""
+    answers = os.read(pipe, 64)
+    if not answers:
+        raise ConnectionResetError("it has closed the connection")
+    return len(answers)
+
+
 class ReportPipe:
-    """The launcher's end of one worker's pipe: a thread hands each report on until the worker ends."""
+    """The launcher's end of one worker's socket: a thread hands each report on until the worker ends."""
 
     def __init__(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
-        self._read, self.write_descriptor = os.pipe()
+        self._own, given = socket.socketpair()
+        self.write_descriptor = given.detach()
         self._thread = threading.Thread(target=self._run, args=(rank, on_report), name="luwu-reports", daemon=True)
         self._thread.start()
 
@@ -87,7 +113,12 @@ class ReportPipe:
         self._thread.join(seconds)
 
     def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
-        with open(self._read, encoding="utf-8") as lines:
+        with self._own, suppress(ConnectionResetError), self._own.makefile("r", encoding="utf-8") as lines:
             for line in lines:
-                if line.endswith("\n"):  # a worker that was killed may leave half a line
-                    on_report(rank, json.loads(line))
+                if not line.endswith("\n"):  # a worker that was killed may leave half a line
+                    return
+                report = json.loads(line)
+                on_report(rank, report)
+                if report["kind"] == "step":
+                    with suppress(OSError):  # the worker has ended; what it said before is still read
+                        self._own.send(_ANSWER)

@@ -12,6 +12,7 @@ from typing import Any
 
 from luwu.observe.meter import StepRecord
 from luwu.observe.unreported import unreported_rows
+from luwu.observe.words import counted
 from luwu.store.own_files import unshare
 from luwu.store.room import NO_WAIT, Room
 
@@ -32,21 +33,34 @@ class MetricsLog:
                 del row[name]
         self._room.append(self._file, _line(row).encode(), self.path)
 
-    def resume(self, attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]) -> None:
-        """Make the file have one row for each attempt of the run that the store counts; drops a half-written row.
+    def resume(self, attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]) -> str:
+        """Make the file have one row for each attempt of the run that the store counts.
 
         Rows of later attempts are cut off, because the run makes those attempts again. Missing rows are written with
-        the values that are known, see `unreported_rows`.
+        the values that are known, see `unreported_rows`. A half-written last row is dropped; where another line is
+        damaged, the old file is kept beside the new one.
+
+        Returns:
+            What was wrong with the file, for the user; empty if nothing was.
         """
-        rows = [row for row in read_metrics(self.path) if row["attempt"] < attempts]
+        whole, damaged = _read_rows(self.path)
+        word = self._keep_damaged(damaged) if damaged else ""
+        rows = [row for row in whole if row["attempt"] < attempts]
         rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted)], key=lambda row: row["attempt"])
         self._room.write_file(self.path, "".join(map(_line, rows)))
         self._file.close()
         self._file = self._open()
+        return word
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _keep_damaged(self, damaged: int) -> str:
+        kept = self.path.with_name(f"{self.path.name}.damaged")
+        self._room.write_file(kept, self.path.read_bytes())
+        lines = counted(damaged, "line")
+        return f"{self.path}: {lines} could not be read and {'was' if damaged == 1 else 'were'} left out; see {kept}"
 
     def _open(self) -> FileIO:
         def attempt() -> FileIO:
@@ -65,13 +79,25 @@ def _line(row: Mapping[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole rows of a metrics.jsonl; an empty list if there is no file. A torn last row is left out."""
+    """Return all whole rows of a metrics.jsonl; an empty list if there is no file. Damaged lines are left out."""
+    return _read_rows(path)[0]
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole rows, and the number of damaged lines; a last line without its end is none."""
     if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
-    return rows
+        return [], 0
+    *lines, torn = path.read_bytes().split(b"\n")
+    found = [_row_of(line) for line in [*lines, torn]]
+    rows = [row for row in found if row is not None]
+    return rows, sum(row is None for row in found[:-1])
+
+
+def _row_of(line: bytes) -> dict[str, Any] | None:
+    """Return a line's row; None if it has none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(row, dict) and isinstance(row.get("attempt"), int) and isinstance(row.get("step"), int | None)
+    return row if whole else None

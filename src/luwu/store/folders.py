@@ -25,6 +25,7 @@ from luwu.errors import (
     StorePermissionError,
 )
 from luwu.fabric.blocks import block_specs
+from luwu.store.durable import sync_folder
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
 from luwu.store.room import is_full, no_room
@@ -156,15 +157,6 @@ def write_json(path: Path, document: object) -> None:
             sync_folder(changed)
     except OSError as error:
         raise refused("write", path, error) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class Opened(Protocol):

@@ -23,6 +23,7 @@ from torch import Tensor
 from luwu import _native
 from luwu.errors import ConfigError, StoreCorruptError
 from luwu.fabric.blocks import block_specs
+from luwu.store.durable import sync_folder
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
@@ -30,7 +31,6 @@ from luwu.store.folders import (
     make_folder,
     read_identity,
     reader_of,
-    sync_folder,
     write_identity,
     write_json,
 )

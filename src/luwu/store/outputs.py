@@ -20,7 +20,8 @@ import numpy as np
 
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
-from luwu.store.folders import refused, sync_folder, write_json
+from luwu.store.durable import sync_folder
+from luwu.store.folders import refused, write_json
 from luwu.store.room import NO_WAIT, Room, create
 
 JOURNAL_NAME = "luwu-export.json"

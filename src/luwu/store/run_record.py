@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
+from luwu.observe.words import counted
 from luwu.store.folders import refused, write_json
 
 RUN_NAME = "run.json"
@@ -63,11 +64,13 @@ class Claim:
         run: the run; its `RunRecord.first` is not used.
         takes_weights: the run is to be a new one that goes on from another run's weights.
         begun: the run has begun before, on this store or another.
+        steps_made: steps that the run has made before; a store without any is not the run's own.
     """
 
     run: RunRecord
     takes_weights: bool = False
     begun: bool = False
+    steps_made: int = 0
 
     def to_json(self) -> str:
         """Return the claim as text for a server elsewhere."""
@@ -78,7 +81,7 @@ class Claim:
         """Read a claim that `to_json` wrote; raises ConfigError."""
         try:
             raw = json.loads(text)
-            return Claim(_record_of(raw["run"]), bool(raw["takes_weights"]), bool(raw["begun"]))
+            return Claim(_record_of(raw["run"]), bool(raw["takes_weights"]), bool(raw["begun"]), int(raw["steps_made"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"run: expected a run's claim, found {error!r}; install one version of luwu") from None
 
@@ -125,7 +128,8 @@ def claim_store(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -
         imported: the values came from a checkpoint.
 
     Raises:
-        ConfigError: the store is another run's, the run's data has changed, or the store stands before the run began.
+        ConfigError: the store is another run's or has no steps although the run has made some, the run's data or
+            settings have changed, or the store stands before the run began.
     """
     record = read_record(folder)
     if record is None:
@@ -173,7 +177,17 @@ def differences(one: RunRecord, other: RunRecord) -> list[str]:
     ]
 
 
+def missing_store(run: str, steps: int, where: str) -> ConfigError:
+    """Return the error for a run whose store is not where it should be."""
+    return ConfigError(
+        f"the run {run} has made {counted(steps, 'step')}, and its store is not in {where}: mount the disk or restore "
+        "the folder, or start another run with --run and --store; to begin this run again, remove its metrics.jsonl"
+    )
+
+
 def _take_unclaimed(folder: Path, claim: Claim, counts: Counts, *, imported: bool) -> tuple[Counts, str]:
+    if claim.steps_made and counts.attempts == 0:
+        raise missing_store(claim.run.folder, claim.steps_made, str(folder))
     first = counts if claim.takes_weights else Counts()
     _write(folder, replace(claim.run, first=first))
     if claim.takes_weights or imported or counts.attempts == 0:
@@ -189,6 +203,12 @@ def _check_same(folder: Path, record: RunRecord, claim: Claim, counts: Counts) -
         raise ConfigError(
             f"data: expected the text that {_named(record)} was started with, found another since then; give the first "
             "one back, or start another run with --run and --store"
+        )
+    changed = differences(record, claim.run)
+    if changed and counts.attempts > record.first.attempts:
+        raise ConfigError(
+            f"{changed[0].partition(' ')[0]}: {_named(record)} was started with other settings: {_some(changed)}; give "
+            "the first ones back, or start another run with --run and --store"
         )
     if counts.step < record.first.step:
         raise ConfigError(
@@ -207,8 +227,7 @@ def _check_other(folder: Path, record: RunRecord, claim: Claim) -> None:
             f"{folder} belongs to {_named(record)}; name another folder with --run"
         )
     found = differences(record, claim.run)
-    more = f", and {len(found) - DIFFERENCES_SHOWN} more" if len(found) > DIFFERENCES_SHOWN else ""
-    differ = f"; they differ in {', '.join(found[:DIFFERENCES_SHOWN])}{more}" if found else ""
+    differ = f"; they differ in {_some(found)}" if found else ""
     where = "" if record.host == socket.gethostname() else f", on {record.host}"
     choices = {
         "--new-run": "go on from the weights in it as a new run, whose steps count from 0",
@@ -226,6 +245,11 @@ def _check_other(folder: Path, record: RunRecord, claim: Claim) -> None:
 def _named(record: RunRecord) -> str:
     text = record.data.get("name")
     return f"the run {record.folder}" + (f" (data {text})" if text else "")
+
+
+def _some(differences: list[str]) -> str:
+    more = f", and {len(differences) - DIFFERENCES_SHOWN} more" if len(differences) > DIFFERENCES_SHOWN else ""
+    return ", ".join(differences[:DIFFERENCES_SHOWN]) + more
 
 
 def _shown(value: object) -> str:
