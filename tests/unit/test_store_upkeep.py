@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
+from luwu.config import build_settings
 from luwu.errors import (
     CheckpointError,
     ConfigError,
@@ -21,6 +22,7 @@ from luwu.errors import (
     StoreFormatError,
     StoreLockedError,
 )
+from luwu.launch.folder import RunFolder
 from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
@@ -71,6 +73,21 @@ def test_info_says_what_a_trained_store_holds(tmp_path: Path) -> None:
     assert "2 committed; 2 tried, 0 rolled back" in printed
     as_json = json.loads(CliRunner().invoke(app, ["store", "info", str(tmp_path / "store"), "--json"]).output)
     assert as_json["uuid"] == found.uuid
+
+
+def test_a_run_folder_names_its_store_wherever_that_is(tmp_path: Path) -> None:
+    train(tmp_path / "elsewhere", 1)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.save_settings(build_settings({"run": {"stores": (str(tmp_path / "elsewhere" / "store"),)}}))
+    for command in ("store info", "store verify", "store compact", "snapshot take", "snapshot list"):
+        done = CliRunner().invoke(app, [*command.split(), str(run.path)])
+        assert done.exit_code == 0, (command, done.output)
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(run.path)])
+    assert done.exit_code == 0 and (tmp_path / "out" / "model.safetensors").exists(), done.output
+    shutil.rmtree(tmp_path / "elsewhere")
+    done = CliRunner().invoke(app, ["store", "info", str(run.path)])
+    assert done.exit_code == 2 and "expected the run's store in" in done.output and "found none" in done.output
 
 
 def test_info_of_a_store_in_use(tmp_path: Path) -> None:

@@ -121,12 +121,7 @@ class ReadableRun(Readable):
     def __init__(self, folder: Path, snapshot: int | None = None, stores: list[Path] | None = None) -> None:
         run = RunFolder(folder)
         self.settings = build_settings(run.saved_settings() or {})
-        stores = stores or run.stores(self.settings)
-        if not (stores[0] / MANIFEST_NAME).is_file():
-            raise ConfigError(
-                f"{folder}: expected the run's store in {stores[0]}, found none; a run that was trained with --server "
-                "has its store there"
-            )
+        stores = stores or run.require_stores(self.settings)
         super().__init__(folder, stores, snapshot)
         record, own = read_record(self.stores[0]), run.saved_id()
         if record is not None and own is not None and record.id != own:
