@@ -85,6 +85,9 @@ def test_a_run_folder_names_its_store_wherever_that_is(tmp_path: Path) -> None:
         assert done.exit_code == 0, (command, done.output)
     done = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(run.path)])
     assert done.exit_code == 0 and (tmp_path / "out" / "model.safetensors").exists(), done.output
+    assert "no config.json: " in done.stdout and "safetensors.torch.load_file loads its files" in done.stdout
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(run.path)])
+    assert " in 1 file; 1 of them already there" in done.stdout
     shutil.rmtree(tmp_path / "elsewhere")
     done = CliRunner().invoke(app, ["store", "info", str(run.path)])
     assert done.exit_code == 2 and "expected the run's store in" in done.output and "found none" in done.output
@@ -123,7 +126,7 @@ def test_commands_bring_a_model_in_and_out(tmp_path: Path) -> None:
         "import", tmp_path / "in", "--store", tmp_path / "store", "--optimizer", "adam", "--dtype", "bfloat16"
     )
     said = luwu_command("export", tmp_path / "out", "--store", tmp_path / "store", "--shard-size", "20kB")
-    assert "step 0" in said
+    assert "step 0" in said and "no config.json" not in said
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
     luwu_command("export", tmp_path / "dcp", "--store", tmp_path / "store", "--dcp", "--lr", 0.25, "--betas", 0.5, 0.75)
     luwu_command("import", tmp_path / "dcp", "--model", tmp_path / "in", "--store", tmp_path / "back")
