@@ -156,6 +156,16 @@ def test_the_suggested_command_is_one_that_trains_what_was_planned(tmp_path):
     assert all(flag in help_text for flag in given)
 
 
+def test_the_suggested_command_starts_a_new_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(requests, "measure_machine", lambda *arguments: MACHINE)
+    flags = ["plan", "--measured", "--layers", "4", "--hidden", "256", "--heads", "4", "--workers", "1"]
+    for name in ("planned", "planned-2"):
+        shown = CliRunner().invoke(app, [*flags, "--memory", "1GiB"])
+        assert shown.exit_code == 0 and f"--run runs/{name}\n" in shown.output and "--store" not in shown.output
+        (tmp_path / "runs" / name).mkdir(parents=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
