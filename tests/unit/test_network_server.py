@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
+import torch
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.unit.fake_core import CORES, FakeCore, FakeLink
 
+import luwu
 from luwu.errors import (
     AuthenticationError,
     ConfigError,
@@ -64,6 +66,20 @@ def train(session, steps=3, manifest=None):
     worker = NumpyWorker(session, manifest or small_manifest())
     assert all(worker.step() for _ in range(steps))
     return worker
+
+
+def test_the_log_says_where_the_store_stands_that_no_run_has_open(serve, tmp_path, caplog):
+    with luwu.open(tmp_path, memory="64MiB") as session:
+        model = luwu.parallelize(torch.nn.Linear(8, 4), session)
+        optimizer = luwu.AdamW(model, lr=1e-2)
+        for _ in range(2):
+            model(torch.ones(1, 8)).sum().backward()
+            optimizer.step()
+    server = serve()
+    assert server.step == 2
+    with caplog.at_level("ERROR", logger="luwu"), pytest.raises(ManifestMismatchError), join(server) as session:
+        train(session)
+    assert "failed job=" in caplog.text and " step=2 error=ManifestMismatchError" in caplog.text
 
 
 def together(server, workers, work):
