@@ -19,7 +19,7 @@ def export(
     store: Annotated[list[Path], typer.Option("--store", help="folders of the store, in their order; or a run folder")],
     snapshot: Annotated[int | None, typer.Option(help="export the store's snapshot of this step instead")] = None,
     dcp: Annotated[
-        bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with optimizer states, for FSDP2")
+        bool, typer.Option("--dcp", help="write the checkpoint of torch.distributed with optimizer states, for FSDP2")
     ] = False,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; default: as the store has the parameters")
