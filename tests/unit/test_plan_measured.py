@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 
 def test_too_little_disk_says_how_much_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "FILE_BYTES", 1 << 60)
-    with pytest.raises(StoreSpaceError, match=r"GiB free; free some space or name another folder with --store"):
+    with pytest.raises(StoreSpaceError, match=r"B free; free some space or name another folder with --store"):
         measure_disk(tmp_path, read_bytes=4096, write_bytes=4096, seconds=0.01)
 
 

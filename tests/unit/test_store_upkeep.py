@@ -80,6 +80,9 @@ def test_a_run_folder_names_its_store_wherever_that_is(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     run.path.mkdir()
     run.save_settings(build_settings({"run": {"stores": (str(tmp_path / "elsewhere" / "store"),)}}))
+    none = CliRunner().invoke(app, ["snapshot", "list", str(run.path)])
+    assert none.stdout == "no snapshots; luwu snapshot take makes one\n"
+    assert CliRunner().invoke(app, ["snapshot", "list", str(run.path), "--json"]).stdout == "[]\n"
     for command in ("store info", "store verify", "store compact", "snapshot take", "snapshot list"):
         done = CliRunner().invoke(app, [*command.split(), str(run.path)])
         assert done.exit_code == 0, (command, done.output)
@@ -205,8 +208,14 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
             work([tmp_path])
     train(tmp_path, 1)
     for work in (info, verify, compact):
-        with pytest.raises(ConfigError, match="striped over 1 folders, 2 were named"):
+        with pytest.raises(ConfigError, match="striped over 1 folder, found 2 named"):
             work([tmp_path / "store", tmp_path])
+        with pytest.raises(StoreFormatError, match=r"holds no manifest\.json, and .*store does, .*/store first"):
+            work([tmp_path, tmp_path / "store"])
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "commit.luwu").touch()
+    with pytest.raises(StoreFormatError, match=r"later holds .* it is folder 2 or a later one of a striped store"):
+        info([tmp_path / "later"])
 
 
 def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:

@@ -51,4 +51,4 @@ def keep_names_whole() -> None:
             for column in self.columns[:-1]:
                 column.no_wrap = True
 
-    rich_utils.Table = NamesWhole  # type: ignore[misc]
+    rich_utils.Table = NamesWhole  # type: ignore[attr-defined]
