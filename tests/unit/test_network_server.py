@@ -28,6 +28,7 @@ from luwu.errors import (
 from luwu.fabric import control
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.credentials import Credentials
+from luwu.fabric.health import check_health
 from luwu.fabric.remote import RemoteSession
 from luwu.fabric.rpc import PROTOCOL_VERSION
 from luwu.fabric.timeouts import Timeouts
@@ -351,8 +352,12 @@ def test_nobody_listens(serve):
     url = server.url
     server.close()
     quick = QUICK.model_copy(update={"connect_seconds": 0.5})
-    with pytest.raises(ServerError, match=rf"no server answered at {url} within 0\.5 s .*[Cc]onnection refused"):
+    with pytest.raises(
+        ServerError, match=rf"no server answered at {url} within 0\.5 s \(the connection was refused: no "
+    ):
         RemoteSession(url, 0, 1, KEY, quick)
+    with pytest.raises(ServerError, match=rf"^{url} refused the connection: no server listens there; start it"):
+        check_health(url, KEY)
 
 
 def test_one_store_has_one_server(serve):
