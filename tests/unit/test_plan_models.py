@@ -120,5 +120,5 @@ def test_an_unknown_model_names_those_near_it():
         find_model("llama-3-8b")
     with pytest.raises(ConfigError, match=r"found 'zzzz'; those known: .*175b.*; or a folder with a config\.json"):
         find_model("zzzz")
-    with pytest.raises(ConfigError, match=r"^model: expected a folder with .*, found no \./nope; check it$"):
+    with pytest.raises(ConfigError, match=r"^model: expected a known name or .*, found no \./nope; check it$"):
         find_model("./nope")
