@@ -64,3 +64,4 @@ compile_once
 make_environment "$ENVIRONMENT"
 once_for "$ENVIRONMENT" requirements "$(hash_of requirements/development.txt)" install_requirements
 once_for "$ENVIRONMENT" build "$(build_input)" build_package
+say "ready; next: source $ENVIRONMENT/bin/activate, then luwu doctor"

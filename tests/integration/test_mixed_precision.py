@@ -164,7 +164,7 @@ def test_a_store_of_several_dtypes_keeps_masters_and_copies_of_each(tmp_path: Pa
         assert any(not torch.equal(exact[name], low[name].float()) for name in exact)
         assert verify([run / "store"]).damaged == 0
         described = info([run / "store"])
-        assert described.dtype == "float16 (3 blocks), float32 (1 blocks), bfloat16 (1 blocks)"
+        assert described.dtype == "float16 (3 blocks), float32 (1 block), bfloat16 (1 block)"
         assert described.loss_scale == 2.0**16
 
 

@@ -57,7 +57,7 @@ def test_an_imported_model_of_several_dtypes_trains_and_is_read(tmp_path: Path) 
             losses.append(loss.item())
         assert losses[-1] < losses[0] and session.step == 4
         assert 0 < optimizer.last_grad_norm < 100  # of the loss itself
-    assert "bfloat16 (1 blocks)" in run_command("store", "info", tmp_path / "run/store")
+    assert "bfloat16 (1 block)" in run_command("store", "info", tmp_path / "run/store")
     run_command("export", tmp_path / "tuned", "--store", tmp_path / "run/store", "--dtype", "float32")
     tuned = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
     assert tuned(input_ids=ids, labels=ids).loss.item() == pytest.approx(losses[-1], rel=0.2)

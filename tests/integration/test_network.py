@@ -195,7 +195,7 @@ def test_health(tmp_path: Path) -> None:
         assert (healthy.returncode, healthy.stdout) == (0, f"{server.url} serving\n")
         server.stop()
         gone = luwu_command("health", server.url)
-        assert gone.returncode == 1 and "did not answer a health check" in gone.stderr
+        assert gone.returncode == 1 and "refused the connection: no server listens there" in gone.stderr
     assert luwu_command("health", "http://nowhere").returncode == 2
 
 

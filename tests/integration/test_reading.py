@@ -84,7 +84,7 @@ def test_a_run_is_measured_as_its_end_measured_it(folder):
     assert found["step"] == 6 and found["windows"] == 8 and found["seq"] == 32 and found["tokens"] == 256
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     code, output, _ = luwu("eval", folder / "run", "--batch", 3)
-    assert code == 0 and f"loss {found['loss']:.4f} nats per token, {found['bits_per_byte']:.4f} bits" in output
+    assert code == 0 and f"loss {found['loss']:.4f} nats per byte, {found['bits_per_byte']:.4f} bits" in output
 
 
 def test_a_run_writes_texts_that_their_seeds_repeat(folder):

@@ -5,6 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
+from luwu.observe import machine
+from luwu.observe.machine import Finding
 
 
 def test_the_table_has_a_row_for_each_finding(tmp_path):
@@ -12,6 +14,13 @@ def test_the_table_has_a_row_for_each_finding(tmp_path):
     assert result.exit_code == 0
     for word in ("processor", "memory", "O_DIRECT", "torch", "CUDA", "liburing"):
         assert word in result.stdout
+
+
+def test_names_are_whole_on_a_narrow_terminal(monkeypatch, tmp_path):
+    found = [Finding("allocator", "libtcmalloc_minimal.so.4" + 40 * "4", True)]
+    monkeypatch.setattr(machine, "examine", lambda store: found)
+    shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path)], env={"COLUMNS": "60"}).stdout
+    assert "\u2026" not in shown and shown.count("4") == 41
 
 
 def test_json_says_the_same(tmp_path):

@@ -52,6 +52,16 @@ def test_rows_are_one_line_each_however_long(capsys):
     assert capsys.readouterr().out == f"folder  {path}\nuuid    1\ufffd[2J\n"
 
 
+@pytest.mark.parametrize("command", ["train", "server", "plan", "import", "export"])
+def test_help_cuts_no_name_on_a_narrow_terminal(command):
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
+    assert "\u2026" not in shown and "--" in shown
+    if command in ("train", "server", "export"):
+        assert "--disk-full-wait-seconds " in shown
+    if command == "train":
+        assert "<root>:" in shown
+
+
 @pytest.mark.parametrize("kind", [PlainDisplay, lambda console: LiveDisplay(console, 10)])
 def test_what_a_run_says_cannot_steer_the_terminal(capsys, kind):
     with kind(Console(width=80)) as display:

@@ -74,7 +74,7 @@ def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
 
 def test_too_little_text_says_how_much_is_needed(tmp_path):
     write_files(tmp_path, {"short.txt": b"x" * 99})
-    with pytest.raises(DataError, match=r"at least 2580 bytes for sequences of 128, found 100; .*--seq"):
+    with pytest.raises(DataError, match=r"least 2580 bytes for sequences of 128, found 99 in .*/short\.txt; .*--seq"):
         check_length(find_text(str(tmp_path)), 128, 0.05)
 
 

@@ -11,10 +11,15 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.model_families import VOCABULARY, make
 
 import luwu.launch.scoring as scoring
-from luwu.config import build_settings
+from luwu.config import Settings, build_settings
 from luwu.errors import ConfigError, DataError
+from luwu.fabric.striping import stripe
+from luwu.launch.folder import RunFolder
 from luwu.launch.model import make_model
+from luwu.launch.reading import ReadableRun
 from luwu.launch.scoring import rows_together, score
+from luwu.server.folders import open_server
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 CPU = torch.device("cpu")
 
@@ -76,3 +81,12 @@ def test_what_is_too_long_or_too_short_is_refused():
         score(model, 0, TEXT[:16], 1.0, seq=16)
     with pytest.raises(DataError, match=r"tokenizer: expected tokens below 256, .* found 300"):
         score(model, 0, np.full(40, 300, np.uint16), 1.0, seq=16)
+
+
+def test_a_part_of_a_model_is_not_read(tmp_path):
+    parameter = ParameterManifest("a.weight", (1 << 20,), 0, 1 << 20)
+    whole = Manifest("float32", 1 << 18, (BlockManifest("a", True, (parameter,), 1 << 20),))
+    open_server([tmp_path / "store"], stripe(whole, 2).parts[0], 64 << 20, 1, 1).close()
+    RunFolder(tmp_path).save_settings(Settings())
+    with pytest.raises(ConfigError, match=r"is that of one of several servers: it has .*train on one server"):
+        ReadableRun(tmp_path)

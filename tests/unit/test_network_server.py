@@ -11,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import numpy as np
 import pytest
+import torch
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.unit.fake_core import CORES, FakeCore, FakeLink
 
+import luwu
 from luwu.errors import (
     AuthenticationError,
     ConfigError,
@@ -26,6 +28,7 @@ from luwu.errors import (
 from luwu.fabric import control
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.credentials import Credentials
+from luwu.fabric.health import check_health
 from luwu.fabric.remote import RemoteSession
 from luwu.fabric.rpc import PROTOCOL_VERSION
 from luwu.fabric.timeouts import Timeouts
@@ -64,6 +67,20 @@ def train(session, steps=3, manifest=None):
     worker = NumpyWorker(session, manifest or small_manifest())
     assert all(worker.step() for _ in range(steps))
     return worker
+
+
+def test_the_log_says_where_the_store_stands_that_no_run_has_open(serve, tmp_path, caplog):
+    with luwu.open(tmp_path, memory="64MiB") as session:
+        model = luwu.parallelize(torch.nn.Linear(8, 4), session)
+        optimizer = luwu.AdamW(model, lr=1e-2)
+        for _ in range(2):
+            model(torch.ones(1, 8)).sum().backward()
+            optimizer.step()
+    server = serve()
+    assert server.step == 2
+    with caplog.at_level("ERROR", logger="luwu"), pytest.raises(ManifestMismatchError), join(server) as session:
+        train(session)
+    assert "failed job=" in caplog.text and " step=2 error=ManifestMismatchError" in caplog.text
 
 
 def together(server, workers, work):
@@ -335,8 +352,12 @@ def test_nobody_listens(serve):
     url = server.url
     server.close()
     quick = QUICK.model_copy(update={"connect_seconds": 0.5})
-    with pytest.raises(ServerError, match=rf"no server answered at {url} within 0\.5 s .*[Cc]onnection refused"):
+    with pytest.raises(
+        ServerError, match=rf"no server answered at {url} within 0\.5 s \(the connection was refused: no "
+    ):
         RemoteSession(url, 0, 1, KEY, quick)
+    with pytest.raises(ServerError, match=rf"^{url} refused the connection: no server listens there; start it"):
+        check_health(url, KEY)
 
 
 def test_one_store_has_one_server(serve):

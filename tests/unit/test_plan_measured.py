@@ -156,6 +156,16 @@ def test_the_suggested_command_is_one_that_trains_what_was_planned(tmp_path):
     assert all(flag in help_text for flag in given)
 
 
+def test_the_suggested_command_starts_a_new_run(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(requests, "measure_machine", lambda *arguments: MACHINE)
+    flags = ["plan", "--measured", "--layers", "4", "--hidden", "256", "--heads", "4", "--workers", "1"]
+    for name in ("planned", "planned-2"):
+        shown = CliRunner().invoke(app, [*flags, "--memory", "1GiB"])
+        assert shown.exit_code == 0 and f"--run runs/{name}\n" in shown.output and "--store" not in shown.output
+        (tmp_path / "runs" / name).mkdir(parents=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -193,7 +203,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
 
 def test_too_little_disk_says_how_much_is_needed(tmp_path, monkeypatch):
     monkeypatch.setattr(rates, "FILE_BYTES", 1 << 60)
-    with pytest.raises(StoreSpaceError, match=r"GiB free; free some space or name another folder with --store"):
+    with pytest.raises(StoreSpaceError, match=r"B free; free some space or name another folder with --store"):
         measure_disk(tmp_path, read_bytes=4096, write_bytes=4096, seconds=0.01)
 
 

@@ -118,3 +118,7 @@ def test_a_bad_config_is_refused_by_its_field(content, message, tmp_path):
 def test_an_unknown_model_names_those_near_it():
     with pytest.raises(ConfigError, match=r"found 'llama-3-8b'; near it: llama-3\.1-8b"):
         find_model("llama-3-8b")
+    with pytest.raises(ConfigError, match=r"found 'zzzz'; those known: .*175b.*; or a folder with a config\.json"):
+        find_model("zzzz")
+    with pytest.raises(ConfigError, match=r"^model: expected a known name or .*, found no \./nope; check it$"):
+        find_model("./nope")

@@ -174,3 +174,8 @@ def test_the_command_prints_tables_json_and_a_chart(tmp_path):
     assert told["budget"]["days"] == pytest.approx(300e9 / told["tokens_per_second"] / 86400)
     assert told["server"]["minimum_bytes"] < told["settings"]["run"]["memory"]
     assert runner.invoke(app, ["plan", "--model", "1t", "--gpu", "rtx-4090"]).exit_code == 1
+
+
+def test_one_disk_is_a_disk():
+    shown = CliRunner().invoke(app, ["plan", "--model", "175b", "--servers", "1", "--disks", "1"])
+    assert " 1 x 1 disk (" in shown.output

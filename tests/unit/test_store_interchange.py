@@ -177,7 +177,7 @@ def test_a_killed_import_of_something_else_starts_over(tmp_path: Path, monkeypat
     same_bits(auto_class("gpt2").from_pretrained(tmp_path / "out"), model)
     with pytest.raises(ConfigError, match="holds a model already, and it did not come from there"):
         import_pretrained(tmp_path / "before", [tmp_path / "store"])
-    with pytest.raises(ConfigError, match="striped over 1 folders, 2 were named"):
+    with pytest.raises(ConfigError, match="striped over 1 folder, found 2 named"):
         import_pretrained(tmp_path / "in", [tmp_path / "store", tmp_path / "stripe"])
 
 
@@ -205,7 +205,7 @@ def test_a_killed_export_keeps_finished_files(tmp_path: Path, monkeypatch: pytes
     report = export_safetensors([tmp_path / "store"], target, shard_bytes=10_000)
     assert report.kept == len(finished) - 1  # the checksum of the damaged one was wrong
     same_bits(auto_class("llama").from_pretrained(target), model)
-    with pytest.raises(ConfigError, match="holds another export"):
+    with pytest.raises(ConfigError, match="holds another export: shard bytes 10000 there, 20000 here; remove it"):
         export_safetensors([tmp_path / "store"], target, shard_bytes=20_000)
     with pytest.raises(ConfigError, match=r"expected an empty folder, found config\.json"):
         export_safetensors([tmp_path / "store"], tmp_path / "in")
@@ -233,7 +233,7 @@ def test_too_little_room_is_said_beforehand(tmp_path: Path, monkeypatch: pytest.
     save("llama", tmp_path / "in")
     import_pretrained(tmp_path / "in", [tmp_path / "store"])
     monkeypatch.setattr(outputs.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
-    with pytest.raises(StoreSpaceError, match=r"expected 0\.\d+ GiB free on its disk, found 0\.000"):
+    with pytest.raises(StoreSpaceError, match=r"expected \S+ [kM]B free on its disk, found 1 kB"):
         export_safetensors([tmp_path / "store"], tmp_path / "out")
 
 

@@ -74,7 +74,8 @@ def test_another_run_is_refused_with_both_names_and_three_flags(store: Path) -> 
         assert "belongs to the run /runs/one (data one), and this is the run /runs/two" in text
         assert "differ in model.layers (2 there, 3 here)" in text and "run.stores" not in text
         assert [line.split()[0] for line in text.splitlines()[1:]] == ["--new-run", "--run", "--store"]
-        assert "--run /runs/one " in text
+        assert "--run /runs/one " in text and "without --data, nor other settings that differ" in text
+        assert "name another with --run if this run has begun" in text
     assert (store / RUN_NAME).read_bytes() == before
 
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
+from luwu.config import build_settings
 from luwu.errors import (
     CheckpointError,
     ConfigError,
@@ -21,6 +22,7 @@ from luwu.errors import (
     StoreFormatError,
     StoreLockedError,
 )
+from luwu.launch.folder import RunFolder
 from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
@@ -74,6 +76,27 @@ def test_info_says_what_a_trained_store_holds(tmp_path: Path) -> None:
     assert as_json["uuid"] == found.uuid
 
 
+def test_a_run_folder_names_its_store_wherever_that_is(tmp_path: Path) -> None:
+    train(tmp_path / "elsewhere", 1)
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    run.save_settings(build_settings({"run": {"stores": (str(tmp_path / "elsewhere" / "store"),)}}))
+    none = CliRunner().invoke(app, ["snapshot", "list", str(run.path)])
+    assert none.stdout == "no snapshots; luwu snapshot take makes one\n"
+    assert CliRunner().invoke(app, ["snapshot", "list", str(run.path), "--json"]).stdout == "[]\n"
+    for command in ("store info", "store verify", "store compact", "snapshot take", "snapshot list"):
+        done = CliRunner().invoke(app, [*command.split(), str(run.path)])
+        assert done.exit_code == 0, (command, done.output)
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(run.path)])
+    assert done.exit_code == 0 and (tmp_path / "out" / "model.safetensors").exists(), done.output
+    assert "no config.json: " in done.stdout and "safetensors.torch.load_file loads its files" in done.stdout
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "out"), "--store", str(run.path)])
+    assert " in 1 file; 1 of them already there" in done.stdout
+    shutil.rmtree(tmp_path / "elsewhere")
+    done = CliRunner().invoke(app, ["store", "info", str(run.path)])
+    assert done.exit_code == 2 and "expected the run's store in" in done.output and "found none" in done.output
+
+
 def test_info_of_a_store_in_use(tmp_path: Path) -> None:
     with luwu.open(tmp_path, memory="64MiB") as session:
         luwu.parallelize(model(), session)
@@ -107,7 +130,7 @@ def test_commands_bring_a_model_in_and_out(tmp_path: Path) -> None:
         "import", tmp_path / "in", "--store", tmp_path / "store", "--optimizer", "adam", "--dtype", "bfloat16"
     )
     said = luwu_command("export", tmp_path / "out", "--store", tmp_path / "store", "--shard-size", "20kB")
-    assert "step 0" in said
+    assert "step 0" in said and "no config.json" not in said
     assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
     luwu_command("export", tmp_path / "dcp", "--store", tmp_path / "store", "--dcp", "--lr", 0.25, "--betas", 0.5, 0.75)
     luwu_command("import", tmp_path / "dcp", "--model", tmp_path / "in", "--store", tmp_path / "back")
@@ -186,8 +209,14 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
             work([tmp_path])
     train(tmp_path, 1)
     for work in (info, verify, compact):
-        with pytest.raises(ConfigError, match="striped over 1 folders, 2 were named"):
+        with pytest.raises(ConfigError, match="striped over 1 folder, found 2 named"):
             work([tmp_path / "store", tmp_path])
+        with pytest.raises(StoreFormatError, match=r"holds no manifest\.json, and .*store does, .*/store first"):
+            work([tmp_path, tmp_path / "store"])
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "commit.luwu").touch()
+    with pytest.raises(StoreFormatError, match=r"later holds .* it is folder 2 or a later one of a striped store"):
+        info([tmp_path / "later"])
 
 
 def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:

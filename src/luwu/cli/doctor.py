@@ -29,7 +29,7 @@ def doctor(
         return
     table = Table(box=None, pad_edge=False)
     for column in ("", "what", "found", "what that costs"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for finding in findings:
         mark = Text("ok", style="green") if finding.good else Text("--", style="yellow")
         add_rows(table, [(mark, finding.name, finding.found, "" if finding.good else finding.cost)])

@@ -46,6 +46,7 @@ def evaluate(
     import json
     from dataclasses import asdict
 
+    from luwu.data.tokenizer import ByteTokenizer
     from luwu.launch.reading import ReadableRun, find_readable
     from luwu.launch.scoring import rows_inside, score
 
@@ -60,9 +61,10 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(asdict(found)))
         return
+    unit = "byte" if isinstance(readable.tokenizer, ByteTokenizer) else "token"
     say(f"{readable.name}: step {found.step}, {counted(found.windows, 'sequence')} of {found.seq} tokens")
     say(
-        f"loss {found.loss:.4f} nats per token, {found.bits_per_byte:.4f} bits per byte, "
+        f"loss {found.loss:.4f} nats per {unit}, {found.bits_per_byte:.4f} bits per byte, "
         f"perplexity {found.perplexity:.2f}; {found.tokens_per_second:,.0f} tokens/s"
     )
 

@@ -19,7 +19,7 @@ def export(
     store: Annotated[list[Path], typer.Option("--store", help="folders of the store, in their order; or a run folder")],
     snapshot: Annotated[int | None, typer.Option(help="export the store's snapshot of this step instead")] = None,
     dcp: Annotated[
-        bool, typer.Option("--dcp", help="write torch.distributed.checkpoint with optimizer states, for FSDP2")
+        bool, typer.Option("--dcp", help="write the checkpoint of torch.distributed with optimizer states, for FSDP2")
     ] = False,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; default: as the store has the parameters")
@@ -36,7 +36,7 @@ def export(
         float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
     ] = 3600.0,
 ) -> None:
-    """Stream a store's committed step into safetensors that `from_pretrained` loads, a chunk at a time.
+    """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.
 
     The store must not be open in a server; a snapshot may be exported at any time. What it reads is checked against the
     store's checksums; what it writes is complete or not there. The same command again keeps the files that are
@@ -52,6 +52,7 @@ def export(
     from luwu.errors import ConfigError
     from luwu.plan.units import bytes_text
     from luwu.store.exporting import export_safetensors
+    from luwu.store.model_files import CONFIG_NAME
     from luwu.store.room import Room
     from luwu.store.snapshots import snapshot_folders
 
@@ -78,11 +79,16 @@ def export(
             progress=progress,
             room=room,
         )
-    kept = f", {report.kept} of which were there" if report.kept else ""
+    kept = f"; {report.kept} of them already there" if report.kept else ""
     say(
         f"{target}: step {report.step}, {report.parameters:,} parameters, {bytes_text(report.nbytes)} in "
         f"{counted(report.shards, 'file')}{kept}"
     )
+    if not (target / CONFIG_NAME).is_file():
+        say(
+            f"no {CONFIG_NAME}: the store has none, as its model was not imported, so from_pretrained cannot load "
+            f"{target}; safetensors.torch.load_file loads its files, and luwu generate reads what luwu train trained"
+        )
 
 
 def write_dcp(

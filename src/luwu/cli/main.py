@@ -21,7 +21,7 @@ from luwu.cli.simulate import simulate
 from luwu.cli.snapshot import app as snapshot
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
-from luwu.cli.terminal import GO_BACK
+from luwu.cli.terminal import GO_BACK, keep_names_whole
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
 from luwu.errors import (
@@ -63,6 +63,8 @@ class Commands(TyperGroup):
 
     def invoke(self, context: typer.Context) -> object:  # type: ignore[override]
         """Run the chosen command."""
+        if "--help" in context.args:
+            keep_names_whole()
         try:
             return super().invoke(context)
         except LuwuError as error:

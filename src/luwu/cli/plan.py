@@ -70,8 +70,9 @@ def plan(
         bool, flags.option("measure this machine, and plan a luwu train on it", "--measured", HERE)
     ] = False,
     store: Annotated[
-        Path, flags.option("with --measured: folder that the store would go to (runs)", "--store", HERE)
-    ] = Path("runs"),
+        Path | None,
+        flags.option("with --measured: folder that the store would go to (in a run folder in runs)", "--store", HERE),
+    ] = None,
     link_to: Annotated[
         str | None, flags.option("with --measured: HOST:PORT where luwu link answers", "--link-to", HERE)
     ] = None,
@@ -124,26 +125,29 @@ def refuse_beside_measured(given: dict[str, bool]) -> None:
             raise ConfigError(f"{name}: expected none beside --measured, which plans for this machine; leave it out")
 
 
-def plan_this_machine(choices: Choices, store: Path, link_to: str | None, budget: float | None, as_json: bool) -> None:
+def plan_this_machine(
+    choices: Choices, store: Path | None, link_to: str | None, budget: float | None, as_json: bool
+) -> None:
     """Measure, plan, and print."""
     import json
 
     from luwu.cli.progress import stages
     from luwu.fabric.address import parse_host_port
     from luwu.observe.link import measure_link
-    from luwu.plan.measured.planning import suggest
+    from luwu.plan.measured.planning import RUNS, suggest
     from luwu.plan.measured.report import as_json as describe
     from luwu.plan.measured.report import sections
     from luwu.plan.measured.requests import SECONDS, local_request, measure_and_plan
 
-    request = local_request(choices, store)
+    place = store or RUNS
+    request = local_request(choices, place)
     other = parse_host_port(link_to, lowest_port=1) if link_to is not None else None
     link = None
     with stages() as say:
         if other is not None:
             say(f"measuring the link to {other}")
             link = measure_link(other, SECONDS)
-        found = measure_and_plan(request, store, say)
+        found = measure_and_plan(request, place, say)
     suggested = suggest(found)
     if as_json:
         typer.echo(json.dumps(describe(found, suggested, store, budget, link), indent=1))

@@ -33,9 +33,19 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def store_folders(named: list[Path]) -> list[Path]:
-    """The folders of a store; a run folder alone means the store inside it."""
+    """The folders of a store; a run folder alone means the run's store, wherever that is.
+
+    Raises:
+        ConfigError: the store of a run that was named is not on this machine.
+    """
+    from luwu.config import build_settings
+    from luwu.launch.folder import RunFolder
     from luwu.store.folders import MANIFEST_NAME
 
-    inside = named[0] / "store"
-    alone = len(named) == 1 and not (named[0] / MANIFEST_NAME).exists()
-    return [inside] if alone and (inside / MANIFEST_NAME).exists() else named
+    if len(named) > 1 or (named[0] / MANIFEST_NAME).exists():
+        return named
+    run, inside = RunFolder(named[0]), named[0] / "store"
+    saved = run.saved_settings()
+    if saved is not None:
+        return run.require_stores(build_settings(saved))
+    return [inside] if (inside / MANIFEST_NAME).exists() else named

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from luwu.cli.terminal import help_of
 from luwu.config import describe, format_size
 from luwu.server.settings import ServerFile, ServerSettings
 
@@ -16,7 +17,7 @@ def setting(name: str, flag: str = "") -> Any:
     field, text = ServerSettings.model_fields[name], describe("server", name, ServerFile)
     if field.default_factory is None and not field.is_required() and field.default not in (None, ""):
         text += f" ({format_size(field.default) if name == 'memory' else field.default})"
-    return typer.Option(flag or f"--{name.replace('_', '-')}", help=text, show_default=False)
+    return typer.Option(flag or f"--{name.replace('_', '-')}", help=help_of(text), show_default=False)
 
 
 def server(

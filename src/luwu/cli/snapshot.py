@@ -44,6 +44,8 @@ def list_all(
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=1, default=str))
         return
+    if not found:
+        typer.echo("no snapshots; luwu snapshot take makes one")
     for each in found:
         taken_at = each.taken_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
         typer.echo(f"step {each.step:>8}  {taken_at}  {bytes_text(each.own_bytes)} of its own")

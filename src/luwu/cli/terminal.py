@@ -31,3 +31,24 @@ def add_rows(table: Any, rows: Iterable[tuple[Any, ...]]) -> None:
 
     for cells in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(printable(str(cell))) for cell in cells))
+
+
+def help_of(text: str) -> str:
+    """Return the help of an option in markdown, which would swallow a name such as ``<root>``."""
+    return text.replace("<", "\\<")
+
+
+def keep_names_whole() -> None:
+    """Have help break its sentences, and never cut the name of an option, where the terminal is narrow."""
+    from rich.table import Table
+    from typer import rich_utils
+
+    class NamesWhole(Table):
+        """A table in which only the last column, of sentences, gives room away."""
+
+        def add_row(self, *cells: Any, **named: Any) -> None:
+            super().add_row(*cells, **named)
+            for column in self.columns[:-1]:
+                column.no_wrap = True
+
+    rich_utils.Table = NamesWhole  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from luwu.cli.terminal import help_of
 from luwu.config import default_text, describe
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def setting(group: str, name: str, flag: str = "") -> Any:
     """A flag for one setting, explained in the setting's own words."""
     meaning, default = describe(group, name), default_text(group, name)
     text = f"{meaning} ({default})" if default else meaning
-    return typer.Option(flag or f"--{name}", help=text, rich_help_panel=group, show_default=False)
+    return typer.Option(flag or f"--{name}", help=help_of(text), rich_help_panel=group, show_default=False)
 
 
 def train(

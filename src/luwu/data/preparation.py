@@ -19,6 +19,7 @@ from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
 from luwu.data.writer import Writer
 from luwu.errors import ConfigError, DataError
+from luwu.observe.words import counted
 from luwu.store.room import NO_WAIT, Room
 
 BATCH_BYTES = 2 << 20
@@ -122,9 +123,12 @@ def check_length(source: Source, seq: int, validation_fraction: float) -> None:
     """
     needed = round(1 / validation_fraction) * (seq + 1)
     if source.plain and source.total_bytes < needed:
+        first, rest = source.files[0], len(source.files) - 1
+        where = f"{first}" + (f" and {counted(rest, 'other file')}" if rest else "")
+        found = source.total_bytes - len(source.files)  # as `ls` has them
         raise DataError(
-            f"data {source.name}: expected at least {needed} bytes for sequences of {seq}, "
-            f"found {source.total_bytes}; use more text or a smaller --seq"
+            f"data {source.name}: expected at least {needed} bytes for sequences of {seq}, found {found} in {where}; "
+            "use more text or a smaller --seq"
         )
 
 

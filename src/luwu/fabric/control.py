@@ -40,6 +40,18 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
 
 
+def connection_refused(url: str, timeouts: Timeouts) -> bool:
+    """Tell whether a machine is there and refuses the connection: no server listens at ``luwu://HOST:PORT``."""
+    address = parse_url(url)
+    try:
+        with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
 class ControlClient(OfThisProcess):
     """One session on a server's control plane. Calls may come from any thread.
 
@@ -191,9 +203,11 @@ class ControlClient(OfThisProcess):
                 if refusals >= REFUSALS and time.monotonic() - refused_at >= self._timeouts.refused_seconds:
                     raise self._misunderstood(error) from None
                 if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
+                    refused = connection_refused(self.url, self._timeouts)
+                    why = "the connection was refused: no server listens there" if refused else _reason(error)
                     raise ServerError(
                         f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s "
-                        f"({_reason(error)}); start it, or check the address and what lies between"
+                        f"({why}); start it, or check the address and what lies between"
                     ) from None
                 self._given_up.wait(self._timeouts.retry_seconds)
                 continue

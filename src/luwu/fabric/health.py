@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from luwu.errors import ServerError
-from luwu.fabric.control import open_channel
+from luwu.fabric.control import connection_refused, open_channel
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.rpc import ROOM_SERVICE, SERVICE
 from luwu.fabric.timeouts import TIMEOUTS, Timeouts
@@ -30,6 +30,10 @@ def check_health(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOU
             if answer == status.SERVING and _waits_for_room(check, timeouts):
                 return "paused"
         except grpc.RpcError as error:
+            if connection_refused(url, timeouts):
+                raise ServerError(
+                    f"{url} refused the connection: no server listens there; start it, or check the address"
+                ) from None
             raise ServerError(
                 f"{url} did not answer a health check within {timeouts.health_seconds:g} s: {error.details()}"
             ) from None

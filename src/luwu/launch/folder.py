@@ -13,6 +13,7 @@ from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.errors import ConfigError
 from luwu.observe.metrics import read_metrics
+from luwu.store.folders import MANIFEST_NAME
 from luwu.store.room import NO_WAIT, Room
 
 MODEL_CONFIG_NAME = "config.json"
@@ -57,6 +58,16 @@ class RunFolder:
     def stores(self, settings: Settings) -> list[Path]:
         """The folders of the run's store, if it is on this machine."""
         return [Path(store) for store in settings.run.stores] or [self.path / "store"]
+
+    def require_stores(self, settings: Settings) -> list[Path]:
+        """The folders of the run's store; raises ConfigError where the first of them holds none."""
+        stores = self.stores(settings)
+        if not (stores[0] / MANIFEST_NAME).is_file():
+            raise ConfigError(
+                f"{self.path}: expected the run's store in {stores[0]}, found none; a run that was trained with "
+                "--server has its store there"
+            )
+        return stores
 
     def save_settings(self, settings: Settings, room: Room = NO_WAIT) -> None:
         """Write config.toml, whole or not at all."""

@@ -32,6 +32,7 @@ from luwu.store.manifest import ROOT_NAME, Manifest
 from luwu.store.model_files import kept_buffers, kept_model_folder
 from luwu.store.run_record import read_record
 from luwu.store.snapshots import snapshot_folders
+from luwu.store.values import require_whole
 
 LONGEST_SEQ = 1024
 """An imported model is measured on sequences of at most so many tokens where nothing else is said."""
@@ -56,10 +57,14 @@ class Readable(ABC):
     settings: Settings | None = None
 
     def __init__(self, name: Path, stores: list[Path], snapshot: int | None = None) -> None:
+        """Look at the store; raises ConfigError where it has parts of parameters, as each of several servers' does."""
         self.name = name
         self.stores = snapshot_folders(stores, snapshot)
         self._of_snapshot = snapshot is not None
         reader, self.manifest = open_reader(self.stores)
+        require_whole(
+            self.stores[0], self.manifest, "train on one server, or save luwu.full_state_dict(model) in a worker"
+        )
         if not reader.initialised:
             raise no_values(self.stores[0])
         self.step = int(reader.step)
@@ -121,12 +126,7 @@ class ReadableRun(Readable):
     def __init__(self, folder: Path, snapshot: int | None = None, stores: list[Path] | None = None) -> None:
         run = RunFolder(folder)
         self.settings = build_settings(run.saved_settings() or {})
-        stores = stores or run.stores(self.settings)
-        if not (stores[0] / MANIFEST_NAME).is_file():
-            raise ConfigError(
-                f"{folder}: expected the run's store in {stores[0]}, found none; a run that was trained with --server "
-                "has its store there"
-            )
+        stores = stores or run.require_stores(self.settings)
         super().__init__(folder, stores, snapshot)
         record, own = read_record(self.stores[0]), run.saved_id()
         if record is not None and own is not None and record.id != own:

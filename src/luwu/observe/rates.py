@@ -9,6 +9,7 @@ from pathlib import Path
 from luwu import _native
 from luwu.errors import StoreSpaceError
 from luwu.observe.machine import nearest_existing
+from luwu.plan.units import bytes_text
 from luwu.store.folders import make_folder
 
 FILE_BYTES = 1 << 30
@@ -47,8 +48,8 @@ def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: fl
     room = free.f_bavail * free.f_frsize
     if room < FILE_BYTES:
         raise StoreSpaceError(
-            f"measuring the disk needs a file of {FILE_BYTES / 2**30:g} GiB in {existing}, but its disk has "
-            f"{room / 2**30:.3f} GiB free; free some space or name another folder with --store"
+            f"measuring the disk needs a file of {bytes_text(FILE_BYTES)} in {existing}, but its disk has "
+            f"{bytes_text(room)} free; free some space or name another folder with --store"
         )
     probe = _native.DiskProbe(str(existing), FILE_BYTES)
     written = probe.run(0, write_bytes, seconds)

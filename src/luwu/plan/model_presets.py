@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,8 @@ def find_model(name: str) -> ModelShape:
     path = Path(name).expanduser()
     if path.exists():
         return read_config(path)
+    if os.sep in name:
+        raise ConfigError(f"model: expected a known name or a folder with a config.json, found no {name}; check it")
     return find_preset("model", name, MODELS, also="a folder with a config.json")
 
 

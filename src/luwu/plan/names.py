@@ -12,11 +12,10 @@ ValueT = TypeVar("ValueT")
 
 
 def find_preset(kind: str, name: str, presets: Mapping[str, ValueT], also: str = "") -> ValueT:
-    """The preset of this name in any case; ConfigError names those near it, and ``also`` what else would do."""
+    """The preset of this name in any case; ConfigError names those near it, or all; ``also``: what else would do."""
     wanted = name.lower()
     if wanted in presets:
         return presets[wanted]
-    near = difflib.get_close_matches(wanted, presets, n=4, cutoff=0.4) or [*presets]
-    raise ConfigError(
-        f"{kind}: expected a known name, found {name!r}; near it: {', '.join(near)}" + (f"; or {also}" if also else "")
-    )
+    near = difflib.get_close_matches(wanted, presets, n=4, cutoff=0.4)
+    known = f"near it: {', '.join(near)}" if near else f"those known: {', '.join(presets)}"
+    raise ConfigError(f"{kind}: expected a known name, found {name!r}; {known}" + (f"; or {also}" if also else ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from luwu.observe.words import counted
 from luwu.plan.planning import Plan
 from luwu.plan.steps import StepTime
 from luwu.plan.units import bytes_text, count_text, rate_text, seconds_text
@@ -86,7 +87,7 @@ def _inputs(plan: Plan) -> Rows:
         ),
         (
             "servers",
-            f"{cluster.servers} x {cluster.server.disks} disks ({cluster.server.disk.name}), "
+            f"{cluster.servers} x {counted(cluster.server.disks, 'disk')} ({cluster.server.disk.name}), "
             f"{bytes_text(cluster.server.memory_bytes)} memory, {rate_text(cluster.server.link_rate)}",
         ),
         (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from luwu import _native
+from luwu.errors import LuwuError
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.striping import Standing
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
@@ -64,3 +65,12 @@ def standing_of(folders: list[Path], new_uuid: str) -> Standing:
     if identity is None:
         return Standing(new_uuid, ())
     return Standing(identity.uuid, tuple(reader_of(folders, identity).steps))
+
+
+def step_at_rest(folders: list[Path]) -> int:
+    """Return the committed step of the store in these folders, for logs; 0 where none can be read."""
+    try:
+        identity = read_identity(folders[0])
+        return 0 if identity is None else int(reader_of(folders, identity).step)
+    except LuwuError:  # whoever opens the store is told
+        return 0

@@ -24,7 +24,7 @@ from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.door import ControlDoor
-from luwu.server.folders import claims_of, standing_of
+from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
@@ -104,6 +104,7 @@ class NetworkServer:
             timeouts,
             plan.failure if isinstance(plan, UdpPlan) else lambda: None,
             self._tell_room,
+            functools.partial(step_at_rest, folders),
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
@@ -150,7 +151,7 @@ class NetworkServer:
 
     @property
     def step(self) -> int:
-        """Committed steps of the run that is open; 0 while there is none."""
+        """Committed steps of the store, also while no run has it open."""
         return self._runs.run.step
 
     @property

@@ -47,10 +47,14 @@ class Run(Membership[NetworkCore]):
         workers: how many make a step.
         open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
         timeouts: of the network.
+        step_at_rest: reads the store's committed step while it is not open.
     """
 
-    def __init__(self, workers: int, open_core: OpenCore, timeouts: Timeouts) -> None:
+    def __init__(
+        self, workers: int, open_core: OpenCore, timeouts: Timeouts, step_at_rest: Callable[[], int] = lambda: 0
+    ) -> None:
         self.job = secrets.randbits(63)
+        self._step_at_rest = step_at_rest
         self._share: Share | None = None
         super().__init__(
             workers, lambda manifest: open_core(manifest, self.job, self._share or Share()), timeouts.gather_seconds
@@ -64,6 +68,11 @@ class Run(Membership[NetworkCore]):
         self._told: dict[str, int] = {}  # how often each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
+
+    @property
+    def step(self) -> int:
+        """Committed steps of the store, open or not."""
+        return super().step if self.opened else self._step_at_rest()
 
     @property
     def over(self) -> bool:

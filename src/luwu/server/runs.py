@@ -56,6 +56,7 @@ class Runs:
         timeouts: the network's timeouts.
         plan_failure: returns why a part that the plan started beside the core has failed; None: it has not.
         say_room: called when the store waits for room on its disk, and when it goes on.
+        step_at_rest: reads the store's committed step while it is not open.
     """
 
     def __init__(
@@ -68,9 +69,10 @@ class Runs:
         timeouts: Timeouts,
         plan_failure: Callable[[], str | None] = lambda: None,
         say_room: SayRoom = log_room,
+        step_at_rest: Callable[[], int] = lambda: 0,
     ) -> None:
         self._plan_failure = plan_failure
-        self._make_run = lambda: Run(workers, open_core, timeouts)
+        self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest)
         self._expected_switches = switches
         self._advertise = advertise
         self._plan = plan

@@ -25,6 +25,7 @@ from luwu.errors import (
     StorePermissionError,
 )
 from luwu.fabric.blocks import block_specs
+from luwu.observe.words import counted
 from luwu.store.durable import sync_folder
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
@@ -37,6 +38,7 @@ MANIFEST_FORMAT = 3
 """The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
 float16 blocks, or blocks of several dtypes."""
 
+COMMIT_NAME = "commit.luwu"
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
@@ -62,6 +64,33 @@ def make_folder(folder: Path) -> None:
         raise refused("make", folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise _no_permission("write in", folder, "permission denied")
+
+
+def no_store(folders: list[Path]) -> StoreFormatError:
+    """The error for folders of which the first has no manifest file, where there should be a store."""
+    for other in folders[1:]:
+        if (other / MANIFEST_NAME).exists():
+            return StoreFormatError(
+                f"{folders[0]} holds no {MANIFEST_NAME}, and {other} does, the first folder of its store; name "
+                f"the folders in their order, {other} first"
+            )
+    if (folders[0] / COMMIT_NAME).exists():
+        return StoreFormatError(
+            f"{folders[0]} holds no {MANIFEST_NAME}, only {COMMIT_NAME}: it is folder 2 or a later one of a striped "
+            "store; name all folders of the store in their order"
+        )
+    return StoreFormatError(
+        f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there; name the folder that --store named "
+        "(by default `store` in the run folder)"
+    )
+
+
+def other_stripes(folders: list[Path], stripes: int) -> str:
+    """Describe that a store lies in another number of folders than were named."""
+    return (
+        f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
+        "name the same folders in the same order as when it was made"
+    )
 
 
 def no_values(folder: Path) -> StoreEmptyError:
@@ -229,10 +258,7 @@ def open_store(
                 "use the model it was made for, or another folder (nothing was changed)"
             )
         if identity.stripes != len(folders):
-            raise StoreCorruptError(
-                f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
-                "name the same folders in the same order as when it was made"
-            )
+            raise StoreCorruptError(other_stripes(folders, identity.stripes))
         if uuid and identity.uuid != uuid:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "
@@ -290,7 +316,7 @@ def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
     """
     identity = read_identity(folders[0])
     if identity is None:
-        raise StoreFormatError(f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there")
+        raise no_store(folders)
     return reader_of(folders, identity), identity.manifest
 
 

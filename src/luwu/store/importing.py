@@ -29,6 +29,7 @@ from luwu.store.folders import (
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
     make_folder,
+    other_stripes,
     read_identity,
     reader_of,
     write_identity,
@@ -172,10 +173,7 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any]) -> bool:
 
 def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
     if identity.stripes != len(folders):
-        raise ConfigError(
-            f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
-            "name the same folders in the same order as when it was made"
-        )
+        raise ConfigError(other_stripes(folders, identity.stripes))
     return bool(reader_of(folders, identity).initialised)
 
 

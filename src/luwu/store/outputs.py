@@ -20,6 +20,7 @@ import numpy as np
 
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
+from luwu.plan.units import bytes_text
 from luwu.store.durable import sync_folder
 from luwu.store.folders import refused, write_json
 from luwu.store.room import NO_WAIT, Room, create
@@ -59,7 +60,8 @@ class OutputFolder:
             )
         if found is not None and found.get("origin") != origin:
             raise ConfigError(
-                f"{path}: holds another export ({json.dumps(found.get('origin'))}); remove it, or name another folder"
+                f"{path}: holds another export: {_differences(found.get('origin'), origin)}; remove it, or name "
+                "another folder"
             )
         self._origin = origin
         self._files: dict[str, dict[str, Any]] = {} if found is None else dict(found["files"])
@@ -82,7 +84,7 @@ class OutputFolder:
         free = shutil.disk_usage(self.path).free
         if free < needed_bytes:
             raise StoreSpaceError(
-                f"{self.path}: expected {needed_bytes / 2**30:.3f} GiB free on its disk, found {free / 2**30:.3f}; "
+                f"{self.path}: expected {bytes_text(needed_bytes)} free on its disk, found {bytes_text(free)}; "
                 "free some space or name another folder"
             )
 
@@ -149,3 +151,11 @@ def checksum(path: Path) -> int:
         while data := file.read(READ_BYTES):
             crc = _native.crc32c(np.frombuffer(data, np.uint8), crc)
     return crc
+
+
+def _differences(there: object, here: Mapping[str, Any]) -> str:
+    """Name what differs between two exports; values that are the same are left out."""
+    if not isinstance(there, dict):
+        return "one that another version of LuWu made"
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return ", ".join(f"{name.replace('_', ' ')} {there.get(name)} there, {here.get(name)} here" for name in names)

@@ -231,8 +231,10 @@ def _check_other(folder: Path, record: RunRecord, claim: Claim) -> None:
     where = "" if record.host == socket.gethostname() else f", on {record.host}"
     choices = {
         "--new-run": "go on from the weights in it as a new run, whose steps count from 0",
-        f"--run {record.folder}": f"resume the run that it belongs to{where}",
-        "--store FOLDER": "start afresh in another folder; of a server elsewhere: luwu server --store FOLDER",
+        f"--run {record.folder}": f"resume the run that it belongs to{where}; "
+        "without --data, nor other settings that differ",
+        "--store FOLDER": "start afresh in another folder, and name another with --run if this run has begun; "
+        "of a server elsewhere: luwu server --store FOLDER",
     }
     width = max(map(len, choices))
     ways = "".join(f"\n  {flag:{width}}  {meaning}" for flag, meaning in choices.items())

@@ -11,6 +11,7 @@ from pathlib import Path
 from luwu import _native
 from luwu.errors import StoreLockedError
 from luwu.fabric.blocks import block_specs
+from luwu.observe.words import counted
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
@@ -156,7 +157,7 @@ def _dtypes_of(manifest: Manifest) -> str:
     counts = Counter(manifest.dtype_of(block) for block in manifest.blocks)
     if len(counts) == 1:
         return next(iter(counts))
-    return ", ".join(f"{dtype} ({count} blocks)" for dtype, count in counts.most_common())
+    return ", ".join(f"{dtype} ({counted(count, 'block')})" for dtype, count in counts.most_common())
 
 
 def _use_of(folder: Path) -> FolderUse:

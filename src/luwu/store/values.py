@@ -11,8 +11,16 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError, StoreFormatError
-from luwu.store.folders import MANIFEST_NAME, StoreIdentity, held_at_rest, no_values, read_identity, reader_of
+from luwu.errors import ConfigError
+from luwu.store.folders import (
+    StoreIdentity,
+    held_at_rest,
+    no_store,
+    no_values,
+    other_stripes,
+    read_identity,
+    reader_of,
+)
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 Progress = Callable[[int, int], None]
@@ -191,15 +199,9 @@ def require_identity(folders: list[Path]) -> StoreIdentity:
     """
     identity = read_identity(folders[0])
     if identity is None:
-        raise StoreFormatError(
-            f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there; name the folder that --store named "
-            "(by default `store` in the run folder)"
-        )
+        raise no_store(folders)
     if identity.stripes != len(folders):
-        raise ConfigError(
-            f"the store at {folders[0]} is striped over {identity.stripes} folders, {len(folders)} were named; "
-            "name the same folders in the same order as when it was made"
-        )
+        raise ConfigError(other_stripes(folders, identity.stripes))
     return identity
 
 

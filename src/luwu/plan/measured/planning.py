@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from luwu.plan.planning import Miss
 from luwu.plan.steps import StepTime
 from luwu.plan.units import bytes_text
 from luwu.server.forecast import Forecast, forecast
+
+RUNS = Path("runs")
+"""Where runs go that name no folder."""
 
 UNLIMITED = 1 << 60
 MEBIBYTE = 1 << 20
@@ -150,8 +154,8 @@ def _with_run(settings: Settings, **changes: object) -> Settings:
     return settings.model_copy(update={"run": run})
 
 
-def command(plan: LocalPlan, store: Path) -> str:
-    """The `luwu train` that was planned, to be pasted into a shell."""
+def command(plan: LocalPlan, store: Path | None) -> str:
+    """The `luwu train` that was planned, as a new run, for a shell; ``store``: None: in the run folder."""
     model, run = plan.settings.model, plan.settings.run
     words: dict[str, object] = {"model": model.path}
     if model.path is None:
@@ -164,7 +168,14 @@ def command(plan: LocalPlan, store: Path) -> str:
         "workers": run.workers,
         "memory": format_size(run.memory),
         "dtype": run.dtype,
+        "run": _new_run(),
         "store": store,
     }
     flags = [part for name, value in words.items() if value is not None for part in (f"--{name}", str(value))]
     return shlex.join(["luwu", "train", *flags, *([] if run.checkpoint else ["--no-checkpoint"])])
+
+
+def _new_run() -> Path:
+    """A run folder that does not exist yet: an earlier run would be resumed, or refuse the settings."""
+    names = itertools.chain(["planned"], (f"planned-{number}" for number in itertools.count(2)))
+    return next(folder for folder in (RUNS / name for name in names) if not folder.exists())

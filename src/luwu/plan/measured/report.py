@@ -13,7 +13,11 @@ from luwu.plan.units import amount, bit_rate_text, bytes_text, count_text, rate_
 
 
 def sections(
-    plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None, link: LinkRates | None = None
+    plan: LocalPlan,
+    suggested: LocalPlan,
+    store: Path | None,
+    tokens: float | None = None,
+    link: LinkRates | None = None,
 ) -> dict[str, Rows]:
     """What to show, by heading."""
     found = {
@@ -33,7 +37,11 @@ def sections(
 
 
 def as_json(
-    plan: LocalPlan, suggested: LocalPlan, store: Path, tokens: float | None = None, link: LinkRates | None = None
+    plan: LocalPlan,
+    suggested: LocalPlan,
+    store: Path | None,
+    tokens: float | None = None,
+    link: LinkRates | None = None,
 ) -> dict[str, Any]:
     """Everything as plain numbers: bytes, seconds, a second."""
     found: dict[str, Any] = {
