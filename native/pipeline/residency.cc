@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <cstdio>
 #include <numeric>
 #include <string>
 #include <utility>
 
 #include "store/error.h"
+#include "store/size_text.h"
 
 namespace luwu::pipeline {
 
@@ -25,15 +24,6 @@ constexpr std::uint64_t kStateBuffersMost = 24;
 std::uint64_t useful_buffers(std::uint64_t room_bytes, std::uint64_t buffer_bytes) {
     const std::uint64_t most = std::clamp(kStateBytesUseful / buffer_bytes, kStateBuffersUseful, kStateBuffersMost);
     return std::min(most, room_bytes / buffer_bytes);
-}
-
-std::string size_text(std::uint64_t bytes) {
-    std::array<char, 48> text{};
-    const bool small = bytes < 1U << 20;
-    const double unit = small ? 1024.0 : 1024.0 * 1024.0;
-    const double tenths = std::ceil(10.0 * static_cast<double>(bytes) / unit);  // up: a least size must be enough
-    std::snprintf(text.data(), text.size(), "%.1f %s", tenths / 10.0, small ? "KiB" : "MiB");
-    return text.data();
 }
 
 // Chooses from `costs` (0: not a candidate) as many as fit into `bytes`, evenly spread; returns what they take.
@@ -70,10 +60,10 @@ class Planner {
     ResidencyPlan plan() {
         measure();
         if (memory_bytes_ < plan_.minimum_bytes) {
-            throw Error(ErrorKind::memory_budget, "the memory budget is " + size_text(memory_bytes_) +
+            throw Error(ErrorKind::memory_budget, "the memory budget is " + store::size_text(memory_bytes_) +
                                                       " but this model with " + std::to_string(workers_) +
-                                                      " worker(s) needs at least " + size_text(plan_.minimum_bytes) +
-                                                      "; raise --memory");
+                                                      " worker(s) needs at least " +
+                                                      store::size_text(plan_.minimum_bytes) + "; raise --memory");
         }
         return divide();
     }
@@ -226,9 +216,10 @@ class ClippingPlanner {
         }
         const std::uint64_t least = state_buffer_bytes_ + buffer_bytes_;
         if (room_ < least) {
-            throw Error(ErrorKind::memory_budget, "the memory budget is " + size_text(result_.plan.budget_bytes) +
+            throw Error(ErrorKind::memory_budget, "the memory budget is " +
+                                                      store::size_text(result_.plan.budget_bytes) +
                                                       " but clipping this model's gradients needs at least " +
-                                                      size_text(other_bytes_ + least) + "; raise --memory");
+                                                      store::size_text(other_bytes_ + least) + "; raise --memory");
         }
         const std::uint64_t useful = useful_buffers(room_, state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);

@@ -10,19 +10,13 @@
 #include <cstring>
 
 #include "store/forks.h"
+#include "store/size_text.h"
 
 namespace luwu::store {
 
 namespace {
 
-constexpr double kGibibyte = 1024.0 * 1024.0 * 1024.0;
 constexpr std::uint64_t kBlockUnit = 512;  // unit of st_blocks, whatever the file system's block size
-
-std::string gibibytes(std::uint64_t bytes) {
-    std::array<char, 48> text{};
-    std::snprintf(text.data(), text.size(), "%.3f GiB", static_cast<double>(bytes) / kGibibyte);
-    return text.data();
-}
 
 std::uint64_t free_bytes(const File& file) {
     struct statvfs info{};
@@ -31,8 +25,8 @@ std::uint64_t free_bytes(const File& file) {
 
 Error no_space(const File& file, std::uint64_t bytes) {
     return Error(ErrorKind::no_space,
-                 "the store needs " + gibibytes(bytes) + " for " + file.path() + " but its disk has " +
-                     gibibytes(free_bytes(file)) +
+                 "the store needs " + size_text(bytes) + " for " + file.path() + " but its disk has " +
+                     size_text(free_bytes(file)) +
                      " free; free some space or name another folder with --store (nothing was kept)",
                  {file.path(), bytes});
 }
@@ -139,8 +133,8 @@ void fill_holes(const File& file) {
     if (allocated >= bytes || fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
     if (errno != ENOSPC && errno != EDQUOT) return;  // a file system that reserves nothing
     throw Error(ErrorKind::no_space,
-                file.path() + " was compacted and needs " + gibibytes(bytes - allocated) +
-                    " more to train on, but its disk has " + gibibytes(free_bytes(file)) +
+                file.path() + " was compacted and needs " + size_text(bytes - allocated) +
+                    " more to train on, but its disk has " + size_text(free_bytes(file)) +
                     " free; free some space (nothing was changed)",
                 {file.path(), bytes - allocated});
 }

@@ -248,7 +248,7 @@ def test_what_a_store_lacks_is_said_before_anything_starts(tmp_path: Path) -> No
     with pytest.raises(luwu.errors.ManifestMismatchError, match=r"optimizer\.name: .* made for adamw, found lion"):
         check_store(build_settings({"optimizer": {"name": "lion"}}), folder, takes_weights=False)
     two = [tmp_path / "run" / "store", tmp_path / "another"]
-    with pytest.raises(StoreCorruptError, match="striped over 1 folders, 2 were named"):
+    with pytest.raises(StoreCorruptError, match="striped over 1 folder, found 2 named"):
         check_store(build_settings({"run": {"stores": two}}), folder, takes_weights=False)
     with pytest.raises(ConfigError, match=r"--new-run: expected a store with weights in .*nothing.*, found none"):
         check_store(build_settings({}), RunFolder(tmp_path / "nothing"), takes_weights=True)

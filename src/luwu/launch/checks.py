@@ -11,7 +11,7 @@ from luwu.launch.folder import RunFolder
 from luwu.observe.words import counted
 from luwu.plan.models import gpt_shape
 from luwu.server.forecast import forecast
-from luwu.store.folders import StoreIdentity, read_identity, reader_of
+from luwu.store.folders import StoreIdentity, other_stripes, read_identity, reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
@@ -86,10 +86,7 @@ def check_steps(settings: Settings, made: int) -> None:
 
 def _check_shape(settings: Settings, stores: list[Path], identity: StoreIdentity) -> None:
     if identity.stripes != len(stores):
-        raise StoreCorruptError(
-            f"the store at {stores[0]} is striped over {identity.stripes} folders, {len(stores)} were named; "
-            "name the same folders in the same order as when it was made"
-        )
+        raise StoreCorruptError(other_stripes(stores, identity.stripes))
     for name, found, wanted in (
         ("optimizer.name", settings.optimizer.name, identity.manifest.optimizer),
         ("run.dtype", settings.run.dtype, identity.manifest.dtype),
