@@ -4,10 +4,13 @@ import math
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from luwu.config import (
+    Group,
     OptimizerSettings,
     Settings,
+    build,
     build_settings,
     check_resume,
     default_text,
@@ -18,6 +21,8 @@ from luwu.config import (
     to_toml,
 )
 from luwu.errors import ConfigError
+from luwu.server.settings import ServerFile
+from luwu.switch.settings import SwitchFile
 
 
 @pytest.mark.parametrize(
@@ -39,6 +44,19 @@ def test_sizes_have_units(text, count):
 def test_sizes_without_meaning_are_refused(text):
     with pytest.raises(ConfigError, match="expected a size with its unit, such as 8GiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 400 + "GiB", "9" * 5000 + "B", "99999999999TiB", "8388608TiB", f"{2**63}B", 2**63, 10**4000]
+)
+def test_sizes_that_no_machine_can_count_are_refused(text):
+    with pytest.raises(ConfigError, match="expected a size below 8388608TiB, found") as refusal:
+        parse_size(text)
+    assert len(str(refusal.value)) < 200
+
+
+def test_the_largest_size_is_read_exactly():
+    assert parse_size(f"{2**63 - 1}B") == 2**63 - 1
 
 
 @pytest.mark.parametrize("count", [1, 1023, 1536, 2**30, 3 * 2**40])
@@ -74,6 +92,23 @@ def test_overlays_win_in_order():
         ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
         ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
         ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),
+        ({"model": {"layers": 10**9}}, ["model.layers", "less than or equal to 100000", "found 1000000000"]),
+        ({"model": {"hidden": 10**9, "heads": 1}}, ["model.hidden", "less than or equal to", "found 1000000000"]),
+        (
+            {"model": {"layers": 100_000, "hidden": 2**20}},
+            ["model.layers", "at most 1 of this hidden", "found 100000", "fewer layers or a smaller hidden"],
+        ),
+        (
+            {"run": {"batch": 999999999999999999999}},
+            ["run.batch", "less than or equal to", "found 999999999999999999999"],
+        ),
+        ({"run": {"snapshot_every": 10**23}}, ["run.snapshot_every", "less than or equal to", f"found {10**23}"]),
+        ({"run": {"memory": "9" * 400 + "GiB"}}, ["run.memory", "below 8388608TiB"]),
+        ({"run": {"steps": 10**4000}}, ["run.steps", "found 1000", "..."]),
+        ({"run": {"disk_full_wait_seconds": 1e9}}, ["run.disk_full_wait_seconds", "less than or equal to 100000000"]),
+        ({"optimizer": {"lr": math.inf}}, ["optimizer.lr", "finite number", "found inf"]),
+        ({"optimizer": {"weight_decay": math.inf}}, ["optimizer.weight_decay", "finite number", "found inf"]),
+        ({"optimizer": {"lr": 1e300}}, ["optimizer.lr", "less than or equal to", "found 1e+300"]),
     ],
 )
 def test_bad_settings_say_where_what_and_why(overlay, words):
@@ -82,6 +117,35 @@ def test_bad_settings_say_where_what_and_why(overlay, words):
     for word in words:
         assert word in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def numbers_of(kind: type[Group]) -> list[tuple[type[Group], str]]:
+    """The settings of a group, and of those inside it, that are numbers."""
+    found = [
+        (kind, name)
+        for name, schema in kind.model_json_schema()["properties"].items()
+        if {"integer", "number"} & {each.get("type") for each in schema.get("anyOf", [schema])}
+    ]
+    groups = [field.annotation for field in kind.model_fields.values()]
+    inside = [group for group in groups if isinstance(group, type) and issubclass(group, Group)]
+    return found + [number for group in inside for number in numbers_of(group)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    dict.fromkeys(number for kind in (Settings, ServerFile, SwitchFile) for number in numbers_of(kind)),
+)
+def test_every_number_has_bounds(kind, name):
+    for value in (math.inf, math.nan, 10**31, 1e200):
+        with pytest.raises(ValidationError) as refusal:
+            kind.model_validate({name: value})
+        assert (name,) in [mistake["loc"] for mistake in refusal.value.errors()]
+
+
+@pytest.mark.parametrize("change", [{"workers": 10**12}, {"optimizer_threads": 10**9}, {"memory": "99999999999TiB"}])
+def test_a_server_has_the_same_bounds(change):
+    with pytest.raises(ConfigError, match=rf"^server\.{next(iter(change))}: expected "):
+        build(ServerFile, {"server": {"stores": ["s"], "workers": 1} | change})
 
 
 def test_saved_settings_come_back(tmp_path):
