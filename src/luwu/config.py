@@ -11,10 +11,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from luwu.errors import ConfigError
@@ -116,6 +117,19 @@ Port = Annotated[int, Field(ge=0, lt=1 << 16)]
 MOST_PARAMETERS = 2**44
 """Bound of the parameters in a GPT's layers, 17.6 trillion, that keeps lists of chunks at a length that can be made."""
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+def check_pattern(value: str) -> str:
+    """A pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
+    if not value or "[" in re.sub(r"\[!?\]?[^\]]*\]", "", value):
+        raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
+    return value
+
+
+BlockPattern = Annotated[str, AfterValidator(check_pattern)]
+ROOT = "<root>"
+GPT_PARTS = ("tokens", "positions", "norm")
+"""Modules of the GPT beside its blocks that a pattern may match, as in `luwu.models.gpt`; that module loads torch."""
 
 
 class Group(BaseModel):
@@ -252,7 +266,7 @@ class RunSettings(Group):
     """seed of the initial parameters, the order of the data and dropout"""
     dtype: Annotated[Dtype, FIXED] = "float32"
     """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
-    block_dtypes: Annotated[dict[str, Dtype], FIXED] = {}
+    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}
     """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
     """where workers compute"""
@@ -298,6 +312,20 @@ class Settings(Group):
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def patterns_match_blocks(self) -> Settings:
+        """The names in the GPT are known; those in another model are once a worker has built it."""
+        if self.model.path is not None or not self.run.block_dtypes:
+            return self
+        names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
+        for pattern in self.run.block_dtypes:
+            if pattern != ROOT and not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"run.block_dtypes: {shown(pattern)} matches no block; the model has: {ROOT}, "
+                    f"{', '.join(GPT_PARTS)}, blocks.0 to {names[-1]}"
+                )
         return self
 
 

@@ -89,6 +89,18 @@ def test_overlays_win_in_order():
         ({"run": {"dtype": "float64"}}, ["run.dtype", "'float32', 'bfloat16' or 'float16'", "found 'float64'"]),
         ({"run": {"block_dtypes": {"h.*": "half"}}}, ["run.block_dtypes.h.*", "'bfloat16' or", "found 'half'"]),
         ({"run": {"block_dtypes": "float16"}}, ["run.block_dtypes", "found 'float16'"]),
+        ({"run": {"block_dtypes": {"[": "float32"}}}, ["run.block_dtypes", "every [ to have its ]", "found '['"]),
+        ({"run": {"block_dtypes": {"": "float32"}}}, ["run.block_dtypes", "found ''"]),
+        ({"model": {"path": "m"}, "run": {"block_dtypes": {"h.[0": "float32"}}}, ["run.block_dtypes", "found 'h.[0'"]),
+        (
+            {"run": {"block_dtypes": {"blocks.4": "float32"}}},
+            [
+                "run.block_dtypes",
+                "'blocks.4' matches no block",
+                "<root>, tokens, positions, norm, blocks.0 to blocks.3",
+            ],
+        ),
+        ({"run": {"block_dtypes": {"blocks.0.attention": "float32"}}}, ["run.block_dtypes", "matches no block"]),
         ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
         ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
         ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),
@@ -148,10 +160,16 @@ def test_a_server_has_the_same_bounds(change):
         build(ServerFile, {"server": {"stores": ["s"], "workers": 1} | change})
 
 
+@pytest.mark.parametrize("pattern", ["<root>", "*", "blocks.[01]", "blocks.?", "[bt]*", "[]n]orm", "norm"])
+def test_patterns_that_match_a_block_of_the_gpt_are_taken(pattern):
+    assert build_settings({"run": {"block_dtypes": {pattern: "float32"}}}).run.block_dtypes == {pattern: "float32"}
+
+
 def test_saved_settings_come_back(tmp_path):
     awkward = tmp_path / 'quote " backslash \\ ünïcode\x01'
     settings = build_settings(
         {
+            "model": {"path": awkward},
             "data": {"path": awkward},
             "run": {"stores": [tmp_path / "a", tmp_path / "b"], "memory": "3GiB", "checkpoint": False}
             | {"block_dtypes": {"blocks.[01]": "float32", "<root>": "float16", 'a "b"': "bfloat16"}},
