@@ -67,8 +67,8 @@ def shown(value: object) -> str:
     """A value for an error's message, cut where it is long."""
     try:
         text = repr(value)
-    except ValueError:  # Python writes no integers of more than 4300 digits
-        text = "a number of thousands of digits"
+    except (ValueError, RecursionError):  # of an integer with more than 4300 digits, or of tables thousands deep
+        text = "what is too long to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
@@ -344,7 +344,7 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
     for overlay in overlays:
         for group, values in overlay.items():
             if not isinstance(values, Mapping):
-                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {values!r}")
+                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {shown(values)}")
             merged.setdefault(group, {}).update(values)
     try:
         return kind.model_validate(merged)
@@ -364,11 +364,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text.replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"settings file {path}: expected TOML, found a mistake: {error}{_shown(text, str(error))}"
+            f"settings file {path}: expected TOML, found a mistake: {error}{_line_of(text, str(error))}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"settings file {path}: expected TOML of settings, found a number of thousands of digits or lists "
+            "thousands deep; correct the file"
         ) from None
 
 
-def _shown(text: str, mistake: str) -> str:
+def _line_of(text: str, mistake: str) -> str:
     """The line that TOML's error message names, with a mark below its column; empty where it names none."""
     place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
     lines = text.splitlines()

@@ -216,12 +216,31 @@ def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):
     assert settings.run.stores == (str(tmp_path / "one"),)
 
 
-@pytest.mark.parametrize("content", [b"layers = ", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"layers = ",
+        b"\xff\xfe",
+        pytest.param(b"steps = " + b"9" * 5000, id="digits"),
+        pytest.param(b"stores = " + b"[" * 5000, id="lists"),
+        pytest.param(b"stores = " + b"{a=" * 5000, id="tables"),
+        b"day = 2000-02-31",
+    ],
+)
 def test_files_that_are_not_toml_are_refused(tmp_path, content):
     path = tmp_path / "config.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="expected TOML"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("text", ["run" + ".a" * 5000 + " = 1", "[run.steps" + ".a" * 5000 + "]\nb = 1"])
+def test_deep_tables_are_refused(tmp_path, text):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"^run\.(a|steps): ") as refusal:
+        build_settings(read_toml(path))
+    assert len(str(refusal.value)) < 1000
 
 
 def test_missing_settings_file():
