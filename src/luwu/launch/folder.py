@@ -38,11 +38,16 @@ class RunFolder:
         return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
-        """The run's id, which stays when its folder moves; None: it has none yet."""
+        """The run's id, which stays when its folder moves; None: it has none yet; raises ConfigError for no text."""
         try:
             return self.id_path.read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{self.id_path}: expected the run's id in UTF-8, found {error}; remove the file: the run then "
+                "takes its id from its store"
+            ) from None
 
     def save_id(self, run_id: str, room: Room = NO_WAIT) -> None:
         """Write the run's id, whole or not at all."""
