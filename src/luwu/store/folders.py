@@ -25,6 +25,7 @@ from luwu.errors import (
     StorePermissionError,
 )
 from luwu.fabric.blocks import block_specs
+from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
 from luwu.store.room import is_full, no_room
@@ -35,6 +36,9 @@ MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = 3
 """The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
 float16 blocks, or blocks of several dtypes."""
+
+MOST_FOLDERS = 2**16
+"""Bound of the folders that a store is striped over."""
 
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
@@ -95,25 +99,28 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     """
     path = folder / MANIFEST_NAME
     try:
-        raw = json.loads(path.read_text())
-        version = int(raw["format"])
+        raw = read_object(path.read_text(encoding="utf-8"))
+        version = whole(raw, "format", 1, 2**31)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise refused("read", path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected JSON with a format number, found {error!r}; restore the file"
+            f"{path}: expected JSON with a format number, found {explained(error)}; restore the file"
         ) from error
     if version > MANIFEST_FORMAT:
         raise StoreFormatError(
             f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the LuWu that wrote it"
         )
     try:
-        return StoreIdentity(str(raw["uuid"]), int(raw["stripes"]), Manifest.from_json(json.dumps(raw["manifest"])))
-    except (KeyError, TypeError, ValueError) as error:
+        manifest = Manifest.from_json(json.dumps(raw["manifest"]))
+        return StoreIdentity(words(raw["uuid"], "uuid"), whole(raw, "stripes", 1, MOST_FOLDERS), manifest)
+    except StoreFormatError as error:
+        raise StoreCorruptError(f"{path}: {str(error).removeprefix('manifest: ')}") from error
+    except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file"
+            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; restore the file"
         ) from error
 
 
