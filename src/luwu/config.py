@@ -73,8 +73,28 @@ def shown(value: object) -> str:
 
 
 def absolute(value: str | Path) -> str:
-    """The absolute form of a path, so that a saved run means the same from any working directory."""
-    return str(Path(value).expanduser().absolute())
+    """The absolute form of a path, so that a saved run means the same from any working directory.
+
+    Raises:
+        ConfigError: see `check_name`; or it begins with the home folder of a user that is not known.
+    """
+    try:
+        path = Path(value).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(
+            f"expected a path in a home folder that exists, found {shown(str(value))}; name the folder itself"
+        ) from None
+    check_name(path)
+    return str(path)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a path that settings and native code, which have it in UTF-8, cannot name; raises ConfigError."""
+    name = str(path)
+    if "\0" in name:
+        raise ConfigError(f"expected a path without a zero byte, found {shown(name)}; correct it")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ConfigError(f"expected a path in UTF-8, found {name!a}; rename it, or name a link to it")
 
 
 def format_size(count: int) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from luwu.config import (
     to_toml,
 )
 from luwu.errors import ConfigError
+from luwu.launch.folder import RunFolder
 from luwu.server.settings import ServerFile
+from luwu.store.folders import make_folder, read_identity
 from luwu.switch.settings import SwitchFile
 
 
@@ -207,6 +210,32 @@ def test_every_setting_is_described_in_the_saved_file():
         for name, _ in values:
             assert describe(group, name)
             assert f"# {describe(group, name)}" in text
+
+
+NAMES = [
+    pytest.param(os.fsdecode(b"a\xff"), "in UTF-8", id="bytes"),
+    pytest.param("a\0b", "without a zero byte", id="zero"),
+    pytest.param("~nobody-has-this-name/a", "a home folder that exists", id="home"),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES)
+@pytest.mark.parametrize(
+    ("group", "setting"),
+    [("data", "path"), ("data", "tokenizer"), ("model", "path"), ("run", "offload"), ("run", "stores")],
+)
+def test_names_that_cannot_be_written_down_are_refused(group, setting, name, expected):
+    with pytest.raises(ConfigError, match=f"^{group}.{setting}: expected .*{expected}, found") as refusal:
+        build_settings({group: {setting: [Path(name)] if setting == "stores" else Path(name)}})
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES[:2])
+@pytest.mark.parametrize("use", [RunFolder, make_folder, read_identity])
+def test_folders_with_such_names_are_refused(tmp_path, use, name, expected):
+    with pytest.raises(ConfigError, match=f"expected .*{expected}, found") as refusal:
+        use(tmp_path / name)
+    assert str(refusal.value).isprintable()
 
 
 def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):

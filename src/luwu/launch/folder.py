@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from luwu.config import Settings, read_toml, to_toml
+from luwu.config import Settings, check_name, read_toml, to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
@@ -24,10 +24,11 @@ DEFAULT_NAME = "python-stdlib"
 
 
 class RunFolder:
-    """Paths in a run folder; making one touches nothing."""
+    """Paths in a run folder; making one touches nothing. Raises ConfigError for a name that cannot be written down."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        check_name(self.path)
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.job_path = self.path / "job.json"

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from luwu import _native
+from luwu.config import check_name
 from luwu.errors import (
     LuwuError,
     ManifestMismatchError,
@@ -58,7 +59,13 @@ class StoreIdentity:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that this user can write to; raises StorePermissionError or StoreSpaceError."""
+    """Make a folder that this user can write to.
+
+    Raises:
+        ConfigError: its name cannot be written down.
+        StorePermissionError, StoreSpaceError, StoreFormatError, StoreError: it cannot be made.
+    """
+    check_name(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -94,9 +101,11 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     """Read a store's manifest file, or None where there is none.
 
     Raises:
+        ConfigError: the folder's name cannot be written down.
         StoreCorruptError, StoreFormatError: the file is damaged or of a newer format.
         StorePermissionError, StoreError: it cannot be read.
     """
+    check_name(folder)
     path = folder / MANIFEST_NAME
     try:
         raw = read_object(path.read_text(encoding="utf-8"))
