@@ -7,6 +7,7 @@ computes, so a run that is resumed must keep it; the others may change between t
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -112,6 +113,22 @@ def absolute_unless_host(value: str | Path) -> str:
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, lt=SIZE_LIMIT)]
 AbsolutePath = Annotated[str, BeforeValidator(absolute)]
+
+
+def check_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Folders that a store is striped over; raises ConfigError if one is there twice, perhaps by another name."""
+    seen: set[str] = set()
+    for folder in folders:
+        place = os.path.realpath(folder)
+        if place in seen:
+            raise ConfigError(
+                f"expected each folder once, found {folder} there twice; leave it out, or name a folder on another disk"
+            )
+        seen.add(place)
+    return folders
+
+
+StoreFolders = Annotated[tuple[AbsolutePath, ...], AfterValidator(check_folders)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, le=1e30, allow_inf_nan=False)]
@@ -302,7 +319,7 @@ class RunSettings(Group):
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
     """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
-    stores: Annotated[tuple[AbsolutePath, ...], FIXED] = ()
+    stores: Annotated[StoreFolders, FIXED] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 
 

@@ -238,6 +238,23 @@ def test_folders_with_such_names_are_refused(tmp_path, use, name, expected):
     assert str(refusal.value).isprintable()
 
 
+@pytest.mark.parametrize("again", ["w", "other/../w", "link"])
+@pytest.mark.parametrize(
+    ("group", "make"),
+    [
+        ("run", lambda stores: build_settings({"run": {"stores": stores}})),
+        ("server", lambda stores: build(ServerFile, {"server": {"stores": stores, "workers": 1}})),
+    ],
+)
+def test_a_folder_that_is_named_twice_is_refused(monkeypatch, tmp_path, again, group, make):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "link").symlink_to("w")
+    make(["w", "v"])
+    with pytest.raises(ConfigError, match=rf"^{group}\.stores: expected each folder once, found .*/{again} .* twice"):
+        make(["w", "v", again])
+
+
 def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     settings = build_settings({"data": {"path": "text"}, "run": {"stores": ["one"]}})

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, CountOrZero, Group, Port, SecondsOrZero, Size, Workers
+from luwu.config import AbsolutePath, CountOrZero, Group, Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.fabric.timeouts import Timeouts
 
 
 class ServerSettings(Group):
     """One server: its store, its workers, and where it listens."""
 
-    stores: Annotated[tuple[AbsolutePath, ...], Field(min_length=1)]
+    stores: Annotated[StoreFolders, Field(min_length=1)]
     """folders that hold the store, striped over all of them; made where missing"""
     workers: Workers
     """workers that make a step together; another number may go on with the same store"""
