@@ -501,7 +501,8 @@ def _toml_value(value: object) -> str:
 def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     """The first complaint in our own words."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+    where = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
+    place = ".".join(str(part) for part in where if not isinstance(part, int))
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         text = str(inner)

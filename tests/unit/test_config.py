@@ -92,7 +92,10 @@ def test_overlays_win_in_order():
         ({"run": {"dtype": "float64"}}, ["run.dtype", "'float32', 'bfloat16' or 'float16'", "found 'float64'"]),
         ({"run": {"block_dtypes": {"h.*": "half"}}}, ["run.block_dtypes.h.*", "'bfloat16' or", "found 'half'"]),
         ({"run": {"block_dtypes": "float16"}}, ["run.block_dtypes", "found 'float16'"]),
-        ({"run": {"block_dtypes": {"[": "float32"}}}, ["run.block_dtypes", "every [ to have its ]", "found '['"]),
+        (
+            {"run": {"block_dtypes": {"[": "float32"}}},
+            ["run.block_dtypes: expected", "every [ to have its ]", "found '['"],
+        ),
         ({"run": {"block_dtypes": {"": "float32"}}}, ["run.block_dtypes", "found ''"]),
         ({"model": {"path": "m"}, "run": {"block_dtypes": {"h.[0": "float32"}}}, ["run.block_dtypes", "found 'h.[0'"]),
         (
