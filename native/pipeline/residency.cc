@@ -1,7 +1,6 @@
 #include "pipeline/residency.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string>
 #include <utility>

@@ -7,13 +7,16 @@ computes, so a run that is resumed must keep it; the others may change between t
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from luwu.errors import ConfigError
@@ -34,19 +37,65 @@ SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
 }
 
 
+SIZE_LIMIT = 2**63
+"""Sizes are below this: native code counts bytes in 64 bits."""
+
+
 def parse_size(value: object) -> int:
-    """Return the bytes of a size such as 8GiB or 512 MB, or of an integer; raises ConfigError without a unit."""
+    """Return the bytes of a size such as 8GiB or 512 MB, or of an integer.
+
+    Raises:
+        ConfigError: it has no unit, or is `SIZE_LIMIT` or more.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if match is None or match[2].upper() not in SIZE_UNITS:
-        raise ConfigError(f"expected a size with its unit, such as 8GiB, 512MiB or 2000000000B, found {value!r}")
-    return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
+        count = value
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
+        if match is None or match[2].upper() not in SIZE_UNITS:
+            raise ConfigError(
+                f"expected a size with its unit, such as 8GiB, 512MiB or 2000000000B, found {shown(value)}"
+            )
+        count = int(min(Decimal(match[1]), Decimal(SIZE_LIMIT)) * SIZE_UNITS[match[2].upper()])
+    if count >= SIZE_LIMIT:
+        raise ConfigError(f"expected a size below {format_size(SIZE_LIMIT)}, found {shown(value)}; name a smaller one")
+    return count
+
+
+SHOWN_CHARACTERS = 60
+
+
+def shown(value: object) -> str:
+    """A value for an error's message, cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # of an integer with more than 4300 digits, or of tables thousands deep
+        text = "what is too long to show"
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
 def absolute(value: str | Path) -> str:
-    """The absolute form of a path, so that a saved run means the same from any working directory."""
-    return str(Path(value).expanduser().absolute())
+    """The absolute form of a path, so that a saved run means the same from any working directory.
+
+    Raises:
+        ConfigError: see `check_name`; or it begins with the home folder of a user that is not known.
+    """
+    try:
+        path = Path(value).expanduser().absolute()
+    except RuntimeError:
+        raise ConfigError(
+            f"expected a path in a home folder that exists, found {shown(str(value))}; name the folder itself"
+        ) from None
+    check_name(path)
+    return str(path)
+
+
+def check_name(path: Path) -> None:
+    """Refuse a path that settings and native code, which have it in UTF-8, cannot name; raises ConfigError."""
+    name = str(path)
+    if "\0" in name:
+        raise ConfigError(f"expected a path without a zero byte, found {shown(name)}; correct it")
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise ConfigError(f"expected a path in UTF-8, found {name!a}; rename it, or name a link to it")
 
 
 def format_size(count: int) -> str:
@@ -62,10 +111,62 @@ def absolute_unless_host(value: str | Path) -> str:
     return "host" if value == "host" else absolute(value)
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1, lt=SIZE_LIMIT)]
 AbsolutePath = Annotated[str, BeforeValidator(absolute)]
-Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+def check_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Folders that a store is striped over; raises ConfigError if one is there twice, perhaps by another name."""
+    seen: set[str] = set()
+    for folder in folders:
+        place = os.path.realpath(folder)
+        if place in seen:
+            raise ConfigError(
+                f"expected each folder once, found {folder} there twice; leave it out, or name a folder on another disk"
+            )
+        seen.add(place)
+    return folders
+
+
+StoreFolders = Annotated[tuple[AbsolutePath, ...], AfterValidator(check_folders)]
+Fraction = Annotated[float, Field(ge=0.0, lt=1.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0.0, le=1e30, allow_inf_nan=False)]
+"""Number above zero that is also one in float32."""
+NotNegative = Annotated[float, Field(ge=0.0, le=1e30, allow_inf_nan=False)]
+LONGEST_SECONDS = 1e8
+"""Bound of times, three years: native code counts nanoseconds in 64 bits."""
+Seconds = Annotated[float, Field(gt=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+SecondsOrZero = Annotated[float, Field(ge=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
+"""As `Seconds`, or 0."""
+Count = Annotated[int, Field(ge=1, le=2**53)]
+"""Number of things that happen one after another; floats tell all of them apart."""
+CountOrZero = Annotated[int, Field(ge=0, le=2**53)]
+"""As `Count`, or 0."""
+Sequences = Annotated[int, Field(ge=1, le=2**24)]
+"""Number of sequences that are listed."""
+Tokens = Annotated[int, Field(ge=1, le=2**24)]
+Workers = Annotated[int, Field(ge=1, le=2**20)]
+Layers = Annotated[int, Field(ge=1, le=100_000)]
+Width = Annotated[int, Field(ge=1, le=2**20)]
+Port = Annotated[int, Field(ge=0, lt=1 << 16)]
+
+MOST_PARAMETERS = 2**44
+"""Bound of the parameters in a GPT's layers, 17.6 trillion, that keeps lists of chunks at a length that can be made."""
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+
+def check_pattern(value: str) -> str:
+    """A pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
+    if not value or "[" in re.sub(r"\[!?\]?[^\]]*\]", "", value):
+        raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
+    return value
+
+
+BlockPattern = Annotated[str, AfterValidator(check_pattern)]
+ROOT = "<root>"
+GPT_PARTS = ("tokens", "positions", "norm")
+"""Modules of the GPT beside its blocks that a pattern may match, as in `luwu.models.gpt`; that module loads torch."""
 
 
 class Group(BaseModel):
@@ -82,13 +183,13 @@ class ModelSettings(Group):
 
     path: Annotated[AbsolutePath | None, FIXED] = None
     """causal language model of transformers: its config.json, or a folder with it and weights; without it, a GPT"""
-    layers: Annotated[int, FIXED, Field(ge=1)] = 4
+    layers: Annotated[Layers, FIXED] = 4
     """transformer layers of the GPT, each one block in the store"""
-    hidden: Annotated[int, FIXED, Field(ge=1)] = 128
+    hidden: Annotated[Width, FIXED] = 128
     """width of the residual stream; a multiple of heads"""
-    heads: Annotated[int, FIXED, Field(ge=1)] = 4
+    heads: Annotated[Width, FIXED] = 4
     """attention heads"""
-    seq: Annotated[int, FIXED, Field(ge=2)] = 128
+    seq: Annotated[Tokens, FIXED, Field(ge=2)] = 128
     """sequence length in tokens, which are bytes without a tokenizer"""
     dropout: Annotated[Fraction, FIXED] = 0.0
     """share of activations dropped while training"""
@@ -103,6 +204,17 @@ class ModelSettings(Group):
                     f"model.{name}: expected none beside model.path, found {getattr(self, name)}; "
                     f"change it in {self.path} or leave it out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def layers_can_be_listed(self) -> ModelSettings:
+        """A model that no cluster could hold would keep its forecast busy for hours."""
+        most = MOST_PARAMETERS // (12 * self.hidden**2)
+        if self.layers > most:
+            raise ConfigError(
+                f"model.layers: expected at most {most} of this hidden ({self.hidden}), found {self.layers}; take "
+                "fewer layers or a smaller hidden"
+            )
         return self
 
     @model_validator(mode="after")
@@ -128,9 +240,9 @@ class DataSettings(Group):
     """token put after each document; without it, the end-of-text token that the tokenizer has"""
     text_field: Annotated[str, FIXED] = "text"
     """field of JSONL, and column of Parquet, that holds the text"""
-    validation_fraction: Annotated[float, FIXED, Field(gt=0.0, le=0.5)] = 0.05
+    validation_fraction: Annotated[Share, FIXED, Field(gt=0.0, le=0.5)] = 0.05
     """share of the text held back for validation"""
-    validation_windows: Annotated[int, Field(ge=1)] = 256
+    validation_windows: Count = 256
     """sequences of held-back text that validation looks at"""
 
 
@@ -143,25 +255,25 @@ class OptimizerSettings(Group):
 
     name: Annotated[OptimizerName, FIXED] = "adamw"
     """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
-    lr: Annotated[float, Field(gt=0.0)] | None = None
+    lr: Positive | None = None
     """highest learning rate, reached after warmup; default: by optimizer and width, see docs/optimizers.md"""
-    final_lr_fraction: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    final_lr_fraction: Share = 0.1
     """learning rate at the last step as a share of the highest"""
-    warmup_steps: Annotated[int, Field(ge=0)] = 50
+    warmup_steps: CountOrZero = 50
     """steps over which the learning rate grows from zero"""
     beta1: Fraction = 0.9
     """decay of the running mean of gradients; for lion, share of it in the direction"""
     beta2: Fraction = 0.95
     """decay of the running mean of squared gradients; for lion, of that of gradients"""
-    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    eps: Positive = 1e-8
     """added to the root that adamw, adam and adagrad divide by"""
     momentum: Fraction = 0.9
     """share of its last direction that sgd keeps"""
-    weight_decay: Annotated[float, Field(ge=0.0)] = 0.1
+    weight_decay: NotNegative = 0.1
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
     decays: Literal["all", "matrices"] = "all"
     """what decays: all parameters, or matrices alone and no biases, norms and other vectors"""
-    max_grad_norm: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
+    max_grad_norm: Positive | None = None
     """clip the gradient to this global norm, and log the norm of every step; without it, neither"""
 
     def rate(self, step: int, steps: int) -> float:
@@ -177,21 +289,21 @@ class OptimizerSettings(Group):
 class RunSettings(Group):
     """How long, how wide and where."""
 
-    steps: Annotated[int, Field(ge=1)] = 1500
+    steps: Count = 1500
     """optimizer steps of the whole run"""
-    batch: Annotated[int, FIXED, Field(ge=1)] = 16
+    batch: Annotated[Sequences, FIXED] = 16
     """sequences a step, over all workers together"""
-    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    micro_batch: Sequences | None = None
     """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
-    eval_every: Annotated[int, Field(ge=0)] = 0
+    eval_every: CountOrZero = 0
     """steps after which validation loss is measured, again and again; 0: after the last step alone"""
-    workers: Annotated[int, Field(ge=1)] = 2
+    workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
     """seed of the initial parameters, the order of the data and dropout"""
     dtype: Annotated[Dtype, FIXED] = "float32"
     """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
-    block_dtypes: Annotated[dict[str, Dtype], FIXED] = {}
+    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}
     """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
     """where workers compute"""
@@ -201,22 +313,22 @@ class RunSettings(Group):
     """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
-    snapshot_every: Annotated[int, Field(ge=0)] = 0
+    snapshot_every: CountOrZero = 0
     """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
-    snapshot_keep: Annotated[int, Field(ge=0)] = 2
+    snapshot_keep: CountOrZero = 2
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 3600.0
+    disk_full_wait_seconds: SecondsOrZero = 3600.0
     """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
-    stores: Annotated[tuple[AbsolutePath, ...], FIXED] = ()
+    stores: Annotated[StoreFolders, FIXED] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 
 
 class SampleSettings(Group):
     """The text generated after training."""
 
-    length: Annotated[int, Field(ge=1)] = 400
+    length: Tokens = 400
     """tokens to generate"""
-    temperature: Annotated[float, Field(gt=0.0)] = 0.9
+    temperature: Positive = 0.9
     """randomness: towards 0 the likeliest token always wins, 1 samples what the model believes"""
 
 
@@ -239,6 +351,20 @@ class Settings(Group):
             )
         return self
 
+    @model_validator(mode="after")
+    def patterns_match_blocks(self) -> Settings:
+        """The names in the GPT are known; those in another model are once a worker has built it."""
+        if self.model.path is not None or not self.run.block_dtypes:
+            return self
+        names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
+        for pattern in self.run.block_dtypes:
+            if pattern != ROOT and not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"run.block_dtypes: {shown(pattern)} matches no block; the model has: {ROOT}, "
+                    f"{', '.join(GPT_PARTS)}, blocks.0 to {names[-1]}"
+                )
+        return self
+
 
 def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
     """Settings from the defaults and then each overlay ({group: {name: value}}), later ones winning.
@@ -255,7 +381,7 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
     for overlay in overlays:
         for group, values in overlay.items():
             if not isinstance(values, Mapping):
-                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {values!r}")
+                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {shown(values)}")
             merged.setdefault(group, {}).update(values)
     try:
         return kind.model_validate(merged)
@@ -275,11 +401,16 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(text.replace("\r\n", "\n"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"settings file {path}: expected TOML, found a mistake: {error}{_shown(text, str(error))}"
+            f"settings file {path}: expected TOML, found a mistake: {error}{_line_of(text, str(error))}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"settings file {path}: expected TOML of settings, found a number of thousands of digits or lists "
+            "thousands deep; correct the file"
         ) from None
 
 
-def _shown(text: str, mistake: str) -> str:
+def _line_of(text: str, mistake: str) -> str:
     """The line that TOML's error message names, with a mark below its column; empty where it names none."""
     place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
     lines = text.splitlines()
@@ -370,7 +501,8 @@ def _toml_value(value: object) -> str:
 def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     """The first complaint in our own words."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if not isinstance(part, int))
+    where = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
+    place = ".".join(str(part) for part in where if not isinstance(part, int))
     inner = first.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):
         text = str(inner)
@@ -381,4 +513,6 @@ def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
         known = _fields(kind, str(first["loc"][0]))
         return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return ConfigError(f"{place}: expected {expected}, found {first['input']!r}; change it in the settings or its flag")
+    return ConfigError(
+        f"{place}: expected {expected}, found {shown(first['input'])}; change it in the settings or its flag"
+    )

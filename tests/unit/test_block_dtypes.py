@@ -9,11 +9,15 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.worker_models import Block, Tiny, loss_of, plain_adamw, tokens
 from torch import Tensor, nn
 
+from luwu.config import GPT_PARTS, ROOT, ModelSettings
 from luwu.errors import ConfigError
+from luwu.models.gpt import GPT, GPTConfig
+from luwu.models.gpt import Block as GPTBlock
 from luwu.optim.adamw import AdamW
-from luwu.store.manifest import Manifest, first_difference
+from luwu.store.manifest import ROOT_NAME, Manifest, first_difference
 from luwu.worker.describe import describe
 from luwu.worker.parallelize import full_state_dict, parallelize
+from luwu.worker.select import modules_outside, select_modules
 
 HALF, BRAIN, FULL = torch.float16, torch.bfloat16, torch.float32
 
@@ -22,6 +26,15 @@ def dtypes_of(model: nn.Module, dtype: torch.dtype, wanted, blocks=None) -> dict
     manifest = describe(model, blocks, dtype, block_dtypes=wanted)
     assert Manifest.from_json(manifest.to_json()) == manifest
     return {block.name: manifest.dtype_of(block) for block in manifest.blocks}
+
+
+def test_settings_know_the_names_in_the_gpt():
+    with torch.device("meta"):
+        gpt = GPT(GPTConfig(**ModelSettings().model_dump(exclude={"path"})))
+    selected = select_modules(gpt, [GPTBlock])
+    layers = [f"blocks.{number}" for number in range(ModelSettings().layers)]
+    assert [name for name, _ in modules_outside(gpt, [module for _, module in selected])] == list(GPT_PARTS)
+    assert [name for name, _ in selected] == layers and ROOT == ROOT_NAME
 
 
 def test_patterns_classes_and_the_root_name_blocks():

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from luwu.config import (
+    Group,
     OptimizerSettings,
     Settings,
+    build,
     build_settings,
     check_resume,
     default_text,
@@ -18,6 +22,10 @@ from luwu.config import (
     to_toml,
 )
 from luwu.errors import ConfigError
+from luwu.launch.folder import RunFolder
+from luwu.server.settings import ServerFile
+from luwu.store.folders import make_folder, read_identity
+from luwu.switch.settings import SwitchFile
 
 
 @pytest.mark.parametrize(
@@ -39,6 +47,19 @@ def test_sizes_have_units(text, count):
 def test_sizes_without_meaning_are_refused(text):
     with pytest.raises(ConfigError, match="expected a size with its unit, such as 8GiB"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 400 + "GiB", "9" * 5000 + "B", "99999999999TiB", "8388608TiB", f"{2**63}B", 2**63, 10**4000]
+)
+def test_sizes_that_no_machine_can_count_are_refused(text):
+    with pytest.raises(ConfigError, match="expected a size below 8388608TiB, found") as refusal:
+        parse_size(text)
+    assert len(str(refusal.value)) < 200
+
+
+def test_the_largest_size_is_read_exactly():
+    assert parse_size(f"{2**63 - 1}B") == 2**63 - 1
 
 
 @pytest.mark.parametrize("count", [1, 1023, 1536, 2**30, 3 * 2**40])
@@ -71,9 +92,41 @@ def test_overlays_win_in_order():
         ({"run": {"dtype": "float64"}}, ["run.dtype", "'float32', 'bfloat16' or 'float16'", "found 'float64'"]),
         ({"run": {"block_dtypes": {"h.*": "half"}}}, ["run.block_dtypes.h.*", "'bfloat16' or", "found 'half'"]),
         ({"run": {"block_dtypes": "float16"}}, ["run.block_dtypes", "found 'float16'"]),
+        (
+            {"run": {"block_dtypes": {"[": "float32"}}},
+            ["run.block_dtypes: expected", "every [ to have its ]", "found '['"],
+        ),
+        ({"run": {"block_dtypes": {"": "float32"}}}, ["run.block_dtypes", "found ''"]),
+        ({"model": {"path": "m"}, "run": {"block_dtypes": {"h.[0": "float32"}}}, ["run.block_dtypes", "found 'h.[0'"]),
+        (
+            {"run": {"block_dtypes": {"blocks.4": "float32"}}},
+            [
+                "run.block_dtypes",
+                "'blocks.4' matches no block",
+                "<root>, tokens, positions, norm, blocks.0 to blocks.3",
+            ],
+        ),
+        ({"run": {"block_dtypes": {"blocks.0.attention": "float32"}}}, ["run.block_dtypes", "matches no block"]),
         ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
         ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
         ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),
+        ({"model": {"layers": 10**9}}, ["model.layers", "less than or equal to 100000", "found 1000000000"]),
+        ({"model": {"hidden": 10**9, "heads": 1}}, ["model.hidden", "less than or equal to", "found 1000000000"]),
+        (
+            {"model": {"layers": 100_000, "hidden": 2**20}},
+            ["model.layers", "at most 1 of this hidden", "found 100000", "fewer layers or a smaller hidden"],
+        ),
+        (
+            {"run": {"batch": 999999999999999999999}},
+            ["run.batch", "less than or equal to", "found 999999999999999999999"],
+        ),
+        ({"run": {"snapshot_every": 10**23}}, ["run.snapshot_every", "less than or equal to", f"found {10**23}"]),
+        ({"run": {"memory": "9" * 400 + "GiB"}}, ["run.memory", "below 8388608TiB"]),
+        ({"run": {"steps": 10**4000}}, ["run.steps", "found 1000", "..."]),
+        ({"run": {"disk_full_wait_seconds": 1e9}}, ["run.disk_full_wait_seconds", "less than or equal to 100000000"]),
+        ({"optimizer": {"lr": math.inf}}, ["optimizer.lr", "finite number", "found inf"]),
+        ({"optimizer": {"weight_decay": math.inf}}, ["optimizer.weight_decay", "finite number", "found inf"]),
+        ({"optimizer": {"lr": 1e300}}, ["optimizer.lr", "less than or equal to", "found 1e+300"]),
     ],
 )
 def test_bad_settings_say_where_what_and_why(overlay, words):
@@ -84,10 +137,45 @@ def test_bad_settings_say_where_what_and_why(overlay, words):
     assert "\n" not in str(refusal.value)
 
 
+def numbers_of(kind: type[Group]) -> list[tuple[type[Group], str]]:
+    """The settings of a group, and of those inside it, that are numbers."""
+    found = [
+        (kind, name)
+        for name, schema in kind.model_json_schema()["properties"].items()
+        if {"integer", "number"} & {each.get("type") for each in schema.get("anyOf", [schema])}
+    ]
+    groups = [field.annotation for field in kind.model_fields.values()]
+    inside = [group for group in groups if isinstance(group, type) and issubclass(group, Group)]
+    return found + [number for group in inside for number in numbers_of(group)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    dict.fromkeys(number for kind in (Settings, ServerFile, SwitchFile) for number in numbers_of(kind)),
+)
+def test_every_number_has_bounds(kind, name):
+    for value in (math.inf, math.nan, 10**31, 1e200):
+        with pytest.raises(ValidationError) as refusal:
+            kind.model_validate({name: value})
+        assert (name,) in [mistake["loc"] for mistake in refusal.value.errors()]
+
+
+@pytest.mark.parametrize("change", [{"workers": 10**12}, {"optimizer_threads": 10**9}, {"memory": "99999999999TiB"}])
+def test_a_server_has_the_same_bounds(change):
+    with pytest.raises(ConfigError, match=rf"^server\.{next(iter(change))}: expected "):
+        build(ServerFile, {"server": {"stores": ["s"], "workers": 1} | change})
+
+
+@pytest.mark.parametrize("pattern", ["<root>", "*", "blocks.[01]", "blocks.?", "[bt]*", "[]n]orm", "norm"])
+def test_patterns_that_match_a_block_of_the_gpt_are_taken(pattern):
+    assert build_settings({"run": {"block_dtypes": {pattern: "float32"}}}).run.block_dtypes == {pattern: "float32"}
+
+
 def test_saved_settings_come_back(tmp_path):
     awkward = tmp_path / 'quote " backslash \\ ünïcode\x01'
     settings = build_settings(
         {
+            "model": {"path": awkward},
             "data": {"path": awkward},
             "run": {"stores": [tmp_path / "a", tmp_path / "b"], "memory": "3GiB", "checkpoint": False}
             | {"block_dtypes": {"blocks.[01]": "float32", "<root>": "float16", 'a "b"': "bfloat16"}},
@@ -127,6 +215,49 @@ def test_every_setting_is_described_in_the_saved_file():
             assert f"# {describe(group, name)}" in text
 
 
+NAMES = [
+    pytest.param(os.fsdecode(b"a\xff"), "in UTF-8", id="bytes"),
+    pytest.param("a\0b", "without a zero byte", id="zero"),
+    pytest.param("~nobody-has-this-name/a", "a home folder that exists", id="home"),
+]
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES)
+@pytest.mark.parametrize(
+    ("group", "setting"),
+    [("data", "path"), ("data", "tokenizer"), ("model", "path"), ("run", "offload"), ("run", "stores")],
+)
+def test_names_that_cannot_be_written_down_are_refused(group, setting, name, expected):
+    with pytest.raises(ConfigError, match=f"^{group}.{setting}: expected .*{expected}, found") as refusal:
+        build_settings({group: {setting: [Path(name)] if setting == "stores" else Path(name)}})
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("name", "expected"), NAMES[:2])
+@pytest.mark.parametrize("use", [RunFolder, make_folder, read_identity])
+def test_folders_with_such_names_are_refused(tmp_path, use, name, expected):
+    with pytest.raises(ConfigError, match=f"expected .*{expected}, found") as refusal:
+        use(tmp_path / name)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("again", ["w", "other/../w", "link"])
+@pytest.mark.parametrize(
+    ("group", "make"),
+    [
+        ("run", lambda stores: build_settings({"run": {"stores": stores}})),
+        ("server", lambda stores: build(ServerFile, {"server": {"stores": stores, "workers": 1}})),
+    ],
+)
+def test_a_folder_that_is_named_twice_is_refused(monkeypatch, tmp_path, again, group, make):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "link").symlink_to("w")
+    make(["w", "v"])
+    with pytest.raises(ConfigError, match=rf"^{group}\.stores: expected each folder once, found .*/{again} .* twice"):
+        make(["w", "v", again])
+
+
 def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     settings = build_settings({"data": {"path": "text"}, "run": {"stores": ["one"]}})
@@ -134,12 +265,31 @@ def test_relative_paths_are_settled_at_once(monkeypatch, tmp_path):
     assert settings.run.stores == (str(tmp_path / "one"),)
 
 
-@pytest.mark.parametrize("content", [b"layers = ", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"layers = ",
+        b"\xff\xfe",
+        pytest.param(b"steps = " + b"9" * 5000, id="digits"),
+        pytest.param(b"stores = " + b"[" * 5000, id="lists"),
+        pytest.param(b"stores = " + b"{a=" * 5000, id="tables"),
+        b"day = 2000-02-31",
+    ],
+)
 def test_files_that_are_not_toml_are_refused(tmp_path, content):
     path = tmp_path / "config.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="expected TOML"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("text", ["run" + ".a" * 5000 + " = 1", "[run.steps" + ".a" * 5000 + "]\nb = 1"])
+def test_deep_tables_are_refused(tmp_path, text):
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"^run\.(a|steps): ") as refusal:
+        build_settings(read_toml(path))
+    assert len(str(refusal.value)) < 1000
 
 
 def test_missing_settings_file():

@@ -107,6 +107,19 @@ def test_a_server_without_anybody_or_with_all_waits_for_nobody(caplog):
     assert not caplog.messages
 
 
+def test_a_status_gives_a_rate_only_between_two_looks(caplog):
+    caplog.set_level(logging.INFO)
+    status = Status(60.0, 600.0)
+    stats = {"attempts": 45, "rolled_back": 1}
+    for now, step in ((0.0, 30), (61.0, 40), (121.0, 70)):
+        run = run_that(begun=True, opened=True, missing=[], step=step, stats=lambda: stats)
+        status.look(run, now)  # type: ignore[arg-type]
+    assert caplog.messages == [
+        "committed job=1 step=40 attempts=45 rolled_back=1",
+        "committed job=1 step=70 attempts=45 rolled_back=1 steps_per_second=0.5",
+    ]
+
+
 def test_a_worker_tells_the_launcher_of_its_waits():
     told: list[object] = []
     log = logging.Logger("a worker's")

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from luwu.config import Settings, build_settings
-from luwu.errors import LuwuError, StoreSpaceError, WorkerLostError
+from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_SERVER_LOST, Job
@@ -158,6 +158,16 @@ def test_the_run_folder_keeps_its_settings(tmp_path):
     assert folder.saved_settings() is None
     folder.save_settings(Settings())
     assert build_settings(folder.saved_settings() or {}) == Settings()
+
+
+def test_an_id_that_is_not_text_is_refused(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert folder.saved_id() is None
+    folder.save_id("a1b2")
+    assert folder.saved_id() == "a1b2"
+    folder.id_path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"run-id: expected the run's id in UTF-8, found .*; remove the file"):
+        folder.saved_id()
 
 
 @pytest.mark.parametrize(("data", "name"), [(None, "python-stdlib"), ("/a/poems.txt", "poems"), ("/", "text")])

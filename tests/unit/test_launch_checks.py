@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from luwu.errors import MemoryBudgetError
 from luwu.fabric.blocks import block_specs
 from luwu.launch.checks import check_memory
 from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.server.forecast import computed_least_memory, forecast, least_memory
 from luwu.worker.describe import describe
 
 
@@ -39,6 +42,40 @@ def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabula
     check_memory(settings(least), vocabulary)
     with pytest.raises(MemoryBudgetError, match=r"run\.memory: expected at least \d+MiB for this model with \d worker"):
         check_memory(settings(least - 1), vocabulary)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("optimizer", "workers", "blocks"),
+    [
+        ("adamw", 1, [70_016, 12 * 4096**2 + 32, *[12 * 4096**2] * 3]),
+        ("adamw8bit", 2, [2**26, *[12 * 1024**2] * 5]),
+        ("lion", 3, [2**26 + 96, *[98_304] * 40]),
+        ("sgd", 1, [2**27]),
+    ],
+)
+def test_the_least_budget_of_a_large_model_is_computed_as_the_server_does(dtype, optimizer, workers, blocks):
+    plan = {"dtype": dtype, "optimizer": optimizer, "workers": workers}
+    listed = forecast(blocks, folders=1, memory_bytes=1, **plan).minimum_bytes
+    assert least_memory(blocks, **plan) == computed_least_memory(blocks, **plan) == listed
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"layers": 1, "hidden": 2**20, "heads": 1, "seq": 2**24},
+        {"layers": 15, "hidden": 2**18, "heads": 1},
+        {"layers": 100_000, "hidden": 3_817, "heads": 1},
+        {"layers": 100_000, "hidden": 4, "heads": 4},
+    ],
+)
+@pytest.mark.parametrize("memory", ["1MiB", "8388607TiB"])
+def test_the_budget_of_any_shape_is_checked_at_once(shape, memory):
+    settings = build_settings({"model": shape, "run": {"memory": memory}})
+    begin = time.monotonic()
+    with pytest.raises(MemoryBudgetError) if memory == "1MiB" else nullcontext():
+        check_memory(settings, 2**24)
+    assert time.monotonic() - begin < 5.0
 
 
 def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_path, monkeypatch):

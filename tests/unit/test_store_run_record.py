@@ -189,8 +189,8 @@ def test_a_run_whose_folder_is_gone_is_known_by_its_store(tmp_path: Path) -> Non
 
 
 def test_settings_that_a_run_keeps_are_comparable() -> None:
-    values = fixed_values(build_settings({"run": {"block_dtypes": {"a": "float16"}}}))
-    assert values["run.block_dtypes"] == {"a": "float16"} and values["model.layers"] == 4
+    values = fixed_values(build_settings({"run": {"block_dtypes": {"norm": "float16"}}}))
+    assert values["run.block_dtypes"] == {"norm": "float16"} and values["model.layers"] == 4
     assert json.loads(json.dumps(values)) == values
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu import _native
-from luwu.config import parse_size
+from luwu.config import LONGEST_SECONDS, parse_size
 from luwu.errors import ConfigError, ServerError
 from luwu.fabric.forks import keep_from_children
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
@@ -142,8 +142,11 @@ def open(
     workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
     if not 0 <= rank < workers:
         raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
-    if not disk_full_wait_seconds >= 0:
-        raise ConfigError(f"disk_full_wait_seconds: expected 0 or more, found {disk_full_wait_seconds}")
+    if not 0 <= disk_full_wait_seconds <= LONGEST_SECONDS:
+        raise ConfigError(
+            f"disk_full_wait_seconds: expected 0 to {LONGEST_SECONDS:.0f}, found {disk_full_wait_seconds}; choose "
+            "a time in that range"
+        )
     run_dir = Path(path)
     room = Room(disk_full_wait_seconds)
     if rank > 0:

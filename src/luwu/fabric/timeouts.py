@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
-from luwu.config import Group
-
-Seconds = Annotated[float, Field(gt=0.0)]
+from luwu.config import Group, Seconds
 
 
 class Timeouts(Group):

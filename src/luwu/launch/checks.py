@@ -10,7 +10,7 @@ from luwu.launch.claiming import find_run_id, make_claim
 from luwu.launch.folder import RunFolder
 from luwu.observe.words import counted
 from luwu.plan.models import gpt_shape
-from luwu.server.forecast import forecast
+from luwu.server.forecast import least_memory
 from luwu.store.folders import StoreIdentity, other_stripes, read_identity, reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
@@ -59,14 +59,9 @@ def check_memory(settings: Settings, vocabulary: int) -> None:
     if model.path is not None or run.block_dtypes:
         return
     shape = gpt_shape(model.layers, model.hidden, model.heads, sequence=model.seq, vocabulary=vocabulary, biases=False)
-    needed = forecast(
-        shape.block_elements(),
-        dtype=run.dtype,
-        optimizer=settings.optimizer.name,
-        folders=max(1, len(run.stores)),
-        memory_bytes=run.memory,
-        workers=run.workers,
-    ).minimum_bytes
+    needed = least_memory(
+        shape.block_elements(), dtype=run.dtype, optimizer=settings.optimizer.name, workers=run.workers
+    )
     if run.memory < needed:
         least = -(-needed // 2**20)
         raise MemoryBudgetError(

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from luwu.config import Settings, read_toml, to_toml
+from luwu.config import Settings, check_name, read_toml, to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
@@ -26,10 +26,11 @@ DEFAULT_NAME = "python-stdlib"
 
 
 class RunFolder:
-    """Paths in a run folder; making one touches nothing."""
+    """Paths in a run folder; making one touches nothing. Raises ConfigError for a name that cannot be written down."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        check_name(self.path)
         self.config_path = self.path / "config.toml"
         self.metrics_path = self.path / "metrics.jsonl"
         self.job_path = self.path / "job.json"
@@ -40,11 +41,16 @@ class RunFolder:
         return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
-        """The run's id, which stays when its folder moves; None: it has none yet."""
+        """The run's id, which stays when its folder moves; None: it has none yet; raises ConfigError for no text."""
         try:
             return self.id_path.read_text(encoding="utf-8").strip() or None
         except OSError:
             return None
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{self.id_path}: expected the run's id in UTF-8, found {error}; remove the file: the run then "
+                "takes its id from its store"
+            ) from None
 
     def steps_made(self) -> int:
         """Return the last step that metrics.jsonl knows; 0 if it has no row."""

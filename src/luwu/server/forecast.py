@@ -10,6 +10,14 @@ from luwu.fabric.blocks import block_specs
 from luwu.fabric.striping import stripe
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 
+LISTED_ELEMENTS = 2**36
+"""Elements of a model whose chunks are listed within a moment."""
+
+PAGE_BYTES = 4096
+CHUNK_STEP = 2048
+STATE_BUFFERS = 4
+"""Three numbers of the native core: see its store/layout.h and pipeline/residency.cc."""
+
 
 @dataclass(frozen=True)
 class Forecast:
@@ -91,3 +99,42 @@ def forecast(
         chunk_state_bytes=found["chunk_state_bytes"],
         chunk_record_bytes=found["chunk_record_bytes"],
     )
+
+
+def least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, workers: int) -> int:
+    """Return the smallest memory budget in bytes of one server, at once for a model of any size.
+
+    Args:
+        block_elements: of the root, then of every other block, padding included; all are trained.
+        dtype: of the parameters.
+        optimizer: its kind in manifests, such as adamw.
+        workers: of a step.
+
+    Raises:
+        ConfigError: the optimizer is not known.
+    """
+    if sum(block_elements) > LISTED_ELEMENTS:
+        return computed_least_memory(block_elements, dtype=dtype, optimizer=optimizer, workers=workers)
+    found = forecast(block_elements, dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=workers)
+    return found.minimum_bytes
+
+
+def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, workers: int) -> int:
+    """Compute `least_memory` without a list of chunks, for a model that has more of them than state buffers."""
+    element_bytes = 4 if dtype == "float32" else 2
+    held, *others = (_rounded_up(count * element_bytes, PAGE_BYTES) for count in block_elements)
+    largest = max(others, default=0)
+    window = min(sum(others), (2 * workers + 2) * largest)
+    chunk = max(_chunk_elements(count) for count in set(block_elements))
+    states = forecast([chunk], dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=1).chunk_state_bytes
+    return held + workers * (held + 2 * largest) + window + STATE_BUFFERS * states
+
+
+def _chunk_elements(elements: int) -> int:
+    """Elements of a block's first chunk, which no other of it has more of."""
+    chunks = -(-elements // DEFAULT_CHUNK_ELEMENTS)
+    return min(elements, _rounded_up(-(-elements // chunks), CHUNK_STEP))
+
+
+def _rounded_up(count: int, step: int) -> int:
+    return -(-count // step) * step

@@ -7,22 +7,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, Group, Size
+from luwu.config import AbsolutePath, CountOrZero, Group, Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.fabric.timeouts import Timeouts
 
 
 class ServerSettings(Group):
     """One server: its store, its workers, and where it listens."""
 
-    stores: Annotated[tuple[AbsolutePath, ...], Field(min_length=1)]
+    stores: Annotated[StoreFolders, Field(min_length=1)]
     """folders that hold the store, striped over all of them; made where missing"""
-    workers: Annotated[int, Field(ge=1)]
+    workers: Workers
     """workers that make a step together; another number may go on with the same store"""
     memory: Size = 8 * 2**30
     """memory budget for parameters, optimizer states and gradients, for example 8GiB"""
     listen: str = "0.0.0.0:7070"
     """HOST:PORT of the control plane; port 0: the kernel chooses one"""
-    data_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    data_port: Port = 0
     """port of the data plane, on the same host; 0: the kernel chooses one"""
     advertise: str = ""
     """host that workers reach the data plane at; empty: the one that they reached the control plane at"""
@@ -30,21 +30,23 @@ class ServerSettings(Group):
     """data plane of training steps: tcp, each worker's own connection; udp, one stream for all through switches"""
     plain_data: bool = False
     """agree that parameters and gradients travel unencrypted over udp although there are certificates"""
-    udp_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    udp_port: Port = 0
     """port of the transport udp, on the same host; 0: the kernel chooses one"""
     form: Literal["int32", "int16", "float32"] = "int32"
     """what gradients travel as over udp: integers with shared exponents, whose sum is exact, or floats"""
     multicast: str = ""
     """GROUP:PORT that parameters go to, once for all workers, over udp; empty: switches copy them"""
-    switches: Annotated[int, Field(ge=0)] = 0
+    switches: Annotated[int, Field(ge=0, le=2**20)] = 0
     """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
-    optimizer_threads: Annotated[int, Field(ge=1)] = Field(default_factory=lambda: len(os.sched_getaffinity(0)))
+    optimizer_threads: Annotated[int, Field(ge=1, le=4096)] = Field(
+        default_factory=lambda: len(os.sched_getaffinity(0))
+    )
     """threads of the update; default: the processors that this process may use"""
-    snapshot_every: Annotated[int, Field(ge=0)] = 0
+    snapshot_every: CountOrZero = 0
     """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
-    snapshot_keep: Annotated[int, Field(ge=0)] = 2
+    snapshot_keep: CountOrZero = 2
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 3600.0
+    disk_full_wait_seconds: SecondsOrZero = 3600.0
     """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""

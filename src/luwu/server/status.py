@@ -66,12 +66,12 @@ class Status:
         elif self._step is not None:
             stats = run.stats()
             log.info(
-                "committed job=%x step=%d attempts=%d rolled_back=%d steps_per_second=%.3g",
+                "committed job=%x step=%d attempts=%d rolled_back=%d%s",
                 run.job,
                 self._step,
                 stats["attempts"],
                 stats["rolled_back"],
-                0.0 if before is None else (self._step - before) / elapsed,
+                "" if before is None else f" steps_per_second={(self._step - before) / elapsed:.3g}",
             )
 
     def _say_waiting(self, run: Run, waits_for: list[str], now: float) -> None:

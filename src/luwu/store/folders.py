@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from luwu import _native
+from luwu.config import check_name
 from luwu.errors import (
     LuwuError,
     ManifestMismatchError,
@@ -27,6 +28,7 @@ from luwu.errors import (
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
 from luwu.store.durable import sync_folder
+from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.own_files import drop_shared
 from luwu.store.room import is_full, no_room
@@ -39,6 +41,9 @@ MANIFEST_FORMAT = 3
 float16 blocks, or blocks of several dtypes."""
 
 COMMIT_NAME = "commit.luwu"
+MOST_FOLDERS = 2**16
+"""Bound of the folders that a store is striped over."""
+
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
@@ -57,7 +62,13 @@ class StoreIdentity:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that this user can write to; raises StorePermissionError or StoreSpaceError."""
+    """Make a folder that this user can write to.
+
+    Raises:
+        ConfigError: its name cannot be written down.
+        StorePermissionError, StoreSpaceError, StoreFormatError, StoreError: it cannot be made.
+    """
+    check_name(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -120,30 +131,35 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     """Read a store's manifest file, or None where there is none.
 
     Raises:
+        ConfigError: the folder's name cannot be written down.
         StoreCorruptError, StoreFormatError: the file is damaged or of a newer format.
         StorePermissionError, StoreError: it cannot be read.
     """
+    check_name(folder)
     path = folder / MANIFEST_NAME
     try:
-        raw = json.loads(path.read_text())
-        version = int(raw["format"])
+        raw = read_object(path.read_text(encoding="utf-8"))
+        version = whole(raw, "format", 1, 2**31)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise refused("read", path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected JSON with a format number, found {error!r}; restore the file"
+            f"{path}: expected JSON with a format number, found {explained(error)}; restore the file"
         ) from error
     if version > MANIFEST_FORMAT:
         raise StoreFormatError(
             f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the LuWu that wrote it"
         )
     try:
-        return StoreIdentity(str(raw["uuid"]), int(raw["stripes"]), Manifest.from_json(json.dumps(raw["manifest"])))
-    except (KeyError, TypeError, ValueError) as error:
+        manifest = Manifest.from_json(json.dumps(raw["manifest"]))
+        return StoreIdentity(words(raw["uuid"], "uuid"), whole(raw, "stripes", 1, MOST_FOLDERS), manifest)
+    except StoreFormatError as error:
+        raise StoreCorruptError(f"{path}: {str(error).removeprefix('manifest: ')}") from error
+    except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected uuid, stripes and manifest, found {error!r}; restore the file"
+            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; restore the file"
         ) from error
 
 

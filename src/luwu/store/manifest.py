@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from luwu.config import shown
 from luwu.errors import StoreFormatError
+from luwu.store.json_fields import MALFORMED, explained, listed, read_object, whole, words
 
 DEFAULT_CHUNK_ELEMENTS = 262_144
 """Elements of a chunk: 1 MiB of float32, large enough for a disk and small enough to start work early."""
@@ -16,6 +18,14 @@ DEFAULT_OPTIMIZER = "adamw"
 
 DTYPES = ("float32", "bfloat16", "float16")
 """What parameters may be; the store keeps a float32 master of those that are something else."""
+
+MOST_ELEMENTS = 2**47
+"""Bound of a block's elements in a manifest that is read."""
+
+MOST_CHUNK_ELEMENTS = 2**31
+
+MOST_CHUNKS = 2**28
+"""Bound of a store's chunks, which the native core lists in memory."""
 
 ROOT_NAME = "<root>"
 """Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
@@ -88,16 +98,22 @@ class Manifest:
             StoreFormatError: the text is not a manifest.
         """
         try:
-            raw = json.loads(text)
-            blocks = tuple(_block_from(block) for block in raw["blocks"])
-            return cls(
-                str(raw["dtype"]), int(raw["chunk_elements"]), blocks, str(raw.get("optimizer", DEFAULT_OPTIMIZER))
+            raw = read_object(text)
+            manifest = cls(
+                _dtype_from(raw["dtype"]),
+                whole(raw, "chunk_elements", 1, MOST_CHUNK_ELEMENTS),
+                tuple(_block_from(block) for block in listed(raw["blocks"], "blocks")),
+                words(raw.get("optimizer", DEFAULT_OPTIMIZER), "optimizer"),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            chunks = sum(-(-block.elements // manifest.chunk_elements) for block in manifest.blocks)
+            if chunks > MOST_CHUNKS:
+                raise ValueError(f"{chunks} chunks, which are more than {MOST_CHUNKS}")
+        except MALFORMED as error:
             raise StoreFormatError(
-                f"manifest: expected JSON with dtype, chunk_elements and blocks, found {error!r}; "
+                f"manifest: expected JSON with dtype, chunk_elements and blocks, found {explained(error)}; "
                 "the store is damaged or is no store: restore it, or choose another folder"
             ) from error
+        return manifest
 
 
 def first_difference(expected: Manifest, found: Manifest, *, with_chunks: bool = False) -> str | None:
@@ -159,22 +175,32 @@ def _describe_block(block: BlockManifest) -> str:
 
 
 def _block_from(raw: dict[str, Any]) -> BlockManifest:
-    parameters = tuple(
-        ParameterManifest(
-            name=str(entry["name"]),
-            shape=tuple(int(size) for size in entry["shape"]),
-            offset=int(entry["offset"]),
-            numel=int(entry["numel"]),
-            aliases=tuple(str(alias) for alias in entry.get("aliases", ())),
-        )
-        for entry in raw["parameters"]
-    )
-    dtype = raw.get("dtype")
+    parameters = tuple(_parameter_from(entry) for entry in listed(raw["parameters"], "parameters"))
+    trainable, dtype = raw["trainable"], raw.get("dtype")
+    if not isinstance(trainable, bool):
+        raise ValueError(f"trainable {shown(trainable)}, which is neither true nor false")
     return BlockManifest(
-        str(raw["name"]),
-        bool(raw["trainable"]),
+        words(raw["name"], "name"),
+        trainable,
         parameters,
-        int(raw["elements"]),
-        int(raw.get("first", 0)),
-        None if dtype is None else str(dtype),
+        whole(raw, "elements", 1, MOST_ELEMENTS),
+        whole(raw, "first", 0, MOST_ELEMENTS, 0),
+        None if dtype is None else _dtype_from(dtype),
     )
+
+
+def _parameter_from(raw: dict[str, Any]) -> ParameterManifest:
+    sizes = [{"shape": size} for size in listed(raw["shape"], "shape")]
+    return ParameterManifest(
+        name=words(raw["name"], "name"),
+        shape=tuple(whole(size, "shape", 0, MOST_ELEMENTS) for size in sizes),
+        offset=whole(raw, "offset", 0, MOST_ELEMENTS),
+        numel=whole(raw, "numel", 0, MOST_ELEMENTS),
+        aliases=tuple(words(alias, "aliases") for alias in listed(raw.get("aliases", []), "aliases")),
+    )
+
+
+def _dtype_from(value: object) -> str:
+    if value not in DTYPES:
+        raise ValueError(f"dtype {shown(value)}, which is none of {', '.join(DTYPES)}")
+    return str(value)

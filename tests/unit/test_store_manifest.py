@@ -1,0 +1,84 @@
+"""Manifest files that are damaged: one typed error names the file, before anything is listed by what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from luwu.errors import StoreCorruptError, StoreFormatError
+from luwu.store.folders import MANIFEST_NAME, StoreIdentity, read_identity, write_identity
+from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, BlockManifest, Manifest, ParameterManifest
+
+PARAMETER = ParameterManifest("weight", (4, 8), 0, 32)
+MANIFEST = Manifest("float32", DEFAULT_CHUNK_ELEMENTS, (BlockManifest("<root>", True, (PARAMETER,), 32),))
+IDENTITY = StoreIdentity("0" * 32, 1, MANIFEST)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A good store's manifest file."""
+    write_identity(tmp_path, IDENTITY)
+    return tmp_path / MANIFEST_NAME
+
+
+def test_a_manifest_file_comes_back(file):
+    assert read_identity(file.parent) == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"format": 1', '"format": 1e400'),
+        ('"format": 1', '"format": NaN'),
+        ('"format": 1', '"format": "one"'),
+        ('"format": 1', '"format": 0'),
+        ('"format": 1', f'"format": {"9" * 5000}'),
+        ('"format": 1', f'"more": {"[" * 200_000}'),
+        ('"format": 1', '"form\udcffat": 1'),
+        ('"stripes": 1', '"stripes": -1'),
+        ('"stripes": 1', '"stripes": 1e400'),
+        ('"uuid": "0', '"uuid": "\\ud800'),
+        ('"chunk_elements": 262144', '"chunk_elements": -1'),
+        ('"chunk_elements": 262144', '"chunk_elements": 0'),
+        ('"chunk_elements": 262144', '"chunk_elements": 1e400'),
+        ('"chunk_elements": 262144', f'"chunk_elements": {2**62}'),
+        ('"elements": 32', '"elements": -32'),
+        ('"elements": 32', '"elements": 0'),
+        ('"elements": 32', f'"elements": {2**62}'),
+        ('"elements": 32', '"elements": 32.5'),
+        ('"first": 0', '"first": -1'),
+        ('"offset": 0', '"offset": -1'),
+        ('"numel": 32', f'"numel": {10**30}'),
+        ("4,", "-4,"),
+        ('"weight"', '"\\ud800"'),
+        ('"<root>"', '"\\ud800"'),
+        ('"<root>"', "3"),
+        ('"aliases": []', '"aliases": ["\\udfff"]'),
+        ('"aliases": []', '"aliases": "weight"'),
+        ('"dtype": "float32"', '"dtype": "float64"'),
+        ('"trainable": true', '"trainable": "no"'),
+        ('"adamw"', '"\\ud800"'),
+    ],
+)
+def test_damage_is_found_before_it_is_believed(file, before, after):
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after, 1), errors="surrogateescape")
+    with pytest.raises(StoreCorruptError) as refusal:
+        read_identity(file.parent)
+    assert str(refusal.value).startswith(f"{file}: expected ")
+    assert str(refusal.value).isprintable() and len(str(refusal.value)) < 600
+
+
+def test_blocks_may_not_have_more_chunks_than_can_be_listed():
+    blocks = json.loads(MANIFEST.to_json())
+    blocks["blocks"] = blocks["blocks"] * 3
+    for block in blocks["blocks"]:
+        block["elements"] = 2**37
+    assert len(Manifest.from_json(json.dumps(blocks)).blocks) == 3
+    blocks["chunk_elements"] = 2048
+    blocks["blocks"] *= 2
+    with pytest.raises(StoreFormatError, match=r"manifest: expected .* chunks"):
+        Manifest.from_json(json.dumps(blocks))
