@@ -145,7 +145,9 @@ CountOrZero = Annotated[int, Field(ge=0, le=2**53)]
 """As `Count`, or 0."""
 Sequences = Annotated[int, Field(ge=1, le=2**24)]
 """Number of sequences that are listed."""
-Tokens = Annotated[int, Field(ge=1, le=2**24)]
+MOST_TOKENS = 2**24
+"""Bound of the tokens of a sequence, and of a vocabulary."""
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 Workers = Annotated[int, Field(ge=1, le=2**20)]
 Layers = Annotated[int, Field(ge=1, le=100_000)]
 Width = Annotated[int, Field(ge=1, le=2**20)]

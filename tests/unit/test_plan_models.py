@@ -1,6 +1,8 @@
 """The planner's models against the models themselves."""
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.plan.model_presets import MODELS, find_model, read_config
 from luwu.plan.models import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
+from luwu.plan.requests import Choices, choose_model
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten
 
 CONFIGS = {
@@ -122,3 +125,18 @@ def test_an_unknown_model_names_those_near_it():
         find_model("zzzz")
     with pytest.raises(ConfigError, match=r"^model: expected a known name or .*, found no \./nope; check it$"):
         find_model("./nope")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"layers": 10**9}, "model.layers: expected less than or equal to 100000"),
+        ({"hidden": 10**7}, "model.hidden: "),
+        ({"hidden": 100, "heads": 3}, "model.hidden: expected a multiple of"),
+        ({"vocabulary": 2**40}, "vocabulary: expected 1 to 16777216"),
+        ({"seq": 1}, "model.seq: "),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused_at_once(wrong, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        choose_model(replace(Choices(layers=4, hidden=256, heads=4), **wrong))

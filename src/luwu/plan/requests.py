@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from luwu.config import build_settings
+from luwu.config import MOST_TOKENS, build_settings
 from luwu.errors import ConfigError
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
@@ -108,12 +108,16 @@ def choose_model(choices: Choices) -> ModelShape:
                 "model: expected --model, or --layers, --hidden and --heads, found "
                 f"{', '.join(str(value) for value in shape if value is not None) or 'none'}"
             )
+        seq, vocabulary = choices.seq or 1024, choices.vocabulary or BYTE_VOCABULARY
+        if not 0 < vocabulary <= MOST_TOKENS:
+            raise ConfigError(f"vocabulary: expected 1 to {MOST_TOKENS}, found {vocabulary}")
+        build_settings({"model": dict(zip(("layers", "hidden", "heads"), shape, strict=True)) | {"seq": seq}})
         model = gpt_shape(
             choices.layers,
             choices.hidden,
             choices.heads,
-            sequence=choices.seq or 1024,
-            vocabulary=choices.vocabulary or BYTE_VOCABULARY,
+            sequence=seq,
+            vocabulary=vocabulary,
             biases=False,  # as luwu's own GPT
         )
     if choices.seq is not None:
