@@ -108,8 +108,8 @@ def test_a_budget_below_the_minimum_names_the_minimum_and_that_works(tmp_path: P
         with luwu.open(tmp_path, memory="4KiB") as session:
             session.attach(small_manifest(blocks=30))
     assert not (tmp_path / "store/version-0.luwu").exists()
-    minimum = str(caught.value).split("at least ")[1].split(" MiB")[0]
-    with luwu.open(tmp_path, memory=f"{float(minimum) + 0.1}MiB") as session:
+    minimum = str(caught.value).split("at least ")[1].split(";")[0]
+    with luwu.open(tmp_path, memory=minimum) as session:
         assert NumpyWorker(session, small_manifest(blocks=30)).step()
 
 
