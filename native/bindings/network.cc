@@ -12,6 +12,7 @@
 #include "bindings/bindings.h"
 #include "bindings/network_parts.h"
 #include "bindings/server_parts.h"
+#include "bindings/without_gil.h"
 #include "fabric/remote_worker.h"
 #include "fabric/tcp_server.h"
 
@@ -22,7 +23,7 @@ namespace luwu::bindings {
 
 namespace {
 
-std::unique_ptr<fabric::TcpServer> make_server(
+std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
     std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
@@ -33,8 +34,8 @@ std::unique_ptr<fabric::TcpServer> make_server(
     config.one_of_several = one_of_several;
     config.at_step = at_step;
     const nb::gil_scoped_release release;
-    return std::make_unique<fabric::TcpServer>(std::move(config),
-                                               fabric::TcpConfig{address, port, job, make_tls(tls), timing});
+    return std::make_unique<WithoutGil<fabric::TcpServer>>(
+        std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls), timing});
 }
 
 std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
@@ -66,7 +67,7 @@ void bind_timing(nb::module_& module) {
 }
 
 void bind_tcp_server(nb::module_& module) {
-    using Self = fabric::TcpServer;
+    using Self = WithoutGil<fabric::TcpServer>;
     nb::class_<Self> type(module, "TcpServer",
                           "The server of workers on other hosts: an open store behind TCP or TLS.");
     bind_core(type, [](auto& self) -> auto& { return self.core(); });
@@ -117,7 +118,9 @@ void bind_tcp_server(nb::module_& module) {
         .def(
             "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
-        .def("stats", &tcp_stats_of, "As Server.stats, and `drops`: connections that were dropped, by reason.");
+        .def(
+            "stats", [](const Self& self) { return tcp_stats_of(self); },
+            "As Server.stats, and `drops`: connections that were dropped, by reason.");
 }
 
 void bind_remote_worker(nb::module_& module) {

@@ -11,6 +11,7 @@
 #include "bindings/bindings.h"
 #include "bindings/network_parts.h"
 #include "bindings/udp.h"
+#include "bindings/without_gil.h"
 #include "fabric/udp_server.h"
 #include "fabric/udp_worker.h"
 
@@ -27,7 +28,7 @@ struct UdpPlace {
     std::uint16_t port;
 };
 
-std::unique_ptr<fabric::UdpServer> make_server(
+std::unique_ptr<WithoutGil<fabric::UdpServer>> make_server(
     const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
     std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
@@ -40,18 +41,18 @@ std::unique_ptr<fabric::UdpServer> make_server(
     config.at_step = at_step;
     const fabric::TcpConfig tcp{address, port, job, make_tls(tls), timing};
     const nb::gil_scoped_release release;
-    return std::make_unique<fabric::UdpServer>(std::move(config), tcp, fabric::parse_address(udp_address, udp_port),
-                                               fabric::UdpSettings{});
+    return std::make_unique<WithoutGil<fabric::UdpServer>>(
+        std::move(config), tcp, fabric::parse_address(udp_address, udp_port), fabric::UdpSettings{});
 }
 
-nb::dict server_stats(fabric::UdpServer& self) {
+nb::dict server_stats(WithoutGil<fabric::UdpServer>& self) {
     nb::dict stats = tcp_stats_of(self.side());
     stats["network"] = network_stats(self);
     return stats;
 }
 
 void bind_server(nb::module_& module) {
-    using Self = fabric::UdpServer;
+    using Self = WithoutGil<fabric::UdpServer>;
     nb::class_<Self> type(module, "UdpServer",
                           "The server of workers whose steps come over UDP, through switches; the rest over TCP.");
     bind_core(type, [](auto& self) -> auto& { return self.side().core(); });

@@ -40,8 +40,12 @@ TcpServer::~TcpServer() {
     bell_.ring();
     acceptor_.join();
     for (Served& served : served_) {
-        served.connection->channel.limit(Clock::now() + config_.timing.farewell);
-        served.connection->bell.ring();
+        if (served.admitted) {
+            served.connection->channel.limit(Clock::now() + config_.timing.farewell);
+            served.connection->bell.ring();
+        } else {
+            served.connection->channel.abort();  // a stranger hears no farewell
+        }
     }
     for (Served& served : served_) served.thread.join();
     core_.reset();
@@ -197,7 +201,7 @@ Hello TcpServer::greet(TcpConnection& connection) const {
 }
 
 // Makes the connection the only one of its worker on its stream: the one before it, if any, is gone when this returns.
-void TcpServer::admit(const Hello& hello, const Served& served) {
+void TcpServer::admit(const Hello& hello, Served& served) {
     const std::shared_ptr<TcpConnection>& connection = served.connection;
     TcpMember& member = *members_[hello.rank];
     std::unique_lock lock(member.mutex);
@@ -212,6 +216,7 @@ void TcpServer::admit(const Hello& hello, const Served& served) {
     }
     if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);  // replaced while this waited
     active = connection;
+    served.admitted = true;
     connection->channel.limit(closing_ ? Clock::now() + config_.timing.farewell : Clock::time_point::max());
 }
 

@@ -45,6 +45,7 @@ class TcpServer {
         std::shared_ptr<TcpConnection> connection;
         std::uint64_t number = 0;  // its number in the crowd
         std::thread thread;
+        std::atomic<bool> admitted{false};
         std::atomic<bool> evicted{false};
         std::atomic<bool> ended{false};
     };
@@ -57,7 +58,7 @@ class TcpServer {
     void serve(Served& served);
     void greet_and_serve(Served& served);
     [[nodiscard]] Hello greet(TcpConnection& connection) const;
-    void admit(const Hello& hello, const Served& served);
+    void admit(const Hello& hello, Served& served);
     void leave_crowd(const Served& served);
     void leave(TcpMember& member, Stream stream);
     void refuse(TcpConnection& connection, const Broken& broken);

@@ -163,6 +163,22 @@ TEST_CASE("strangers who hold all places displace each other, and a worker comes
     check_sound(std::move(server), scratch);
 }
 
+TEST_CASE("a server that ends does not wait for strangers") {
+    const Scratch scratch;
+    fabric::Timing timing = test::kTiming;
+    timing.hello = timing.farewell = std::chrono::hours(1);
+    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), test::tcp_config(timing));
+    const auto hello = fabric::encode(good_hello());
+    Peer begun(*server);
+    begun.send(std::span(hello).first(40));
+    Peer silent(*server);
+    server.reset();
+    CHECK(begun.until_closed().empty());
+    CHECK(silent.until_closed().empty());
+    server = fresh_server(scratch);
+    check_sound(std::move(server), scratch);
+}
+
 TEST_CASE("a frame that makes no sense ends its connection and changes nothing") {
     const Scratch scratch;
     auto server = fresh_server(scratch);
