@@ -1,10 +1,13 @@
-"""A server that trains one worker while peers without a key do what they can, beside the same without them.
+"""A server that trains a worker while peers without a key do what they can, beside the same while they call elsewhere.
 
 Over TCP and over UDP, in network namespaces: 10,000 connections are held at once, and each new one takes the place of
 the oldest. They say nothing; begin HTTP/2 and stop; open streams without a message; ask for a challenge that they never
 answer; begin a hello of the data plane; say one with a wrong token. Over UDP, datagrams of noise and with a plausible
-head come beside them. Meanwhile the worker leaves and joins again. Strangers get the processors' idle time alone, as if
-they had a machine of their own; what the server does for them is measured.
+head come beside them. Meanwhile the worker leaves and joins again.
+
+All hosts share this machine's processors. So the bar compares with the same strangers at another host, which takes what
+they send and does nothing with it: what is left is what the server does for them. Strangers and that host get the
+processors' idle time alone. The table also has the rate without any strangers.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ BAR = (
 )
 UNIT = "steps/s"
 TRANSPORTS = ("tcp", "udp")
-RATE_BAR = Bar("strangers", "alone", 0.95)
+RATE_BAR = Bar("strangers", "elsewhere", 0.95)
+ALONE = Bar("strangers", "alone", 0.0)  # shown, and decides nothing
+SINK_HELD = 256
 MOST_MORE_BYTES = 64 << 20
 JOIN_SECONDS = 1.0
 CONNECTIONS = 10_000
@@ -130,18 +135,57 @@ def open_ports(pid: int, kind: str) -> list[int]:
     return sorted({int(row[1].split(":")[1], 16) for row in rows if row[3] == listening})
 
 
-class Strangers:
-    """A process on a host that calls at a server until `stop`."""
+@dataclass(frozen=True)
+class Place:
+    """Ports of a host at which strangers call."""
 
-    def __init__(self, site: Site, pid: int, connections: int) -> None:
+    host: str
+    control: int
+    data: list[int]
+    udp: list[int]
+
+
+def ports_of_server(site: Site) -> Place:
+    """The server's ports, which a stranger would find by trying."""
+    (pid,) = site.server_pids
+    data = [port for port in open_ports(pid, "tcp") if port != PORT]
+    return Place(site.server.address, PORT, data, open_ports(pid, "udp"))
+
+
+@contextmanager
+def sink(site: Site, like: Place) -> Iterator[Place]:
+    """A host with as many ports that does nothing with what comes."""
+    host = site.network["sink"]
+    wanted = {
+        "host": host.address, "tcp_ports": 1 + len(like.data), "udp_ports": len(like.udp), "held": SINK_HELD
+    }  # fmt: skip
+    with host.inside():
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "ours" / "sink.py"), json.dumps(wanted)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
+        )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        ports = json.loads(process.stdout.readline() or "null")
+        if ports is None:
+            raise BenchmarkError(f"the sink ended with {process.wait()}")
+        yield Place(host.address, ports["tcp"][0], ports["tcp"][1:], ports["udp"])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Strangers:
+    """A process on a host that calls at a place until `stop`."""
+
+    def __init__(self, site: Site, place: Place, connections: int) -> None:
         random_bytes = random.Random(1)
-        data_ports = [port for port in open_ports(pid, "tcp") if port != PORT]
-        openings = [(PORT, words.hex()) for words in control_openings()]
-        openings += [(port, words.hex()) for port in data_ports for words in data_openings(random_bytes)]
+        openings = [(place.control, words.hex()) for words in control_openings()]
+        openings += [(port, words.hex()) for port in place.data for words in data_openings(random_bytes)]
         wanted = {
-            "host": site.server.address, "connections": connections, "openings": openings,
+            "host": place.host, "connections": connections, "openings": openings,
             "connections_per_second": CONNECTIONS_PER_SECOND, "datagrams_per_second": DATAGRAMS_PER_SECOND,
-            "udp_ports": open_ports(pid, "udp"), "datagrams": datagrams(random_bytes),
+            "udp_ports": place.udp, "datagrams": datagrams(random_bytes),
         }  # fmt: skip
         with site.network["stranger"].inside():
             self._process = subprocess.Popen(
@@ -167,9 +211,9 @@ class Strangers:
 
 
 @contextmanager
-def strangers(site: Site, pid: int, connections: int) -> Iterator[Strangers]:
+def strangers(site: Site, place: Place, connections: int) -> Iterator[Strangers]:
     """Strangers, all of whose connections are open."""
-    calling = Strangers(site, pid, connections)
+    calling = Strangers(site, place, connections)
     try:
         calling.until_full()
         yield calling
@@ -188,21 +232,25 @@ class Measured:
 
 
 class Trained:
-    """A worker that trains at a server, with strangers and alone."""
+    """A worker that trains at a server, with strangers there, with strangers elsewhere, and alone."""
 
-    def __init__(self, site: Site, url: str, pid: int, steps: int, connections: int) -> None:
+    def __init__(self, site: Site, url: str, steps: int, connections: int) -> None:
         self.found = Measured()
-        self._site, self._url, self._pid = site, url, pid
+        (self._pid,) = site.server_pids
+        self._site, self._url = site, url
         self._steps, self._connections = steps, connections
         self._step = site.join(url, 1)
         self._rate()
-        self._alone_bytes = memory_of_trees([pid])
+        self._alone_bytes = memory_of_trees([self._pid])
 
     def round(self) -> dict[str, float]:
-        """The rate alone and beside strangers, steps per second; each with a leave and a join."""
+        """The rate of each side, steps per second; alone and beside strangers also a leave and a join."""
         alone = self._rate()
         self._join(self.found.joins_alone)
-        with strangers(self._site, self._pid, self._connections) as calling:
+        place = ports_of_server(self._site)
+        with sink(self._site, place) as other, strangers(self._site, other, self._connections):
+            elsewhere = self._rate()
+        with strangers(self._site, place, self._connections) as calling:
             watch = MemoryWatch([self._pid])
             try:
                 beside = self._rate()
@@ -211,7 +259,7 @@ class Trained:
                 watch.stop()
             self.found.calls.append(calling.stop())
         self.found.more_bytes = max(self.found.more_bytes, watch.total_bytes - self._alone_bytes)
-        return {"alone": alone, "strangers": beside}
+        return {"alone": alone, "elsewhere": elsewhere, "strangers": beside}
 
     def _rate(self) -> float:
         self._step += self._steps
@@ -236,11 +284,11 @@ def main() -> int:
         compared, found = {}, {}
         with (
             tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder,
-            Site(Path(folder), 1, settings, wired=False, others=["stranger"]) as site,
+            Site(Path(folder), 1, settings, wired=False, others=["stranger", "sink"]) as site,
         ):
             for number, transport in enumerate(TRANSPORTS):
                 with site.sharing(Path(folder) / transport, 1, 1, transport) as url:
-                    trained = Trained(site, url, site.server_pids[0], steps, connections)
+                    trained = Trained(site, url, steps, connections)
                     share = 1 / (len(TRANSPORTS) - number)
                     compared[transport] = compare(
                         options, trained.round, [RATE_BAR], rounds=5, family=len(TRANSPORTS), share=share
@@ -248,7 +296,8 @@ def main() -> int:
                     site.ask(1, "leave")
                 found[transport] = trained.found
         table(
-            ["transport", "steps/s alone", "beside strangers", "ratio", "join s alone", "beside strangers, worst",
+            ["transport", "steps/s alone", "strangers elsewhere", "here", "ratio", "to alone",
+             "join s alone", "beside strangers, worst",
              "MiB more", "connections/s", "datagrams/s"],
             [[transport, *row_of(compared[transport], found[transport])] for transport in TRANSPORTS],
         )  # fmt: skip
@@ -258,7 +307,8 @@ def main() -> int:
         ok = all_of(*(each.ok for each in compared.values()), more_bytes < MOST_MORE_BYTES, slowest < JOIN_SECONDS)
         details = {
             transport: {
-                **compared[transport].details(), "rates": compared[transport].rounds, "joins": found[transport].joins,
+                **compared[transport].details(), "to_alone": compared[transport].ratio(ALONE),
+                "rates": compared[transport].rounds, "joins": found[transport].joins,
                 "joins_alone": found[transport].joins_alone, "more_bytes": found[transport].more_bytes,
                 "calls": found[transport].calls,
             }
@@ -266,7 +316,7 @@ def main() -> int:
         }  # fmt: skip
         called = min(each["opened"] for one in found.values() for each in one.calls) >= connections
         return result(
-            NAME, ours=compared[worst].medians["strangers"], peer=compared[worst].medians["alone"],
+            NAME, ours=compared[worst].medians["strangers"], peer=compared[worst].medians["elsewhere"],
             ratio=compared[worst].ratio(RATE_BAR), bar=BAR, ok=ok, right=called, unit=UNIT,
             details={"transports": details, "more_bytes": more_bytes, "slowest_join_seconds": slowest},
         )  # fmt: skip
@@ -279,7 +329,8 @@ def row_of(compared: Any, found: Measured) -> list[object]:
     rates = [sum(each[name] for each in found.calls) / sum(each["seconds"] for each in found.calls)
              for name in ("opened", "datagrams")]  # fmt: skip
     return [
-        compared.medians["alone"], compared.medians["strangers"], compared.ratio(RATE_BAR),
+        *(compared.medians[side] for side in ("alone", "elsewhere", "strangers")), compared.ratio(RATE_BAR),
+        compared.ratio(ALONE),
         statistics.median(found.joins_alone), max(found.joins), found.more_bytes / 2**20, *rates,
     ]  # fmt: skip
 

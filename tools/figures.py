@@ -330,9 +330,9 @@ def _strangers(found: Mapping[str, Any]) -> Iterable[Row]:
         yield (
             f"training over {transport.upper()} beside {opened:,} connections of strangers"
             + (", and floods" if one["calls"][0]["datagrams"] else ""),
-            f"{bar['ratio']:.3f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
+            f"{bar['ratio']:.2f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
             f"{one['more_bytes'] / 2**20:.0f} MiB more",
-            f"alone: 1; {max(one['joins_alone']):.2f} s",
+            f"strangers elsewhere: 1; none: {bar['ratio'] / one['to_alone']:.2f}, {max(one['joins_alone']):.2f} s",
         )
 
 
