@@ -81,8 +81,8 @@ class Disturbed:
     def fill_disk(self, disk: SmallDisk, seconds: float) -> float:
         """Fill the disk under the store, and clear it so long after the server has paused; when, by the clock."""
         said = self.server.output().count(PAUSED)
+        disk.fill()  # first: steps that end meanwhile take no room then
         share_versions(self.store)
-        disk.fill()
         wait_until(lambda: self.server.output().count(PAUSED) > said, "the server to pause")
         time.sleep(seconds)
         remove_copies(self.store)

@@ -67,8 +67,8 @@ class TrainRun:
         """Fill the run folder's disk, and while the run waits for it the store's; clear the one, then the other."""
         run_disk.fill()
         wait_for_line(process, f"paused: {self._run} needs at least")
+        store_disk.fill()  # first: steps that end meanwhile take no room then
         share_versions(self._store)
-        store_disk.fill()
         self._go_on("the run folder's disk is full", run_disk)
         wait_for_line(process, f"paused: {self._store} needs at least")
         remove_copies(self._store)
