@@ -31,6 +31,7 @@ from network_training import PORT, Site
 from processes import environment
 from sampling import Bar, compare
 
+from luwu import _native
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.rpc import PROTOCOL_VERSION
 
@@ -91,18 +92,8 @@ def control_openings() -> list[bytes]:
 def data_openings(random_bytes: random.Random) -> list[bytes]:
     """First words at the port of the data plane: nothing, half a hello, and one with a wrong token."""
     hello = b"LUWUTCP1" + struct.pack("<IIQQII", 1, 0, 7, 1, 0, 1) + random_bytes.randbytes(32) + bytes(4)
-    checked = hello + struct.pack("<I", crc32c(hello))
+    checked = hello + struct.pack("<I", _native.crc32c(hello))
     return [b"", checked[:40], checked]
-
-
-def crc32c(data: bytes) -> int:
-    """The checksum of RFC 3720."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _ in range(8):
-            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
-    return value ^ 0xFFFFFFFF
 
 
 def datagrams(random_bytes: random.Random) -> list[str]:
@@ -223,7 +214,7 @@ def strangers(site: Site, place: Place, connections: int) -> Iterator[Strangers]
 
 @dataclass
 class Measured:
-    """What a transport's rounds have found."""
+    """Results of a transport's rounds."""
 
     joins: list[float] = field(default_factory=list)
     joins_alone: list[float] = field(default_factory=list)

@@ -89,12 +89,17 @@ def absolute(value: str | Path) -> str:
     return str(path)
 
 
+def has_utf8(text: str) -> bool:
+    """Tell whether a text can be encoded in UTF-8: it has no lone surrogate."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def check_name(path: Path) -> None:
     """Refuse a path that settings and native code, which have it in UTF-8, cannot name; raises ConfigError."""
     name = str(path)
     if "\0" in name:
         raise ConfigError(f"expected a path without a zero byte, found {shown(name)}; correct it")
-    if any("\ud800" <= character <= "\udfff" for character in name):
+    if not has_utf8(name):
         raise ConfigError(f"expected a path in UTF-8, found {name!a}; rename it, or name a link to it")
 
 

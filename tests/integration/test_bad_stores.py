@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.udp import remote, udp_tree
+from tests.small_disk import SmallDisk
 from typer.testing import CliRunner
 
 import luwu
@@ -176,37 +176,23 @@ def test_a_creation_that_was_cut_short_is_done_again(run: Path) -> None:
     assert train_on(fresh).step == 1
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB, made for the test; skipped where this user may not mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mount.returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_is_told_before_the_run(small_disk: Path) -> None:
+def test_a_full_disk_is_told_before_the_run(small_disk: SmallDisk) -> None:
     with pytest.raises(StoreSpaceError, match=r"needs [\d.]+ [KMG]iB .* free some space") as caught:
-        with luwu.open(small_disk, memory="1GiB") as session:
+        with luwu.open(small_disk.path, memory="1GiB") as session:
             session.attach(small_manifest(blocks=4, elements=2_000_000))
     assert "nothing was kept" in str(caught.value)
-    assert not list((small_disk / "store").glob("*.luwu"))
+    assert not list((small_disk.path / "store").glob("*.luwu"))
 
 
-def test_a_disk_that_fills_up_during_the_run_does_not_matter(small_disk: Path) -> None:
+def test_a_disk_that_fills_up_during_the_run_does_not_matter(small_disk: SmallDisk) -> None:
     """All space is reserved at creation: somebody else filling the disk stops nothing."""
-    with luwu.open(small_disk, memory=MEMORY) as session:
+    with luwu.open(small_disk.path, memory=MEMORY) as session:
         worker = NumpyWorker(session, small_manifest())
         worker.step()
-        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
+        with (small_disk.path / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
             while True:
                 filler.write(bytes(1 << 20))
         assert worker.step() and worker.step()
     with pytest.raises(LuwuError):  # a second store has no room
-        train_on(small_disk / "another")
-    assert train_on(small_disk).step == 4
+        train_on(small_disk.path / "another")
+    assert train_on(small_disk.path).step == 4

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests.integration.test_network_servers import servers, url_of
 from tests.integration.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from tests.integration.udp import in_threads, remote, train, udp_server
 from tests.network.namespaces import wait_until
+from tests.small_disk import SmallDisk
 
 import luwu
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
@@ -89,24 +89,12 @@ def test_a_snapshot_is_measured_and_written_with_while_the_run_goes_on(folder: P
     assert code == 130, error
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path):
-    """A file system of 64 MiB, made for the test; skipped where this user may not mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], check=False)
-    if mount.returncode != 0:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Path) -> None:
-    with LocalServer(small_disk, None, MEMORY, 1, snapshots=Snapshots(3, 0)) as server:
+def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: SmallDisk) -> None:
+    with LocalServer(small_disk.path, None, MEMORY, 1, snapshots=Snapshots(3, 0)) as server:
         session = luwu.fabric.local.join(server.socket_path, 0, 1)
         worker = NumpyWorker(session, small_manifest())
         assert worker.step()
-        with (small_disk / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
+        with (small_disk.path / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
             while True:
                 filler.write(bytes(1 << 16))
         with pytest.raises(StoreSpaceError, match=r"needs .* [KM]iB .*remove a snapshot"):
@@ -114,13 +102,13 @@ def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Pat
         for _ in range(3):
             assert worker.step()
         assert "the snapshot of step 3 was given up" in server.stats()["snapshot_failure"]
-        (small_disk / "filler").unlink()
+        (small_disk.path / "filler").unlink()
         assert session.snapshot() == 4
         for _ in range(3):
             assert worker.step()
         session.close()
-    assert snapshot_steps([small_disk / "store"]) == [4, 6]
-    assert verify([small_disk / "store"]).damaged == 0
+    assert snapshot_steps([small_disk.path / "store"]) == [4, 6]
+    assert verify([small_disk.path / "store"]).damaged == 0
 
 
 def test_an_old_snapshot_that_cannot_be_removed_is_told_and_new_ones_are_taken(tmp_path: Path) -> None:

@@ -24,12 +24,16 @@ def meter_at(step, steps=10):
     return meter
 
 
-def test_rows_past_the_store_are_cut_off(tmp_path):
-    path = tmp_path / "metrics.jsonl"
+def write_rows(path, count):
     log = MetricsLog(path)
-    for attempt in range(5):
+    for attempt in range(count):
         log.append(record(attempt))
     log.close()
+    return path
+
+
+def test_rows_past_the_store_are_cut_off(tmp_path):
+    path = write_rows(tmp_path / "metrics.jsonl", 5)
     with path.open("a") as file:
         file.write('{"step": 5, "att')  # killed while writing
     log = MetricsLog(path)
@@ -44,11 +48,7 @@ def test_rows_past_the_store_are_cut_off(tmp_path):
 
 
 def test_damaged_lines_are_left_out_kept_beside_and_said(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
-    for attempt in range(6):
-        log.append(record(attempt))
-    log.close()
+    path = write_rows(tmp_path / "metrics.jsonl", 6)
     lines = path.read_bytes().split(b"\n")
     lines[1:4] = [b"x", b"123", b'{"attempt": 3, "step": "\xff"}']
     damaged = b"\n".join(lines)

@@ -29,7 +29,7 @@ def make_claim(
             "tokenizer": corpus.sha256,
         }
     record = RunRecord(run_id, str(folder.path), settings=fixed_values(settings), data=data)
-    return Claim(record, takes_weights, begun=folder.config_path.exists(), steps_made=folder.steps_made())
+    return Claim(record, takes_weights, begun=folder.config_path.exists())
 
 
 def find_run_id(settings: Settings, folder: RunFolder, store: Path | None) -> str:

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -196,7 +196,8 @@ class LocalRun:
         store = self._folder.stores(self._settings)[0] if self._remote is None else None
         run_id = find_run_id(self._settings, self._folder, store)
         self._folder.save_id(run_id, self._room)
-        self._claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
+        claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
+        self._claim = replace(claim, steps_made=self._folder.steps_made())
         if self._remote is not None:
             self._write_job(self._claim.to_json())
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from luwu.config import shown
+from luwu.config import has_utf8, shown
 
 MALFORMED = (KeyError, TypeError, ValueError, RecursionError)
-"""What reading such JSON raises."""
+"""Errors that the reading of such JSON raises."""
 
 
 def read_object(text: str) -> Mapping[str, Any]:
@@ -30,7 +30,7 @@ def whole(raw: Mapping[str, Any], name: str, least: int, most: int, default: int
 
 def words(value: object, name: str) -> str:
     """Text that can be encoded in UTF-8; raises ValueError."""
-    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
+    if not isinstance(value, str) or not has_utf8(value):
         raise ValueError(f"{name} {shown(value)}, which is no text")
     return value
 
@@ -43,7 +43,7 @@ def listed(value: object, name: str) -> list[Any]:
 
 
 def explained(error: Exception) -> str:
-    """What a reader found, for an error's message after `found`."""
+    """Describe the error of a reader, for a message after `found`."""
     if isinstance(error, RecursionError):
         return "lists or objects thousands deep"
     if isinstance(error, KeyError):

@@ -1,4 +1,4 @@
-"""What a store holds, and giving room back."""
+"""Look into a store, and give the room of its other version back."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from luwu.plan.units import bytes_text
 from luwu.server.forecast import Forecast, forecast
 
 RUNS = Path("runs")
-"""Where runs go that name no folder."""
+"""Folder of the runs that name no folder."""
 
 UNLIMITED = 1 << 60
 MEBIBYTE = 1 << 20
