@@ -9,7 +9,7 @@ namespace luwu::bindings {
 
 namespace {
 
-constexpr std::array<std::pair<ErrorKind, const char*>, 13> kClassNames{{
+constexpr std::array<std::pair<ErrorKind, const char*>, 14> kClassNames{{
     {ErrorKind::io, "StoreError"},
     {ErrorKind::no_space, "StoreSpaceError"},
     {ErrorKind::permission, "StorePermissionError"},
@@ -23,6 +23,7 @@ constexpr std::array<std::pair<ErrorKind, const char*>, 13> kClassNames{{
     {ErrorKind::invalid, "ConfigError"},
     {ErrorKind::empty, "StoreEmptyError"},
     {ErrorKind::forked, "ForkedError"},
+    {ErrorKind::device, "DeviceError"},
 }};
 
 const char* class_name(ErrorKind kind) {

@@ -22,9 +22,10 @@ enum class ErrorKind {
     invalid,        // an argument cannot be used
     empty,          // a store's values are asked for before it has any
     forked,         // a child of the process that opened something uses it
+    device,         // a GPU or its driver is missing, or failed
 };
 
-inline constexpr ErrorKind kLastErrorKind = ErrorKind::forked;
+inline constexpr ErrorKind kLastErrorKind = ErrorKind::device;
 
 // The shortage on a full disk: the file or folder that found no room, and how much it needs.
 struct Shortage {

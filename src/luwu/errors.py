@@ -7,6 +7,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DeviceError",
     "ForkedError",
     "LuwuError",
     "ManifestMismatchError",
@@ -92,6 +93,10 @@ class NonFiniteError(LuwuError):
 
 class DataError(LuwuError):
     """When training data cannot be read, is empty, or is too short for one sequence."""
+
+
+class DeviceError(LuwuError):
+    """When a GPU or its driver is missing, refuses memory or a copy, or failed; the message has the driver's reason."""
 
 
 class ForkedError(LuwuError):

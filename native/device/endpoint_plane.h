@@ -1,0 +1,26 @@
+// The fabric's end of a worker, as the copy engine needs it.
+#pragma once
+
+#include "device/data_plane.h"
+#include "fabric/endpoint.h"
+
+namespace luwu::device {
+
+class EndpointPlane final : public DataPlane {
+  public:
+    explicit EndpointPlane(fabric::Endpoint& endpoint) : endpoint_(endpoint) {}
+
+    Handle pull(std::uint32_t block, bool alone) override { return endpoint_.pull(block, alone); }
+    void release(std::uint32_t block) override { endpoint_.release(block); }
+    Handle push(std::uint32_t block, std::uint64_t arena_offset) override {
+        return endpoint_.push(block, arena_offset);
+    }
+    std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most) override {
+        return endpoint_.wait(handle, at_most);
+    }
+
+  private:
+    fabric::Endpoint& endpoint_;
+};
+
+}  // namespace luwu::device

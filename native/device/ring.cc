@@ -1,0 +1,74 @@
+#include "device/ring.h"
+
+#include <algorithm>
+
+namespace luwu::device {
+
+Ring::Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth)
+    : block_bytes_(std::move(block_bytes)), home_(block_bytes_.size()), placed_(block_bytes_.size()) {
+    for (const std::uint64_t bytes : block_bytes_) {
+        Size& size = sizes_[bytes];
+        size.blocks += 1;
+        size.most = std::min(depth, size.blocks);
+    }
+}
+
+std::optional<std::uint32_t> Ring::choose(std::uint32_t block) {
+    Size& size = sizes_.at(block_bytes_.at(block));
+    if (home_[block] && !user_[*home_[block]]) {
+        use(block, *home_[block]);
+        return home_[block];
+    }
+    if (size.buffers.size() < size.most) {
+        const std::uint32_t buffer = buffers();
+        user_.emplace_back();
+        size.buffers.push_back(buffer);
+        use(block, buffer);
+        return buffer;
+    }
+    for (std::uint32_t i = 0; i < size.buffers.size(); ++i) {
+        const std::uint32_t at = (size.next + i) % static_cast<std::uint32_t>(size.buffers.size());
+        if (user_[size.buffers[at]]) continue;
+        size.next = at + 1;
+        use(block, size.buffers[at]);
+        return size.buffers[at];
+    }
+    return std::nullopt;
+}
+
+void Ring::use(std::uint32_t block, std::uint32_t buffer) {
+    user_[buffer] = block;
+    home_[block] = buffer;
+    placed_[block] = true;
+}
+
+void Ring::make_room(std::uint32_t block) { sizes_.at(block_bytes_.at(block)).most += 1; }
+
+void Ring::vacate(std::uint32_t block) {
+    if (!placed_.at(block)) return;
+    placed_[block] = false;
+    user_[*home_[block]].reset();
+}
+
+std::optional<std::uint32_t> Ring::buffer_of(std::uint32_t block) const {
+    return placed_.at(block) ? home_[block] : std::nullopt;
+}
+
+std::optional<std::uint64_t> Places::take(std::uint64_t bytes) {
+    const std::uint64_t needed = (bytes + alignment_ - 1) / alignment_ * alignment_;
+    std::uint64_t begin = taken_.empty() ? 0 : taken_.back().end;
+    const std::uint64_t oldest = taken_.empty() ? bytes_ : taken_.front().begin;
+    const bool wrapped = !taken_.empty() && taken_.back().begin < taken_.front().begin;
+    if (wrapped) {
+        if (begin + needed > oldest) return std::nullopt;
+    } else if (begin + bytes > bytes_) {
+        begin = 0;
+        if (taken_.empty() || needed > oldest) return std::nullopt;
+    }
+    taken_.push_back({begin, begin + needed});
+    return begin;
+}
+
+void Places::give_back_oldest() { taken_.pop_front(); }
+
+}  // namespace luwu::device

@@ -1,0 +1,87 @@
+#include "twin/streams.h"
+
+#include <chrono>
+
+namespace luwu::twin {
+
+namespace {
+
+thread_local Clock* this_thread = nullptr;
+
+}  // namespace
+
+Clock& clock_of_this_thread(World& world) { return this_thread == nullptr ? world.caller : *this_thread; }
+void set_clock_of_this_thread(Clock* clock) { this_thread = clock; }
+
+StreamTwin::StreamTwin(World& world, Actor actor, bool inlined)
+    : world_(world), actor_(actor), inlined_(inlined), random_(world.settings.seed + actor) {
+    if (!inlined_) thread_ = std::thread([this] { run(); });
+}
+
+StreamTwin::~StreamTwin() {
+    if (inlined_) return;
+    {
+        const std::lock_guard lock(mutex_);
+        ending_ = true;
+    }
+    queued_.notify_all();
+    thread_.join();
+}
+
+void StreamTwin::enqueue(Work work) {
+    Item item{std::move(work), {}};
+    {
+        const std::lock_guard lock(world_.mutex);
+        Clock& caller = clock_of_this_thread(world_);
+        if (this_thread == nullptr) caller.tick(kCaller);
+        item.enqueued = caller;
+    }
+    if (inlined_) {
+        execute(item);
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(item));
+    queued_.notify_all();
+}
+
+void StreamTwin::access(std::uintptr_t begin, std::size_t bytes, bool writes, const std::string& what) {
+    world_.checker.access(actor_, clock_, {begin, begin + bytes, writes, what});
+}
+
+void StreamTwin::spend(double seconds) {
+    if (world_.settings.seconds_per_second <= 0) return;
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> taken(seconds / world_.settings.seconds_per_second);
+    // A thread wakes late; what it is late by is not counted against what comes right behind.
+    const auto begin = now - busy_until_ < std::chrono::milliseconds(1) ? busy_until_ : now;
+    busy_until_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(taken);
+    std::this_thread::sleep_until(busy_until_);
+}
+
+void StreamTwin::run() {
+    while (true) {
+        std::unique_lock lock(mutex_);
+        queued_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        const Item item = std::move(queue_.front());
+        queue_.pop_front();
+        lock.unlock();
+        if (world_.settings.most_delay_microseconds > 0) {
+            std::this_thread::sleep_for(
+                std::chrono::microseconds(random_() % (world_.settings.most_delay_microseconds + 1)));
+        }
+        execute(item);
+    }
+}
+
+void StreamTwin::execute(const Item& item) {
+    {
+        const std::lock_guard lock(world_.mutex);
+        clock_.join(item.enqueued);
+        clock_.tick(actor_);
+    }
+    item.work(*this);
+}
+
+}  // namespace luwu::twin
