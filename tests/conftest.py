@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from tests.network.fixtures import network, wired_network
@@ -20,3 +22,31 @@ def seeded() -> None:
     """Begin each test at the same seed of torch's, whichever tests ran before it in this process."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that runs tests of the worker on a device."""
+    parser.addoption(
+        "--simulated-device",
+        action="store_true",
+        help="models compute on a simulated device, whose copies are checked, where a test asks for the CPU",
+    )
+
+
+@pytest.fixture(autouse=True)
+def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With --simulated-device, let every model compute there, and see that nothing was read or written out of turn."""
+    if not request.config.getoption("--simulated-device"):
+        yield
+        return
+    if request.node.get_closest_marker("host_only"):
+        pytest.skip("about the CPU, which computes in the server's memory")
+    from tests.simulated_device import SimulatedDevice, Twin
+    from tests.unit.fake_session import FakeEndpoint
+
+    gc.collect()
+    twin = Twin(seed=1, most_delay_microseconds=200)
+    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(twin))
+    monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
+    yield
+    assert twin.findings() == []

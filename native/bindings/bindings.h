@@ -13,6 +13,7 @@ void bind_errors(nanobind::module_& module);
 void bind_fabric(nanobind::module_& module);
 void bind_forks(nanobind::module_& module);
 void bind_network(nanobind::module_& module);
+void bind_device(nanobind::module_& module);
 void bind_door(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
 void bind_planning(nanobind::module_& module);

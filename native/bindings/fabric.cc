@@ -140,6 +140,12 @@ void bind_endpoint(nb::module_& module) {
             "window", [](const fabric::Endpoint& self) { return as_bytes(self, self.window(), self.window_bytes()); },
             "The parameters' memory, as bytes; wait(pull(block)) gives the block's offset in it.")
         .def_prop_ro("arena_bytes", &fabric::Endpoint::arena_bytes)
+        .def_prop_ro(
+            "data_plane", [](const nb::object& self) { return self; },
+            nb::for_getter(nb::sig("def data_plane(self) -> Endpoint")), "Itself: the data plane and the rest are one.")
+        .def(
+            "note_push", [](const fabric::Endpoint&, std::uint32_t, fabric::Handle) {}, "block"_a, "handle"_a,
+            "Does nothing: the server counts what comes before a commit.")
         .def_prop_ro("gradient_bytes", &fabric::Endpoint::gradient_bytes,
                      "How much of the arena's front the server's budget counts, for gradients.")
         .def(

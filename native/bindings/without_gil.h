@@ -11,7 +11,7 @@ namespace luwu::bindings {
 // A base, so that it is destroyed after `Native`.
 class TakesLockAgain {
   protected:
-    void release() { state_ = PyEval_SaveThread(); }
+    void give_lock_up() { state_ = PyEval_SaveThread(); }
     ~TakesLockAgain() {
         if (state_ != nullptr) PyEval_RestoreThread(state_);
     }
@@ -27,7 +27,7 @@ class WithoutGil final : private TakesLockAgain, public Native {
     WithoutGil(const WithoutGil&) = delete;
     WithoutGil& operator=(const WithoutGil&) = delete;
     ~WithoutGil() {
-        if (PyGILState_Check() != 0) release();  // a constructor that fails runs without it
+        if (PyGILState_Check() != 0) give_lock_up();  // a constructor that fails runs without it
     }
 };
 

@@ -11,10 +11,9 @@ from torch import nn
 from luwu.errors import ConfigError, MemoryBudgetError, StoreFormatError
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest, first_difference
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten, manifest_of
-from luwu.worker.gradients import Gradients
 from luwu.worker.parallelize import parallelize
 from luwu.worker.select import select_modules
-from luwu.worker.staging import CpuStaging
+from luwu.worker.staging import HostStaging
 
 
 def names_of(model: nn.Module, blocks) -> list[str]:
@@ -47,6 +46,16 @@ def test_the_repeated_layer_is_found_by_size():
 
     assert names_of(Deep(), None) == ["stages.0.0", "stages.0.2", "stages.1.0", "stages.1.2"]
     assert names_of(nn.Linear(2, 2), None) == []
+
+
+def test_a_list_of_modules_may_hold_none():
+    class Distilling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([Block(), Block()])
+            self.between = nn.ModuleList([nn.Linear(2, 2), None])
+
+    assert names_of(Distilling(), None) == ["layers.0", "layers.1"]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +160,7 @@ def test_an_arena_that_is_too_small():
     session = FakeSession()
     session.attach(manifest_of(units, torch.float32, 1024))
     with pytest.raises(MemoryBudgetError, match="gradient arena: expected at least"):
-        Gradients(units, session.endpoint, torch.zeros(4096, dtype=torch.uint8), CpuStaging())
+        HostStaging(units, session.endpoint, torch.zeros(4096, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from luwu.worker.staging import CpuStaging
+from luwu.worker.staging import HostStaging
 
 
 @pytest.mark.parametrize("rows", [3, 700])
@@ -15,5 +15,5 @@ def test_a_gradient_is_copied_whole(rows: int, dtype: torch.dtype, transposed: b
     gradient = torch.randn(rows, rows, generator=torch.Generator().manual_seed(rows), requires_grad=True)
     gradient = gradient.t() if transposed else gradient
     destination = torch.full((rows, rows), float("nan"), dtype=dtype)
-    CpuStaging().store(destination, gradient.detach())
+    HostStaging.write(None, destination, gradient.detach())  # type: ignore[arg-type]
     assert torch.equal(destination, gradient.detach().to(dtype))

@@ -94,10 +94,19 @@ class RemoteEndpoint:
     def push(self, block: int, arena_offset: int) -> int:
         """Hand over a block's gradient; once waited for, the buffer may be reused."""
         handle = self._data.push(block, arena_offset)
+        self.note_push(block, handle)
+        return handle
+
+    @property
+    def data_plane(self) -> LinkEndpoint:
+        """The data plane alone, which native code calls from its threads."""
+        return self._data
+
+    def note_push(self, block: int, handle: int) -> None:
+        """Count a push: a commit tells each server how many it has to wait for."""
         for server in self._striping.servers_of(block):
             self._pushes[server] += 1
             self._last_pushes[server] = handle
-        return handle
 
     def initialise(self, block: int, arena_offset: int) -> int:
         """Hand over a block's first values, float32."""

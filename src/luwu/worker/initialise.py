@@ -130,7 +130,7 @@ class Initialiser:
         for name, buffer in buffers.items():
             module._buffers[name] = _unset(torch.empty_like(buffer, device="cpu"))
         with _stood_in_for(module, live), torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(_derived_seed(self._seed, plain_name(self._names[id(module)])))
+            torch.default_generator.manual_seed(_derived_seed(self._seed, plain_name(self._names[id(module)])))
             for recipe in recipes:
                 recipe()
             if self._init is not None and call_init:

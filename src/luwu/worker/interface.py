@@ -97,6 +97,15 @@ class DataEndpoint(Protocol):
 class Endpoint(DataEndpoint, Protocol):
     """The worker's end of the fabric: a data plane, and the beginning and the end of a step."""
 
+    @property
+    def data_plane(self) -> DataEndpoint:
+        """The data plane alone, which native code calls from its threads; tell its pushes to `note_push`."""
+        ...
+
+    def note_push(self, block: int, handle: int) -> None:
+        """Count a push that the data plane was asked for, before the attempt's commit."""
+        ...
+
     def begin(
         self,
         groups: Sequence[HyperParameters],

@@ -12,22 +12,19 @@ from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
 from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile, check_not_around_units
+from luwu.worker.devices import choose_device
 from luwu.worker.dtypes import BlockDtypes, check_dtype, check_ties, choose_dtypes
 from luwu.worker.flatten import Unit, flatten, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
-from luwu.worker.gradients import Gradients
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
-from luwu.worker.residence import Residence
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
 from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
 from luwu.worker.select import Blocks, modules_outside, select_modules
-from luwu.worker.staging import make_staging
 from luwu.worker.weights import CheckpointWeights
-from luwu.worker.window import Window
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -71,7 +68,8 @@ def parallelize(
             such as ``{"lm_head": torch.float32}``; of entries that match the same block the first counts. A module in
             the root that an entry matches becomes a block of its own. What enters a block is converted to its dtype.
         loss_scaling: how the loss is scaled where blocks are float16; None: as torch.amp.GradScaler does it.
-        device: cpu or cuda: where forward and backward run.
+        device: cpu or cuda: where forward and backward run. ``cuda`` without a number is that of this rank, as
+            torchrun's LOCAL_RANK has it.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
         micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
             each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
@@ -91,10 +89,11 @@ def parallelize(
     Raises:
         CheckpointError: ``weights`` cannot be read, or are not the model's.
         ConfigError: an argument cannot work, or a parameter cannot be stored or initialised.
+        DeviceError: the GPU's driver is missing, or refuses memory.
         ManifestMismatchError: the store was made for another model or another optimizer.
         MemoryBudgetError: the session's memory is too small for the model.
     """
-    where = torch.device(device)
+    where = choose_device(device)
     check_dtype(dtype, "dtype")
     if hasattr(model, RUNTIME_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
@@ -105,30 +104,28 @@ def parallelize(
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     micro_batches = MicroBatches(units, micro_batch_size)
-    offloaded = make_offload(offload, where, session.room, checkpoint=checkpoint)
+    offloaded = make_offload(offload, where.torch, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
-    fresh = session.attach(manifest, shared_window=where.type == "cuda")
+    fresh = session.attach(manifest, shared_window=where.copies)
     endpoint = session.endpoint
     arena = torch.frombuffer(endpoint.register(endpoint.arena_bytes), dtype=torch.uint8)
-    staging = make_staging(where, torch.frombuffer(endpoint.window, dtype=torch.uint8), arena)
     with torch.inference_mode(False):
         initialiser = Initialiser(model, init, seed, source)
         if fresh and session.rank == 0:
             _initialise(units, initialiser, endpoint, arena)
             session.initialised()
         for unit in units:
-            drop_values(unit, staging.device)
+            drop_values(unit, where.torch)
         initialiser.initialise_buffers()
-        _move_buffers(model, staging.device)
-    residence = Residence(units, Window(endpoint, staging), staging.device)
-    gradients = Gradients(units, endpoint, arena[: endpoint.gradient_bytes], staging)
+        _move_buffers(model, where.torch)
+    # Only now: the arena's memory is other memory once first values have gone through it.
+    staging = where.staging(units, endpoint, arena[: endpoint.gradient_bytes])
     scales = any(block.dtype is torch.float16 for unit in units for block in unit.blocks)
     runtime = Runtime(
         units,
         session,
-        residence,
-        gradients,
+        staging,
         micro_batches,
         optimizer=manifest.optimizer,
         checkpoint=checkpoint,

@@ -37,8 +37,8 @@ def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str
             "given to parallelize; call the model, or use torch.no_grad()"
         )
     return (
-        f"unit {unit.name}: called a second time in one forward, expected once; leave it out of `blocks`, then its "
-        "parameters lie in the root, which may be used any number of times"
+        f"unit {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
+        "for none), then its parameters lie in the root, which may be used any number of times"
     )
 
 

@@ -36,7 +36,9 @@ from luwu.worker.rules import (
     why_no_backward,
     why_no_call,
 )
+from luwu.worker.staging import Staging
 from luwu.worker.uncopyable import Uncopyable
+from luwu.worker.window import Window
 
 RUNTIME_ATTRIBUTE = "_luwu_runtime"
 """Where a parallelized model, and each of its trainable parameters, keep what drives them."""
@@ -52,8 +54,7 @@ class Runtime(Uncopyable):
         self,
         units: list[Unit],
         session: Session,
-        residence: Residence,
-        gradients: Gradients,
+        staging: Staging,
         micro_batches: MicroBatches,
         *,
         optimizer: str,
@@ -63,7 +64,7 @@ class Runtime(Uncopyable):
     ) -> None:
         self.units = units
         self.optimizer = optimizer
-        self.residence = residence
+        self.residence = Residence(units, Window(staging), staging.device)
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.offload = offload
@@ -71,7 +72,8 @@ class Runtime(Uncopyable):
         self.attempt = 0
         self._session = session
         self._endpoint = session.endpoint
-        self._gradients = gradients
+        self._staging = staging
+        self._gradients = Gradients(staging)
         self._phase = Phase.IDLE
         self._in_root = False
         self._in_evaluation = False
@@ -339,6 +341,7 @@ class Runtime(Uncopyable):
         self._end_attempt(skip=True)
 
     def _end_attempt(self, *, skip: bool) -> bool:
+        self._staging.settle()
         if self._vote is None:  # else an exception (Ctrl-C) ended the wait: a worker has one vote in an attempt
             self._vote = self._endpoint.commit(skip)
         end = self._endpoint.wait(self._vote)
@@ -346,7 +349,7 @@ class Runtime(Uncopyable):
         self._vote = None
         if self._scaler is not None:
             self._scaler.count(end)
-        self._gradients.settle()
+        self._staging.answered()
         if not committed:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._passes[0].revert()

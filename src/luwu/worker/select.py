@@ -115,7 +115,8 @@ def _repeated_classes(model: nn.Module) -> list[type[nn.Module]]:
     for container in model.modules():
         if not isinstance(container, (nn.ModuleList, nn.Sequential)):
             continue
-        members = [(type(child), _size(child)) for child in container if not isinstance(child, _NOT_A_LAYER)]
+        children = [child for child in container if child is not None]  # a ModuleList may hold None
+        members = [(type(child), _size(child)) for child in children if not isinstance(child, _NOT_A_LAYER)]
         members = [(kind, size) for kind, size in members if size]
         for kind, size in members:
             counts[kind] = counts.get(kind, 0) + 1

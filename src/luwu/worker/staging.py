@@ -1,134 +1,191 @@
-"""Where a pulled block is computed with: on the CPU in the window itself, on a GPU in a reused device buffer."""
+"""Where blocks are computed with: on the CPU in the server's memory itself, on a GPU in a few device buffers."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.errors import MemoryBudgetError, StepOrderError
 from luwu.fabric.memory import copy_past_cache
+from luwu.worker.flatten import Block, Unit
+from luwu.worker.interface import Endpoint
 
 _LARGE_BYTES = 1 << 18
 """From here on a copy past the cache is faster than torch's."""
 
+_PAGE_BYTES = 4096
+_BUFFERS_USED = 4
+
 
 class Staging(Protocol):
-    """Moves flat blocks from the window to where the model computes, and gradients into the arena."""
+    """Moves flat blocks from the window to where the model computes, and gradients to the arena.
+
+    A block is requested, taken and released in turn. A gradient's memory is asked for, written and pushed in turn.
+    """
 
     device: torch.device
 
-    def load(self, host: Tensor) -> Tensor:
-        """Return the block's values, shape [elements], on the device; ``host`` lies in the window."""
+    def request(self, block: Block, *, alone: bool) -> None:
+        """Start to pull a block. ``alone``: other workers do not."""
         ...
 
-    def unload(self, flat: Tensor) -> None:
-        """Take back what `load` returned; afterwards the window's place may be reused."""
+    def take(self, block: Block) -> Tensor:
+        """Wait for a requested block; return its values, shape [elements], on the device."""
         ...
 
-    def store(self, destination: Tensor, gradient: Tensor) -> None:
-        """Start copying a gradient to ``destination`` on the host, converting to its dtype; both have one shape."""
+    def release(self, block: Block) -> None:
+        """Give back a block that was requested, taken or not."""
         ...
 
-    def flush(self) -> None:
-        """Wait until everything stored lies on the host."""
+    def gradient(self, block: Block) -> Tensor:
+        """Return memory for the block's gradient, shape [elements], on the device; its padding is zero.
+
+        Raises:
+            StepOrderError: more gradients are written at once than there is room for.
+        """
+        ...
+
+    def write(self, place: Tensor, gradient: Tensor) -> None:
+        """Copy one parameter's gradient to its place in the block's, converting its dtype; both have one shape."""
+        ...
+
+    def push(self, block: Block) -> None:
+        """Send the block's gradient to the server when it has been computed."""
+        ...
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients that are not pushed."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until everything released is given back and everything pushed is on its way to the server."""
+        ...
+
+    def answered(self) -> None:
+        """Note that the attempt has ended: the server has read every gradient."""
         ...
 
 
-class CpuStaging:
-    """Computes with the window in place: nothing is copied but gradients."""
+@dataclass(eq=False)
+class _Buffer:
+    """A place in the arena; ``block`` is the one whose gradient it took last."""
 
-    def __init__(self) -> None:
-        self.device = torch.device("cpu")
-
-    def load(self, host: Tensor) -> Tensor:
-        """Return the window's own memory."""
-        return host
-
-    def unload(self, flat: Tensor) -> None:
-        """Do nothing: there is no copy."""
-
-    def store(self, destination: Tensor, gradient: Tensor) -> None:
-        """Copy at once."""
-        large = gradient.nbytes >= _LARGE_BYTES
-        if large and gradient.dtype == destination.dtype and gradient.is_contiguous():
-            copy_past_cache(destination, gradient.detach())
-        else:
-            destination.copy_(gradient)
-
-    def flush(self) -> None:
-        """Do nothing: copies were made at once."""
+    offset_bytes: int
+    handle: int | None = None
+    block: Block | None = None
 
 
-class CudaStaging:
-    """Copies blocks and gradients on a stream of its own between pinned host memory and reused device buffers.
+class HostStaging:
+    """Computes with the window and the arena in place: nothing is copied but gradients.
 
-    A copy starts when the block has been pulled, so it is not hidden behind compute; gradients are.
+    The arena holds one buffer for the root's block, whose gradients come first and last in a backward, and buffers for
+    the other units' blocks, used in turn. A buffer is written again only after the server is done with it.
     """
 
-    def __init__(self, device: torch.device, window: Tensor, arena: Tensor) -> None:
-        self.device = device
-        self._stream = torch.cuda.Stream(device)
-        self._free: dict[tuple[int, torch.dtype], list[tuple[Tensor, torch.cuda.Event]]] = {}
-        self._copied: dict[int, torch.cuda.Event] = {}
-        for memory in (window, arena):
-            _pin(memory)
+    def __init__(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> None:
+        self.device = torch.device("cpu")
+        self._endpoint = endpoint
+        self._window = endpoint.window
+        self._arena = arena
+        self._requested: dict[int, int] = {}
+        self._open: dict[int, _Buffer] = {}
+        self._root_block = units[0].trainable
+        self._root_buffer, self._buffers = self._lay_out(units)
 
-    def load(self, host: Tensor) -> Tensor:
-        """Copy to a device buffer; work queued on the current stream after this call sees the values."""
-        free = self._free.get((host.numel(), host.dtype))
-        if free:
-            flat, last_use = free.pop()
-            self._stream.wait_event(last_use)
-        else:
-            flat = torch.empty(host.shape, dtype=host.dtype, device=self.device)
-            self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            flat.copy_(host, non_blocking=True)
-        copied = self._stream.record_event()
-        torch.cuda.current_stream(self.device).wait_event(copied)
-        self._copied[flat.data_ptr()] = copied
+    def request(self, block: Block, *, alone: bool) -> None:
+        """Post the pull."""
+        self._requested[block.index] = self._endpoint.pull(block.index, alone)
+
+    def take(self, block: Block) -> Tensor:
+        """Return the window's own memory."""
+        offset = self._endpoint.wait(self._requested[block.index])
+        del self._requested[block.index]
+        return torch.frombuffer(self._window, dtype=block.dtype, count=block.elements, offset=offset)
+
+    def release(self, block: Block) -> None:
+        """Give the window's place back; a block only requested is waited for first."""
+        if block.index in self._requested:
+            self._endpoint.wait(self._requested[block.index])
+            del self._requested[block.index]
+        self._endpoint.release(block.index)
+
+    def gradient(self, block: Block) -> Tensor:
+        """Return the arena's own memory."""
+        buffer = self._open[block.index] = self._take_buffer(block)
+        flat = self._arena[buffer.offset_bytes : buffer.offset_bytes + block.nbytes].view(block.dtype)
+        if buffer.block is not block:
+            for start, stop in block.gaps():
+                flat[start:stop].zero_()
+            buffer.block = block
         return flat
 
-    def unload(self, flat: Tensor) -> None:
-        """Keep the buffer for the next block of its size, to be written when work queued so far is done."""
-        self._copied.pop(flat.data_ptr()).synchronize()
-        last_use = torch.cuda.current_stream(self.device).record_event()
-        self._free.setdefault((flat.numel(), flat.dtype), []).append((flat, last_use))
+    def write(self, place: Tensor, gradient: Tensor) -> None:
+        """Copy at once."""
+        large = gradient.nbytes >= _LARGE_BYTES
+        if large and gradient.dtype == place.dtype and gradient.is_contiguous():
+            copy_past_cache(place, gradient.detach())
+        else:
+            place.copy_(gradient)
 
-    def store(self, destination: Tensor, gradient: Tensor) -> None:
-        """Copy after the work that computes the gradient, beside the work queued later."""
-        converted = gradient.to(destination.dtype).contiguous()
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
-            destination.copy_(converted, non_blocking=True)
-        converted.record_stream(self._stream)
+    def push(self, block: Block) -> None:
+        """Post the push."""
+        buffer = self._open.pop(block.index)
+        buffer.handle = self._endpoint.push(block.index, buffer.offset_bytes)
 
-    def flush(self) -> None:
-        """Wait for the copies of gradients."""
-        self._stream.synchronize()
+    def drop_gradients(self) -> None:
+        """Let their buffers be used again."""
+        self._open.clear()
+
+    def settle(self) -> None:
+        """Do nothing: copies were made and requests posted at once."""
+
+    def answered(self) -> None:
+        """Let every buffer be used again."""
+        for buffer in [*self._buffers, *([self._root_buffer] if self._root_buffer else [])]:
+            buffer.handle = None
+
+    def _take_buffer(self, block: Block) -> _Buffer:
+        if block is self._root_block:
+            buffer = self._root_buffer
+        else:
+            taken = {id(open_buffer) for open_buffer in self._open.values()}
+            buffer = next((candidate for candidate in self._buffers if id(candidate) not in taken), None)
+            if buffer is not None:  # to the end of the line: buffers are used in turn
+                self._buffers.remove(buffer)
+                self._buffers.append(buffer)
+        if buffer is None:
+            raise StepOrderError(
+                f"block {block.name}: expected the gradients of at most {len(self._buffers)} blocks at a time, found "
+                "one more; leave modules whose backward runs interleaved out of `blocks`"
+            )
+        if buffer.handle is not None:
+            self._endpoint.wait(buffer.handle)
+            buffer.handle = None
+        return buffer
+
+    def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer]]:
+        root_bytes = _whole_pages(self._root_block.nbytes) if self._root_block else 0
+        blocks = list(_trainable_blocks(units[1:]))
+        size = _whole_pages(max((block.nbytes for block in blocks), default=0))
+        count = min((self._arena.numel() - root_bytes) // size, _BUFFERS_USED) if size else 0
+        if root_bytes > self._arena.numel() or (blocks and count < 1):
+            raise MemoryBudgetError(
+                f"gradient arena: expected at least {root_bytes + size} bytes (the root's block and the largest "
+                f"other), found {self._arena.numel()}; raise the memory budget"
+            )
+        root = _Buffer(0) if self._root_block else None
+        return root, [_Buffer(root_bytes + index * size) for index in range(count)]
 
 
-def make_staging(device: torch.device, window: Tensor, arena: Tensor) -> Staging:
-    """Choose by device; ``window`` and ``arena`` are whole, as bytes.
-
-    Raises:
-        ConfigError: the device is neither a CPU nor a CUDA device that is there.
-    """
-    if device.type == "cpu":
-        return CpuStaging()
-    if device.type == "cuda" and torch.cuda.is_available():
-        return CudaStaging(torch.device("cuda", device.index or 0), window, arena)
-    raise ConfigError(f"device: expected cpu, or cuda where torch finds one, found {device}; use device='cpu'")
+def _trainable_blocks(units: list[Unit]) -> Iterator[Block]:
+    for unit in units:
+        if unit.trainable is not None:
+            yield unit.trainable
 
 
-def _pin(memory: Tensor) -> None:
-    """Page-lock mapped memory for the process's life; the mapping ends with the process, and the lock with it."""
-    runtime: Any = torch.cuda.cudart()
-    code = runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
-    if int(code) != 0:
-        raise ConfigError(
-            f"device cuda: expected to pin {memory.numel()} bytes of host memory, found CUDA error {int(code)}; "
-            "raise the limit on locked memory (ulimit -l), or lower the memory budget"
-        )
+def _whole_pages(nbytes: int) -> int:
+    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES

@@ -71,7 +71,7 @@ class GradientSums:
         if kept is None:
             kept = self._kept[block.index] = self._make(block, torch.device("cpu"))
         for slot, view in found.parts():
-            kept.add(slot, view)
+            kept.add(slot, view.to(kept.flat.device))
         self._reuse(found)
 
     def take(self, block: Block) -> list[tuple[int, Tensor]]:

@@ -20,7 +20,10 @@ from luwu.errors import ConfigError
 from luwu.worker.loss_scale import forward_scale
 
 _TILE_ELEMENTS = 1 << 23
-"""Logits in a tile unless told otherwise: 32 MiB of float32."""
+"""Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""
+
+_DEVICE_TILE_ELEMENTS = 1 << 27
+"""On a GPU: 512 MiB of float32. Each tile reads the whole weight and adds to its gradient: few tiles move little."""
 
 Transform = Callable[[Tensor], Tensor]
 """What is done to logits [rows, classes] before their loss is taken."""
@@ -49,7 +52,8 @@ def tiled_cross_entropy(
         weight: of the head, [classes, width]: a parameter, such as ``model.lm_head.weight``; may be tied.
         targets: int64 class indices, of the shape of ``hidden`` without its last dimension.
         bias: of the head, [classes].
-        tile_rows: rows of logits to compute at a time; None: as many as make a tile of 32 MiB in float32.
+        tile_rows: rows of logits to compute at a time; None: as many as make a tile of 32 MiB in float32 on a CPU, of
+            512 MiB on a GPU.
         ignore_index: targets of this value do not count.
         label_smoothing: share of every target that is spread evenly over all classes, from 0 to 1.
         reduction: ``mean`` over the targets that count (NaN if none does), or ``sum``.
@@ -62,7 +66,7 @@ def tiled_cross_entropy(
     Raises:
         ConfigError: shapes, dtypes or values that do not fit together.
     """
-    rows_of_a_tile = tile_rows or max(1, _TILE_ELEMENTS // max(1, weight.size(0)))
+    rows_of_a_tile = default_tile_rows(weight.device, weight.size(0)) if tile_rows is None else tile_rows
     options = _Options(rows_of_a_tile, ignore_index, label_smoothing, transform)
     _check(hidden, weight, targets, bias, options, reduction)
     counts = targets != ignore_index
@@ -73,6 +77,12 @@ def tiled_cross_entropy(
     rows = hidden.reshape(-1, hidden.size(-1))
     loss: Tensor = _TiledCrossEntropy.apply(rows, weight, bias, targets.reshape(-1), divisor, options, wants_gradients)
     return loss
+
+
+def default_tile_rows(device: torch.device, classes: int) -> int:
+    """Rows of logits in a tile on this device."""
+    elements = _TILE_ELEMENTS if device.type == "cpu" else _DEVICE_TILE_ELEMENTS
+    return max(1, elements // max(1, classes))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Blocks that this worker holds in the window, has asked for, or has given back."""
+"""Blocks that this worker holds, has asked for, or has given back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from luwu.worker.flatten import Block
-from luwu.worker.interface import Endpoint
 from luwu.worker.staging import Staging
 
 _CACHED_VIEWS_PER_BLOCK = 8
@@ -26,26 +25,27 @@ class Held:
 class Window:
     """Pulls and releases blocks, each at most once at a time."""
 
-    def __init__(self, endpoint: Endpoint, staging: Staging) -> None:
-        self._endpoint = endpoint
-        self._memory = endpoint.window
+    def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._pending: dict[int, int] = {}
+        self._requested: set[int] = set()
         self._held: dict[int, Held] = {}
         self._views: dict[int, dict[int, Held]] = {}
 
     def request(self, block: Block, *, alone: bool = False) -> None:
         """Post the pull of a block, unless it is held or asked for already. ``alone``: other workers do not."""
-        if block.index not in self._held and block.index not in self._pending:
-            self._pending[block.index] = self._endpoint.pull(block.index, alone)
+        if block.index not in self._held and block.index not in self._requested:
+            self._staging.request(block, alone=alone)
+            self._requested.add(block.index)
 
     def take(self, block: Block) -> Held:
         """Wait for a block that was asked for, and hold it."""
         if block.index not in self._held:
             self.request(block)
-            offset = self._endpoint.wait(self._pending[block.index])
-            del self._pending[block.index]
-            self._held[block.index] = self._place(block, offset)
+            # Views made under inference_mode could not be saved for backward later.
+            with torch.inference_mode(False), torch.no_grad():
+                flat = self._staging.take(block)
+                self._requested.discard(block.index)
+                self._held[block.index] = self._with_views(block, flat)
         return self._held[block.index]
 
     def holds(self, block: Block) -> bool:
@@ -58,14 +58,10 @@ class Window:
 
     def release(self, block: Block) -> None:
         """Give a block back; one only asked for is waited for first."""
-        if block.index in self._pending:
-            self._endpoint.wait(self._pending[block.index])
-            del self._pending[block.index]
-        elif block.index in self._held:
-            self._staging.unload(self._held.pop(block.index).flat)
-        else:
-            return
-        self._endpoint.release(block.index)
+        if block.index in self._requested or block.index in self._held:
+            self._held.pop(block.index, None)
+            self._staging.release(block)
+            self._requested.discard(block.index)
 
     def owner_of(self, tensor: Tensor, blocks: Iterable[Block]) -> Block | None:
         """Return which of these blocks, if held, the tensor's memory belongs to."""
@@ -78,18 +74,15 @@ class Window:
                 return block
         return None
 
-    def _place(self, block: Block, offset: int) -> Held:
-        # Views made under inference_mode could not be saved for backward later.
-        with torch.inference_mode(False), torch.no_grad():
-            cached = self._views.setdefault(block.index, {})
-            host = cached.get(offset)
-            if host is None:
-                flat = torch.frombuffer(self._memory, dtype=block.dtype, count=block.elements, offset=offset)
-                if len(cached) >= _CACHED_VIEWS_PER_BLOCK:
-                    cached.clear()
-                host = cached[offset] = Held(flat, views_of(block, flat))
-            loaded = self._staging.load(host.flat)
-            return host if loaded is host.flat else Held(loaded, views_of(block, loaded))
+    def _with_views(self, block: Block, flat: Tensor) -> Held:
+        """A block comes to one of a few places, so its views are made once for each."""
+        cached = self._views.setdefault(block.index, {})
+        held = cached.get(flat.data_ptr())
+        if held is None:
+            if len(cached) >= _CACHED_VIEWS_PER_BLOCK:
+                cached.clear()
+            held = cached[flat.data_ptr()] = Held(flat, views_of(block, flat))
+        return held
 
 
 def views_of(block: Block, flat: Tensor) -> list[Tensor]:

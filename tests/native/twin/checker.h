@@ -34,6 +34,7 @@ class Checker {
     void access(Actor actor, const Clock& clock, const Access& access);
     void forget(std::uintptr_t begin, std::uintptr_t end);  // memory that is somebody else's from now on
     void find(std::string finding);
+    void forget_findings() { findings_.clear(); }
     [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }
 
   private:

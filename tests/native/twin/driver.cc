@@ -323,6 +323,11 @@ const char* twin_finding(std::size_t index) {
     return the_twin()->world.checker.findings().at(index).c_str();
 }
 
+void twin_forget_findings() {
+    const std::lock_guard lock(the_twin()->world.mutex);
+    the_twin()->world.checker.forget_findings();
+}
+
 std::size_t twin_registered_bytes() {
     const std::lock_guard lock(the_twin()->world.mutex);
     return the_twin()->memory.registered_bytes();

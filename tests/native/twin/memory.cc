@@ -16,6 +16,7 @@ namespace {
 constexpr unsigned kMostBuffers = 256;
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // of one registered buffer, by the kernel's rule
 constexpr int kUnset = 0xff;
+constexpr std::size_t kMostFreed = 32;
 
 void require(bool holds, const char* what) {
     if (!holds) throw std::runtime_error(std::string("the twin: ") + what);
@@ -125,6 +126,14 @@ bool Memory::free(std::uint64_t address) {
     if (found == device_.end() || !found->second.live) return false;
     found->second.live = false;
     if (!weightless_) std::memset(found->second.data, kUnset, found->second.bytes);
+    freed_.push_back(address);
+    if (freed_.size() > kMostFreed) {
+        const Piece& oldest = device_.at(freed_.front());
+        munmap(oldest.data, oldest.bytes);
+        close(oldest.file);
+        device_.erase(freed_.front());
+        freed_.pop_front();
+    }
     return true;
 }
 

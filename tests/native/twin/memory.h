@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -62,7 +63,8 @@ class Memory {
 
     bool weightless_;
     Dma dma_;
-    std::map<std::uint64_t, Piece> device_;  // freed ones stay: their addresses are not used again
+    std::map<std::uint64_t, Piece> device_;
+    std::deque<std::uint64_t> freed_;  // the last ones stay, so that who still reads them reads nonsense
     std::map<const std::byte*, std::size_t> registered_;
     std::size_t most_device_bytes_ = 0;
 };

@@ -42,6 +42,7 @@ TWIN_EXPORT void twin_fail(const char* function, int after, int status);
 // How many findings there are, and one of them in words.
 TWIN_EXPORT std::size_t twin_findings();
 TWIN_EXPORT const char* twin_finding(std::size_t index);
+TWIN_EXPORT void twin_forget_findings();
 // What is there now, and the most device memory that was.
 TWIN_EXPORT std::size_t twin_registered_bytes();
 TWIN_EXPORT std::size_t twin_device_bytes();

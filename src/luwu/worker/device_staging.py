@@ -1,0 +1,114 @@
+"""Blocks on a GPU: native code copies them beside compute, between memory that the server shares and device buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from luwu import _native
+from luwu.worker.flatten import Block, Unit
+from luwu.worker.interface import Endpoint
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device with a memory of its own, and how native code and torch name it.
+
+    Attributes:
+        device: as tensors have it.
+        library: the driver's shared library.
+        ordinal: the driver's number of the device.
+        memory_kind: DLPack's number for the kind of memory that its addresses lie in.
+        stream: returns the driver's handle of the stream that torch computes on now.
+    """
+
+    device: torch.device
+    library: str
+    ordinal: int
+    memory_kind: int
+    stream: Callable[[], int]
+
+
+class DeviceStaging:
+    """Blocks and gradients in a ring of device buffers, whose addresses stay.
+
+    Work that torch queues after `take` sees the block's values, and what it queues before `release` or `push` is the
+    last to use the buffer. Nothing waits for the device but `settle`; `take` and `gradient` wait while their buffer is
+    not known yet, for the pull to land or for a buffer to be free.
+    """
+
+    def __init__(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, accelerator: Accelerator) -> None:
+        blocks = {block.index: block for unit in units for block in unit.blocks}
+        self.device = accelerator.device
+        self._endpoint = endpoint
+        self._accelerator = accelerator
+        self._engine = _native.CopyEngine(
+            endpoint.data_plane,
+            accelerator.library,
+            accelerator.ordinal,
+            [blocks[index].nbytes for index in range(len(blocks))],
+            np.asarray(endpoint.window, dtype=np.uint8),
+            arena.numpy(),
+        )
+        self._open: set[int] = set()
+        self._memory: dict[int, Tensor] = {}  # by address: buffers live as long as the engine
+        self._last: dict[int, Block] = {}  # by address, whose gradient a buffer took last
+
+    def request(self, block: Block, *, alone: bool) -> None:
+        """Pull the block; it is copied to the device when it has landed."""
+        self._engine.request(block.index, alone)
+
+    def take(self, block: Block) -> Tensor:
+        """Return the block's buffer."""
+        return self._at(self._engine.take(block.index, self._accelerator.stream()), block)
+
+    def release(self, block: Block) -> None:
+        """Let the buffer be filled again when the work queued so far is done."""
+        self._engine.release(block.index, self._accelerator.stream())
+
+    def gradient(self, block: Block) -> Tensor:
+        """Return a buffer to write after the last copy out of it."""
+        address = self._engine.gradient(block.index, self._accelerator.stream())
+        flat = self._at(address, block)
+        self._open.add(block.index)
+        if self._last.get(address) is not block:
+            for start, stop in block.gaps():
+                flat[start:stop].zero_()
+            self._last[address] = block
+        return flat
+
+    def write(self, place: Tensor, gradient: Tensor) -> None:
+        """Copy on the device."""
+        place.copy_(gradient)
+
+    def push(self, block: Block) -> None:
+        """Copy the gradient out and push it when the work queued so far is done."""
+        self._open.discard(block.index)
+        self._engine.push(block.index, self._accelerator.stream())
+
+    def drop_gradients(self) -> None:
+        """Let their buffers be used again."""
+        for index in self._open:
+            self._engine.drop_gradient(index)
+        self._open.clear()
+
+    def settle(self) -> None:
+        """Wait for the copies."""
+        self._engine.settle()
+        for block, handle in self._engine.take_pushed():
+            self._endpoint.note_push(block, handle)
+
+    def answered(self) -> None:
+        """Let every place in the arena be used again."""
+        self._engine.answered()
+
+    def _at(self, address: int, block: Block) -> Tensor:
+        memory = self._memory.get(address)
+        if memory is None:
+            kind, ordinal = self._accelerator.memory_kind, self._accelerator.ordinal
+            memory = self._memory[address] = _native.device_bytes(address, block.nbytes, kind, ordinal, self._engine)
+        return memory.view(block.dtype)

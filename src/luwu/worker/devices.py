@@ -1,0 +1,77 @@
+"""The device that a model computes on, and what brings blocks there."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from luwu.errors import ConfigError
+from luwu.worker.device_staging import Accelerator, DeviceStaging
+from luwu.worker.flatten import Unit
+from luwu.worker.interface import Endpoint
+from luwu.worker.staging import HostStaging, Staging
+
+_CUDA_LIBRARY = "libcuda.so.1"
+_DLPACK_CUDA = 2
+
+
+class Device:
+    """A device to compute on; ``accelerator``: None for the CPU, which computes in the server's memory itself."""
+
+    def __init__(self, device: torch.device, accelerator: Accelerator | None = None) -> None:
+        self.torch = device
+        self._accelerator = accelerator
+
+    @property
+    def copies(self) -> bool:
+        """Whether blocks are copied to a memory of the device's own."""
+        return self._accelerator is not None
+
+    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> Staging:
+        """Make what moves blocks; ``arena``: the bytes that gradients travel through.
+
+        Raises:
+            DeviceError: the driver refuses memory. MemoryBudgetError: the arena is too small for a block.
+        """
+        if self._accelerator is None:
+            return HostStaging(units, endpoint, arena)
+        return DeviceStaging(units, endpoint, arena, self._accelerator)
+
+
+def choose_device(device: torch.device | str) -> Device:
+    """Return the device of this name; ``cuda`` without a number is that of this rank, as torchrun's LOCAL_RANK has it.
+
+    Where the program has chosen another than the first with torch.cuda.set_device, it is that one.
+
+    Raises:
+        ConfigError: it is neither a CPU nor a CUDA device that is there.
+    """
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"device: expected cpu, cuda or cuda:NUMBER, found {device!r}; use device='cpu'") from error
+    if where.type == "cpu":
+        return Device(where)
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if where.type != "cuda" or not there:
+        raise ConfigError(f"device: expected cpu, or cuda where torch finds one, found {device}; use device='cpu'")
+    index = _own_index() if where.index is None else where.index
+    if index >= there:
+        raise ConfigError(
+            f"device: expected cuda:0 to cuda:{there - 1}, found cuda:{index}; start as many processes on this host as "
+            "it has GPUs, or name a device"
+        )
+    own = torch.device("cuda", index)
+    return Device(own, Accelerator(own, _CUDA_LIBRARY, index, _DLPACK_CUDA, partial(_current_stream, own)))
+
+
+def _own_index() -> int:
+    chosen = torch.cuda.current_device()
+    return chosen or int(os.environ.get("LOCAL_RANK", 0))
+
+
+def _current_stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)

@@ -1,0 +1,120 @@
+"""A device without a GPU: a worker's blocks go through native code to the twin of tests/native, whose memory torch's
+CPU kernels compute in. The twin checks that nothing is read or written out of turn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from luwu.worker.device_staging import Accelerator, DeviceStaging
+from luwu.worker.devices import Device
+from luwu.worker.flatten import Block, Unit
+from luwu.worker.interface import Endpoint
+
+LIBRARY = Path(__file__).parent.parent / "build/native/tests/native/libluwu_twin.so"
+"""The native tests build it: ``make test`` does so first."""
+
+_DLPACK_CPU = 1
+_READS, _WRITES = 0, 1
+
+
+class _Access(ctypes.Structure):
+    _fields_ = [
+        ("memory", ctypes.c_void_p),
+        ("bytes", ctypes.c_size_t),
+        ("writes", ctypes.c_int),
+        ("what", ctypes.c_char_p),
+    ]
+
+
+class _Settings(ctypes.Structure):
+    _fields_ = [
+        ("seed", ctypes.c_uint64),
+        ("most_delay_microseconds", ctypes.c_uint32),
+        ("bytes_per_second", ctypes.c_double),
+        ("seconds_per_second", ctypes.c_double),
+    ]
+
+
+class Twin:
+    """The twin that is loaded in this process; nothing may use it while it starts anew."""
+
+    def __init__(self, *, seed: int = 0, most_delay_microseconds: int = 0) -> None:
+        self._library = ctypes.CDLL(str(LIBRARY))
+        self._library.twin_finding.restype = ctypes.c_char_p
+        for name in ("twin_findings", "twin_registered_bytes", "twin_device_bytes", "twin_most_device_bytes"):
+            getattr(self._library, name).restype = ctypes.c_size_t
+        self._library.twin_launch.argtypes = [
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Access), ctypes.c_size_t,
+            ctypes.c_double,
+        ]  # fmt: skip
+        settings = _Settings(seed, most_delay_microseconds, 0.0, 0.0)
+        self._library.twin_reset(ctypes.byref(settings))
+
+    def findings(self) -> list[str]:
+        """What was out of turn since the last call."""
+        found = [self._library.twin_finding(index).decode() for index in range(self._library.twin_findings())]
+        self._library.twin_forget_findings()
+        return found
+
+    @property
+    def registered_bytes(self) -> int:
+        return int(self._library.twin_registered_bytes())
+
+    @property
+    def device_bytes(self) -> int:
+        return int(self._library.twin_device_bytes())
+
+    def access(self, tensor: Tensor, *, writes: bool, what: str) -> None:
+        """Note that the stream that torch computes on makes this access now."""
+        access = _Access(tensor.data_ptr(), tensor.nbytes, _WRITES if writes else _READS, what.encode())
+        self._library.twin_launch(None, None, None, ctypes.byref(access), 1, 0.0)
+
+
+class SimulatedStaging(DeviceStaging):
+    """Notes what torch reads and writes, when it may begin to and when it has ended."""
+
+    def __init__(
+        self, units: list[Unit], endpoint: Endpoint, arena: Tensor, accelerator: Accelerator, twin: Twin
+    ) -> None:
+        super().__init__(units, endpoint, arena, accelerator)
+        self._twin = twin
+        self._taken: dict[int, Tensor] = {}
+        self._written: dict[int, Tensor] = {}
+
+    def take(self, block: Block) -> Tensor:
+        flat = self._taken[block.index] = super().take(block)
+        self._twin.access(flat, writes=False, what="compute begins to read")
+        return flat
+
+    def release(self, block: Block) -> None:
+        flat = self._taken.pop(block.index, None)
+        if flat is not None:
+            self._twin.access(flat, writes=False, what="compute ends reading")
+        super().release(block)
+
+    def gradient(self, block: Block) -> Tensor:
+        flat = self._written[block.index] = super().gradient(block)
+        self._twin.access(flat, writes=True, what="compute begins to write")
+        return flat
+
+    def push(self, block: Block) -> None:
+        self._twin.access(self._written.pop(block.index), writes=True, what="compute ends writing")
+        super().push(block)
+
+
+class SimulatedDevice(Device):
+    """Stands in for the CPU."""
+
+    def __init__(self, twin: Twin) -> None:
+        own = torch.device("cpu")
+        super().__init__(own, Accelerator(own, str(LIBRARY), 0, _DLPACK_CPU, lambda: 0))
+        self._twin = twin
+
+    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> SimulatedStaging:
+        assert self._accelerator is not None
+        return SimulatedStaging(units, endpoint, arena, self._accelerator, self._twin)
