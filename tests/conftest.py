@@ -7,11 +7,18 @@ import os
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 from tests.network.fixtures import network, wired_network
 from tests.small_disk import small_disk
 
 __all__ = ["network", "small_disk", "wired_network"]  # fixtures
+
+# The same examples in every run, and no time for any of them: a test that is slow beside other programs is not wrong.
+hypothesis.settings.register_profile(
+    "luwu", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("luwu")
 
 # Tests start several processes on few cores: one thread each, set before torch is imported here or in a child.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
