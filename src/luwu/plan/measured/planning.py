@@ -13,7 +13,7 @@ from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
 from luwu.plan.measured.machine import Machine
 from luwu.plan.measured.step import element_bytes, local_step
-from luwu.plan.memory import TILE_LOGITS, boundary_bytes, layer_activation_bytes
+from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
 from luwu.plan.models import ModelShape
 from luwu.plan.planning import Miss
 from luwu.plan.steps import StepTime
@@ -27,9 +27,6 @@ UNLIMITED = 1 << 60
 MEBIBYTE = 1 << 20
 TENTHS_OF_FREE = 8
 """Of ten of the memory that is free, that a run is given; the rest is for what else goes on."""
-
-SPARE_SUMS = 2
-"""Buffers of a block's gradients in float32 that a worker keeps where slices of 16 bits are added up."""
 
 
 @dataclass(frozen=True)
