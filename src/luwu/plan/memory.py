@@ -40,8 +40,9 @@ class WorkerMemory:
 
     def misses(self, cluster: Cluster) -> list[tuple[str, float]]:
         """What does not fit, and by how many bytes."""
-        host_room = cluster.host.memory_bytes / cluster.host.gpus
-        over = [("GPU memory", self.gpu_bytes - cluster.gpu.memory_bytes), ("host memory", self.host_bytes - host_room)]
+        over = [("GPU memory", self.gpu_bytes - cluster.gpu.memory_bytes)]
+        if not cluster.one_machine:  # else it is the server's, too, and a plan divides it
+            over.append(("host memory", self.host_bytes - cluster.host.memory_bytes / cluster.host.gpus))
         return [(name, excess) for name, excess in over if excess > 0]
 
 
