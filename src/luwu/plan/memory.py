@@ -18,7 +18,7 @@ STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss
 
 SPARE_SUMS = 2
-"""Buffers of a block's gradients in float32 that a worker keeps where slices of 16 bits are added up."""
+"""Buffers of a block's gradients in float32 that a worker keeps where slices are added up: on a CPU, those of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def luwu_worker(
         "activations": logits + (activations if checkpoint else model.layers * activations * rows / at_once),
         "reserve": GPU_RESERVE_BYTES.value,
     }
-    if at_once < rows and element == 2:
+    if at_once < rows:
         gpu["sums of gradients"] = 4.0 * SPARE_SUMS * model.layer_size
     if not checkpoint:
         return WorkerMemory(gpu, {})
