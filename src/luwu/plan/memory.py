@@ -18,7 +18,7 @@ STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss
 
 SPARE_SUMS = 2
-"""Buffers of a block's gradients in float32 that a worker keeps where slices are added up: on a CPU, those of 16 bits."""
+"""Buffers of a block's gradients in float32 where slices are added up; on a CPU those of float32 need none."""
 
 
 @dataclass(frozen=True)
