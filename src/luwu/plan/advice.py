@@ -96,7 +96,7 @@ def offload_shares(plan: Plan) -> tuple[float, float]:
 
 
 def advise(plan: Plan) -> Advice | None:
-    """Recommend batch and micro-batch; None: not even one sequence fits.
+    """Recommend batch and micro-batch; None: no batch fits.
 
     A larger batch hides more, and on one machine takes memory from the server, so that the disk has more to do: the
     search goes up from one sequence to the first batch that hides what is left.

@@ -166,7 +166,7 @@ def _hidden(plan: Plan) -> Rows:
 
 def _recommended(advice: Advice | None) -> str:
     if advice is None:
-        return "none: not even one sequence fits"
+        return "none: no batch fits with these settings"
     request = advice.plan.request
     memory = f" --memory {format_size(request.settings.run.memory)}" if request.leftover_budget else ""
     hidden = f"{', '.join(advice.exposed)} not hidden, no larger batch fits" if advice.exposed else "all hidden"
