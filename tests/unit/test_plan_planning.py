@@ -118,6 +118,16 @@ def test_the_change_that_a_plan_names_is_enough():
     assert "GPU memory" in {miss.what for miss in make_plan(more).misses}
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_slices_are_summed_in_float32_on_the_gpu(dtype):
+    sliced, whole = (
+        make_plan(make_request(Choices(model="opt-13b", batch=128, micro_batch=micro_batch, dtype=dtype)))
+        for micro_batch in (8, None)
+    )
+    assert sliced.worker.gpu["sums of gradients"] == 2 * 4 * MODELS["opt-13b"].layer_size
+    assert "sums of gradients" not in whole.worker.gpu
+
+
 def test_the_best_setting_fits_and_gives_more_for_a_dollar():
     request = make_request(Choices(model="opt-13b"))
     best = find_best(request, vary_batch=True)

@@ -27,6 +27,8 @@ def plan(
     vocabulary: flags.Vocabulary = None,
     seq: flags.Seq = None,
     cluster: flags.Cluster = "paper",
+    machine: flags.Machine = None,
+    ram: flags.Ram = None,
     gpu: flags.Gpu = None,
     workers: flags.Workers = None,
     link: flags.Link = None,
@@ -82,6 +84,7 @@ def plan(
     """Say what a run would take: memory, disk, traffic, time and money.
 
     `luwu plan --model 175b` plans for the cluster of the published design; other flags replace parts of it.
+    `luwu plan --model llama-3.1-8b --machine desktop --ram 64GiB --disk 4TB@7GB/s` plans for one machine and its GPU.
     `luwu plan --measured --layers 12 --hidden 768 --heads 12` plans for this machine, which it measures for a minute.
 
     Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
@@ -92,7 +95,8 @@ def plan(
 
     choices = Choices(
         model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
-        cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation=aggregation, form=form,
+        cluster=cluster, machine=machine, ram=ram, gpu=gpu, workers=workers,
+        link=link, aggregation=aggregation, form=form,
         servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
         disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, disk_size=disk_size,
         batch=batch, micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,

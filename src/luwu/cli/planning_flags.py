@@ -25,8 +25,15 @@ Cluster = Annotated[
     str,
     option("preset to start from: paper, dgx-a100, selene, h100-ethernet, desktops (paper)", "--cluster", "cluster"),
 ]
+Machine = Annotated[
+    str | None,
+    option(
+        "one machine instead of a cluster, server and workers on it: desktop or workstation", "--machine", "cluster"
+    ),
+]
+Ram = Annotated[str | None, option("with --machine: its memory, such as 64GiB", "--ram", "cluster")]
 Gpu = Annotated[str | None, option("GPU of each worker, such as a100-40gb-pcie or rtx-4090", "--gpu", "cluster")]
-Workers = Annotated[int | None, option("workers, one GPU each", "--workers", "cluster")]
+Workers = Annotated[int | None, option("workers, one GPU each (the cluster's; 1 on a machine)", "--workers", "cluster")]
 Link = Annotated[str | None, option("each link, such as 100Gbps or 12.5GB/s", "--link", "cluster")]
 Aggregation = Annotated[
     str | None, option("what helps on the way: switch, multicast or none", "--aggregation", "cluster")
@@ -41,7 +48,9 @@ ServerMemory = Annotated[str | None, option("their memory, such as 512GiB", "--s
 Memory = Annotated[
     str | None, option("budget of each, as of luwu server --memory (0.9 of their memory)", "--memory", "server")
 ]
-Disk = Annotated[str | None, option("their disks, such as pm1733-3.84tb or 990-pro-2tb", "--disk", "server")]
+Disk = Annotated[
+    str | None, option("their disks, such as pm1733-3.84tb, or SIZE@RATE such as 4TB@7GB/s", "--disk", "server")
+]
 Disks = Annotated[int | None, option("disks of each", "--disks", "server")]
 DiskRead = Annotated[str | None, option("what a disk reads, such as 7GB/s", "--disk-read", "server")]
 DiskWrite = Annotated[str | None, option("what a disk writes", "--disk-write", "server")]

@@ -12,7 +12,14 @@ from luwu.errors import ConfigError
 from luwu.plan.planning import Plan
 from luwu.plan.units import bytes_text, seconds_text
 
-COLOURS = {"compute": "#1f4e79", "pull": "#2a9d8f", "push": "#e9c46a", "disk": "#c0392b", "update": "#8d6a9f"}
+COLOURS = {
+    "compute": "#1f4e79",
+    "pull": "#2a9d8f",
+    "push": "#e9c46a",
+    "copy": "#264653",
+    "disk": "#c0392b",
+    "update": "#8d6a9f",
+}
 OTHER, GRID = "#9aa5b1", "#e6e6e6"
 FORMATS = (".png", ".svg", ".pdf")
 

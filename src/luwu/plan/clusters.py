@@ -8,7 +8,7 @@ from typing import Literal
 from luwu.errors import ConfigError
 from luwu.plan.gpus import GPUS, Gpu
 
-Aggregation = Literal["switch", "multicast", "none"]
+Aggregation = Literal["switch", "multicast", "none", "memory"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class Cluster:
     """Workers, each with one GPU and a link of its own, and servers behind switches.
 
     ``link_rate`` is of one direction, in bytes a second. ``aggregation``: what adds gradients up and copies parameters
-    on their way: a switch; nothing but IP multicast for parameters; or nothing, so the server has a stream for each.
+    on their way: a switch; nothing but IP multicast for parameters; nothing, so the server has a stream for each; or
+    the memory of one machine, which is server and workers' host at once. Then ``host`` and ``server`` share memory and
+    disk, and ``link_rate`` does not count.
     """
 
     name: str
@@ -105,6 +107,11 @@ class Cluster:
     servers: int
     aggregation: Aggregation
     source: str
+
+    @property
+    def one_machine(self) -> bool:
+        """True where server and workers share one machine's memory and disk."""
+        return self.aggregation == "memory"
 
     @property
     def hosts(self) -> int:

@@ -12,7 +12,7 @@ from luwu.plan.cost import cost_of
 from luwu.plan.memory import peer_worker
 from luwu.plan.models import ModelShape
 from luwu.plan.peers import PEERS, PeerSettings
-from luwu.plan.planning import Request, make_plan
+from luwu.plan.planning import Request, make_plan, refuse_one_machine
 from luwu.plan.report import step_json
 from luwu.plan.steps import StepTime
 from luwu.plan.units import seconds_text
@@ -62,7 +62,12 @@ class Compared:
 
 
 def compare(request: Request) -> list[Compared]:
-    """LuWu first, then every peer. A peer's batch is its largest of whole halves of the request's that fits."""
+    """LuWu first, then every peer. A peer's batch is its largest of whole halves of the request's that fits.
+
+    Raises:
+        ConfigError: the request is for one machine.
+    """
+    refuse_one_machine(request, "peers")
     plan = make_plan(request)
     model, cluster = request.model, request.cluster
     found = [Compared("luwu", model, cluster, plan.step, plan.cost.price)]

@@ -111,6 +111,20 @@ LOSS_BYTES_KEPT_PER_LOGIT = Constant(
 GPU_RESERVE_BYTES = Constant(
     2e9, "bytes of a GPU that context, NCCL and the allocator's fragments take", "CUDA context 0.5 GB, NCCL 1 GB, rest"
 )
+SYSTEM_RESERVE_BYTES = Constant(
+    4e9, "bytes of a machine's memory that a run leaves to its system", "Ubuntu's desktop asks for 4 GB"
+)
+WORKER_PROCESS_BYTES = Constant(
+    2e9,
+    "bytes of host memory of a worker's process: interpreter, torch, the GPU's context and driver",
+    "resident size of torch processes with a CUDA context",
+)
+SERVER_PROCESS_BYTES = Constant(
+    2**27,
+    "bytes of a server's process beyond its budget",
+    "benchmarks/out_of_core: its bar is the budget plus 128 MiB",
+    checked=ITSELF,
+)
 CPU_UPDATE_BYTES = Constant(
     30,
     "bytes of host memory traffic per parameter of a CPU AdamW",

@@ -70,7 +70,7 @@ def cost_of(
     with_servers: bool = True,
     prices: Mapping[str, float] | None = None,
 ) -> Cost:
-    """Price and power of a cluster with its network.
+    """Price and power of a cluster with its network; a machine that is there already costs its power alone.
 
     Args:
         cluster: what to buy.
@@ -78,6 +78,9 @@ def cost_of(
         with_servers: LuWu's servers, too; its peers need none.
         prices: that replace those of `PRICES`.
     """
+    if cluster.one_machine:
+        disks = cluster.server.disks * cluster.server.disk.watts
+        return Cost({}, cluster.workers * cluster.gpu.watts + cluster.host.watts + disks)
     prices = PRICES | dict(prices or {})
     servers = cluster.servers if with_servers else 0
     network = network_of(cluster, topology, servers)

@@ -43,6 +43,7 @@ class OnDisk:
 class Variant:
     """Ways to run it: bytes of an element on the wire, and the variants that the design was measured against.
 
+    ``inputs_bytes``: of layers' inputs that a worker keeps in its host's memory from forward to backward.
     ``driver``: gpu, where kernels on the GPU push and pull one after the other, instead of a network card.
     ``colocated``: the server's share lies on the workers, whose links carry its traffic, too.
     """
@@ -52,6 +53,7 @@ class Variant:
     kernels: Kernels = field(default_factory=Kernels)
     checkpoint: bool = True
     micro_batch: int | None = None
+    inputs_bytes: float = 0.0
     driver: Literal["nic", "gpu"] = "nic"
     colocated: bool = False
 
@@ -67,22 +69,24 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
         "backward": layers * layer.backward + recompute + head.backward,
     }
     traffic = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
-    server = cluster.server
-    memory_rate = server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
+    copies = Copies.of(cluster, size * variant.parameter_bytes, variant.inputs_bytes)
+    network = not cluster.one_machine
+    server, memory = cluster.server, MemorySeconds.of(cluster, size, variant.parameter_bytes)
     forward = {
         "compute": compute["forward"],
-        "pull": traffic.pull_seconds,
+        **({"pull": traffic.pull_seconds} if network else {}),
+        "copy": copies.forward,
         "disk": server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers,
-        "server memory": FORWARD_MEMORY_BYTES.value * size / memory_rate,
+        "server memory": memory.forward,
     }
     read = disk.parameters_read_backward + disk.states_read
     backward = {
         "compute": compute["backward"],
-        "pull": traffic.pull_seconds,
-        "push": traffic.push_seconds,
+        **({"pull": traffic.pull_seconds, "push": traffic.push_seconds} if network else {}),
+        "copy": copies.backward,
         "disk": server.disk_seconds(read, disk.written) / cluster.servers,
-        "server memory": UPDATE_MEMORY_BYTES.value * size / memory_rate,
-        "update": UPDATE_FLOP.value * size / (server.flops * cluster.servers),
+        "server memory": memory.backward,
+        "update": update_seconds(cluster, size),
     }
     phases = (
         Phase("first block", _first_block(model, traffic, disk, cluster), {"pull": 0.0}),
@@ -91,6 +95,46 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
         Phase("last update", _last_update(model, traffic, disk, cluster), {"push": 0.0}),
     )
     return StepTime("luwu", rows, phases, traffic.link_bytes)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Seconds of a worker's copies between its host's memory and its GPU, each way at once; by phase.
+
+    Parameters come down in both phases; gradients go up in backward. Inputs go up in forward and come down in backward.
+    """
+
+    forward: float
+    backward: float
+
+    @classmethod
+    def of(cls, cluster: Cluster, parameter_bytes: float, inputs_bytes: float) -> Copies:
+        """Time the whole model's copies; gradients are as large as parameters there, whatever they travel as."""
+        rate = cluster.gpu.host_rate
+        return cls(max(parameter_bytes, inputs_bytes) / rate, (parameter_bytes + inputs_bytes) / rate)
+
+
+@dataclass(frozen=True)
+class MemorySeconds:
+    """Seconds of the servers' memory for a whole model; by phase."""
+
+    forward: float
+    backward: float
+
+    @classmethod
+    def of(cls, cluster: Cluster, parameters: float, element_bytes: int) -> MemorySeconds:
+        """Time the published traffic; each further worker of one machine adds its pulls, and its pushes twice."""
+        rate = cluster.server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
+        others = cluster.workers - 1 if cluster.one_machine else 0
+        return cls(
+            (FORWARD_MEMORY_BYTES.value + others * element_bytes) * parameters / rate,
+            (UPDATE_MEMORY_BYTES.value + others * 3 * element_bytes) * parameters / rate,
+        )
+
+
+def update_seconds(cluster: Cluster, parameters: float) -> float:
+    """Seconds of the servers' processors for updates."""
+    return UPDATE_FLOP.value * parameters / (cluster.server.flops * cluster.servers)
 
 
 def layer_times(model: ModelShape, cluster: Cluster, rows: int, variant: Variant) -> tuple[LayerSeconds, LayerSeconds]:
@@ -117,6 +161,11 @@ class Traffic:
     @classmethod
     def of(cls, cluster: Cluster, parameter_bytes: float, gradient_bytes: float, variant: Variant) -> Traffic:
         """The whole model once down, and its gradients once up."""
+        if cluster.one_machine:
+            rate, inputs = cluster.gpu.host_rate, variant.inputs_bytes
+            gradients = parameter_bytes  # as they are in memory
+            sizes = {"worker, down": 2 * parameter_bytes + inputs, "worker, up": gradients + inputs}
+            return cls(parameter_bytes / rate, gradients / rate, sizes)
         workers, servers = cluster.workers, cluster.servers
         down = 1 if cluster.aggregation in ("switch", "multicast") else workers  # streams that a server sends
         up = 1 if cluster.aggregation == "switch" else workers  # and takes

@@ -17,6 +17,9 @@ from luwu.plan.models import ModelShape
 STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss
 
+SPARE_SUMS = 2
+"""Buffers of a block's gradients in float32 where slices are added up; on a CPU those of float32 need none."""
+
 
 @dataclass(frozen=True)
 class WorkerMemory:
@@ -37,8 +40,9 @@ class WorkerMemory:
 
     def misses(self, cluster: Cluster) -> list[tuple[str, float]]:
         """What does not fit, and by how many bytes."""
-        host_room = cluster.host.memory_bytes / cluster.host.gpus
-        over = [("GPU memory", self.gpu_bytes - cluster.gpu.memory_bytes), ("host memory", self.host_bytes - host_room)]
+        over = [("GPU memory", self.gpu_bytes - cluster.gpu.memory_bytes)]
+        if not cluster.one_machine:  # else it is the server's, too, and a plan divides it
+            over.append(("host memory", self.host_bytes - cluster.host.memory_bytes / cluster.host.gpus))
         return [(name, excess) for name, excess in over if excess > 0]
 
 
@@ -88,6 +92,8 @@ def luwu_worker(
         "activations": logits + (activations if checkpoint else model.layers * activations * rows / at_once),
         "reserve": GPU_RESERVE_BYTES.value,
     }
+    if at_once < rows:
+        gpu["sums of gradients"] = 4.0 * SPARE_SUMS * model.layer_size
     if not checkpoint:
         return WorkerMemory(gpu, {})
     if not offload:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from luwu.config import RunSettings, Settings
+from luwu.config import RunSettings, Settings, format_size
 from luwu.errors import ConfigError
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import Cost, cost_of
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
+from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
 from luwu.plan.models import ModelShape
 from luwu.plan.networks import Topology
@@ -27,7 +28,8 @@ GRADIENT_BYTES = {"int32": 4.0, "float32": 4.0, "int16": 2.0}
 class Request:
     """What is to be planned. Of ``settings`` the groups run and optimizer count; ``form``: as `ServerSettings.form`.
 
-    ``form`` empty: gradients travel in the run's dtype, as over TCP.
+    ``form`` empty: gradients travel in the run's dtype, as over TCP. ``leftover_budget``: the memory budget is what one
+    machine's other processes leave, and follows the batch.
     """
 
     model: ModelShape
@@ -36,6 +38,7 @@ class Request:
     form: str = ""
     topology: Topology = "tree"
     prices: Mapping[str, float] = field(default_factory=dict)
+    leftover_budget: bool = False
 
     @property
     def rows(self) -> int:
@@ -62,7 +65,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a request."""
+    """The answer to a request; ``machine`` is the memory of one machine, by what takes it."""
 
     request: Request
     worker: WorkerMemory
@@ -70,6 +73,7 @@ class Plan:
     step: StepTime
     cost: Cost
     misses: tuple[Miss, ...]
+    machine: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
@@ -100,9 +104,9 @@ class Plan:
         return self.cost.dollars_for(self.days(tokens))
 
     @property
-    def tokens_per_second_and_dollar(self) -> float:
-        """Throughput for each dollar that the machines cost."""
-        return self.tokens_per_second / self.cost.price
+    def tokens_per_second_and_dollar(self) -> float | None:
+        """Throughput for each dollar that the machines cost; None: nothing is bought."""
+        return self.tokens_per_second / self.cost.price if self.cost.price else None
 
 
 def make_plan(request: Request) -> Plan:
@@ -121,17 +125,34 @@ def make_plan(request: Request) -> Plan:
         checkpoint=run.checkpoint,
     )  # fmt: skip
     server = forecast_servers(request)
+    variant = replace(variant_of(request), inputs_bytes=worker.host_bytes)
+    step = step_time(model, cluster, request.rows, disk_traffic(server), variant)
+    cost = cost_of(cluster, topology=request.topology, prices=request.prices)
+    machine = {"server": float(server.memory_bytes), **memory_beside_server(request)} if cluster.one_machine else {}
+    return Plan(request, worker, server, step, cost, tuple(_misses(request, worker, server)), machine)
+
+
+def refuse_one_machine(request: Request, what: str) -> None:
+    """Refuse what is worked out by the dollar; ConfigError where nothing is bought."""
+    if request.cluster.one_machine:
+        raise ConfigError(
+            f"{what}: expected none beside --machine, which is there already, found {request.cluster.name}; leave it "
+            "out, or plan a cluster without --machine"
+        )
+
+
+def variant_of(request: Request) -> Variant:
+    """How a request's run is computed, and bytes of an element on the way."""
+    run = request.settings.run
+    kernels = Kernels(float32=run.dtype == "float32")
     element = 4 if kernels.float32 else 2
-    variant = Variant(
+    return Variant(
         parameter_bytes=element,
         gradient_bytes=GRADIENT_BYTES.get(request.form, element),
         kernels=kernels,
         checkpoint=run.checkpoint,
         micro_batch=run.micro_batch,
     )
-    step = step_time(model, cluster, request.rows, disk_traffic(server), variant)
-    cost = cost_of(cluster, topology=request.topology, prices=request.prices)
-    return Plan(request, worker, server, step, cost, tuple(_misses(request, worker, server)))
 
 
 def forecast_servers(request: Request) -> Forecast:
@@ -145,7 +166,7 @@ def forecast_servers(request: Request) -> Forecast:
         memory_bytes=run.memory,
         workers=run.workers,
         servers=request.cluster.servers,
-        summed=request.cluster.aggregation != "none",
+        summed=request.cluster.aggregation in ("switch", "multicast"),
     )
 
 
@@ -158,22 +179,20 @@ def disk_traffic(server: Forecast) -> OnDisk:
 
 def default_form(cluster: Cluster) -> str:
     """What gradients travel as where nothing else is said: over UDP what the server has, over TCP their dtype."""
-    return "" if cluster.aggregation == "none" else str(ServerSettings.model_fields["form"].default)
+    return "" if cluster.aggregation in ("none", "memory") else str(ServerSettings.model_fields["form"].default)
 
 
 def _misses(request: Request, worker: WorkerMemory, server: Forecast) -> list[Miss]:
     cluster, run = request.cluster, request.settings.run
     found = [Miss(what, excess, _smaller_worker(request, what)) for what, excess in worker.misses(cluster)]
     if server.minimum_bytes > run.memory:
-        found.append(
-            Miss(
-                "server's memory budget",
-                server.minimum_bytes - run.memory,
-                f"raise the memory budget to {bytes_text(server.minimum_bytes)}",
-            )
-        )
+        least = format_size(whole_mebibytes(server.minimum_bytes))
+        change = f"raise the memory budget to {bytes_text(server.minimum_bytes)} (--memory {least})"
+        found.append(Miss("server's memory budget", server.minimum_bytes - run.memory, change))
     needed = max(server.minimum_bytes, run.memory)
-    if needed > cluster.server.memory_bytes:
+    if cluster.one_machine:
+        found += _machine_misses(request, server)
+    elif needed > cluster.server.memory_bytes:
         found.append(
             Miss(
                 "server memory",
@@ -185,8 +204,39 @@ def _misses(request: Request, worker: WorkerMemory, server: Forecast) -> list[Mi
     excess = max(server.file_bytes) - cluster.server.disk.capacity_bytes
     if excess > 0:
         disks = -(-sum(server.file_bytes) // int(cluster.server.disk.capacity_bytes))
-        found.append(Miss("disk", excess, f"give each server {disks} disks"))
+        change = f"give each server {disks} disks"
+        if cluster.one_machine:
+            change = f"take a disk of {bytes_text(sum(server.file_bytes))} (--disk SIZE@RATE)"
+        found.append(Miss("disk", excess, change))
     return found
+
+
+def _machine_misses(request: Request, server: Forecast) -> list[Miss]:
+    """Compare with one machine's memory; room comes from a smaller budget, a smaller batch, or more memory."""
+    ram = request.cluster.host.memory_bytes
+
+    def lacks(batch: Request, budget: int) -> int:
+        return int(budget + sum(memory_beside_server(batch).values()) - ram)
+
+    excess = lacks(request, server.memory_bytes)
+    if excess <= 0:
+        return []
+    budget = (server.memory_bytes - excess) // MEBIBYTE * MEBIBYTE
+    if budget >= server.minimum_bytes:
+        return [Miss("memory", excess, f"lower the server's budget (--memory {format_size(budget)})")]
+    least = whole_mebibytes(server.minimum_bytes)
+    workers = request.settings.run.workers
+    for rows in _halves(request.rows // 2):
+        smaller = request.with_run(
+            batch=rows * workers, micro_batch=min(rows, request.settings.run.micro_batch or rows)
+        )
+        if lacks(smaller, least) <= 0:
+            change = f"take a smaller batch (--batch {rows * workers})"
+            if not request.leftover_budget:
+                change += f" and the least budget (--memory {format_size(least)})"
+            return [Miss("memory", excess, change)]
+    enough = -(-(ram + lacks(request, least)) // 2**30)
+    return [Miss("memory", excess, f"take more memory (--ram {enough}GiB)")]
 
 
 def _smaller_worker(request: Request, what: str) -> str:

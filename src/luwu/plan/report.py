@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from luwu.config import format_size
 from luwu.observe.words import counted
+from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, tokens_of
+from luwu.plan.clusters import Cluster
 from luwu.plan.planning import Plan
 from luwu.plan.steps import StepTime
 from luwu.plan.units import bytes_text, count_text, rate_text, seconds_text
 
 Rows = list[tuple[str, str]]
+
+HIDDEN = "From this many tokens a step per worker the copies, the server and the disk are hidden"
 
 
 def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
@@ -20,12 +25,15 @@ def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
         "what is planned": _inputs(plan),
         "a worker's GPU": _memory(plan.worker.gpu, plan.request.cluster.gpu.memory_bytes),
     }
-    if plan.worker.host:
-        host = plan.request.cluster.host
+    host = plan.request.cluster.host
+    if plan.machine:
+        found["the machine's memory"] = _machine(plan)
+    elif plan.worker.host:
         found["a worker's host"] = _memory(plan.worker.host, host.memory_bytes / host.gpus)
     found |= {
-        "each server": _server(plan),
+        "the server" if plan.machine else "each server": _server(plan),
         "a step": _step(plan),
+        HIDDEN: _hidden(plan),
         "bytes a step": _links(plan),
         "cost": _cost(plan, tokens),
     }
@@ -43,8 +51,11 @@ def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
         "misses": [asdict(miss) for miss in plan.misses],
         "worker": {"gpu_bytes": dict(plan.worker.gpu), "host_bytes": dict(plan.worker.host)},
         "server": asdict(plan.server),
+        "machine_bytes": dict(plan.machine),
         "disk_bytes": plan.disk_bytes,
         "step": step_json(step),
+        "hidden_from_tokens": asdict(thresholds_of(plan)) | thresholds_of(plan).parts,
+        "recommended": _advice_json(advise(plan)),
         "tokens_per_second": plan.tokens_per_second,
         "mfu": plan.mfu(),
         "mfu_with_recompute": plan.mfu(recompute=True),
@@ -55,6 +66,21 @@ def as_json(plan: Plan, tokens: float | None = None) -> dict[str, Any]:
     if tokens is not None:
         found["budget"] = {"tokens": tokens, "days": plan.days(tokens), "dollars": plan.dollars(tokens)}
     return found
+
+
+def _advice_json(advice: Advice | None) -> dict[str, Any] | None:
+    if advice is None:
+        return None
+    return {
+        "batch": advice.batch,
+        "micro_batch": advice.micro_batch,
+        "memory": advice.plan.request.settings.run.memory,
+        "tokens": advice.tokens,
+        "hidden_from_tokens": advice.thresholds.parts,
+        "exposed": advice.exposed,
+        "bottleneck": advice.bottleneck,
+        "tokens_per_second": advice.plan.tokens_per_second,
+    }
 
 
 def step_json(step: StepTime) -> dict[str, Any]:
@@ -78,9 +104,17 @@ def _verdict(plan: Plan) -> Rows:
 
 def _inputs(plan: Plan) -> Rows:
     model, cluster, run = plan.request.model, plan.request.cluster, plan.request.settings.run
+    batch = (
+        "batch",
+        f"{run.batch} sequences of {model.sequence} tokens, {plan.request.rows} a worker"
+        + (f", {run.micro_batch} at a time" if run.micro_batch else ""),
+    )
+    name = f"{model.name}: {count_text(model.parameters)} parameters, {model.layers} layers of {model.hidden}"
+    if plan.machine:
+        return [("model", name), ("machine", _shared(cluster)), batch]
     helped = {"switch": "switches add up and copy", "multicast": "IP multicast copies", "none": "nothing between"}
     return [
-        ("model", f"{model.name}: {count_text(model.parameters)} parameters, {model.layers} layers of {model.hidden}"),
+        ("model", name),
         (
             "workers",
             f"{cluster.workers} x {cluster.gpu.name} at {rate_text(cluster.link_rate)}; {helped[cluster.aggregation]}",
@@ -90,12 +124,56 @@ def _inputs(plan: Plan) -> Rows:
             f"{cluster.servers} x {counted(cluster.server.disks, 'disk')} ({cluster.server.disk.name}), "
             f"{bytes_text(cluster.server.memory_bytes)} memory, {rate_text(cluster.server.link_rate)}",
         ),
-        (
-            "batch",
-            f"{run.batch} sequences of {model.sequence} tokens, {plan.request.rows} a worker"
-            + (f", {run.micro_batch} at a time" if run.micro_batch else ""),
-        ),
+        batch,
     ]
+
+
+def _shared(cluster: Cluster) -> str:
+    disk = cluster.server.disk
+    return (
+        f"{cluster.workers} x {cluster.gpu.name} at {rate_text(cluster.gpu.host_rate)} each way; "
+        f"{bytes_text(cluster.host.memory_bytes)} memory and a disk of {bytes_text(disk.capacity_bytes)} at "
+        f"{rate_text(disk.read_rate)}, which server and {'worker' if cluster.workers == 1 else 'workers'} share"
+    )
+
+
+def _machine(plan: Plan) -> Rows:
+    """List what takes the memory; what copies need pinned of the server's is in its budget."""
+    pinned = plan.server.window_bytes + plan.server.arena_bytes
+    rows = _memory(plan.machine, plan.request.cluster.host.memory_bytes)
+    return [*rows, ("of the server's, pinned", f"{bytes_text(pinned)}: parameters and gradients, for the copies")]
+
+
+def _hidden(plan: Plan) -> Rows:
+    found, tokens = thresholds_of(plan), tokens_of(plan)
+    exposed = found.exposed(tokens)
+    copies = f"{found.pull:,.0f} in forward, {found.backward:,.0f} in backward; "
+    copies += f"below {found.average:,.0f} no order of copies is enough"
+    rows = [
+        ("copies", copies),
+        ("server", f"{found.server:,.0f}"),
+        ("disk", f"{found.disk:,.0f}"),
+        ("bottleneck", f"{found.bottleneck}, at {found.everything:,.0f}"),
+        ("this plan", f"{tokens:,} tokens: " + (f"not hidden: {', '.join(exposed)}" if exposed else "all hidden")),
+    ]
+    if plan.worker.host:
+        ratio, least = offload_shares(plan)
+        verdict = "hidden" if ratio >= least else "not hidden"
+        rows.append(("layers' inputs", f"{verdict}: parameters are {ratio:,.0f} times the width, needed {least:,.0f}"))
+    rows.append(("recommended", _recommended(advise(plan))))
+    return [*rows, ("source", "a plan from data sheets and published rates; none of it is a measurement of LuWu")]
+
+
+def _recommended(advice: Advice | None) -> str:
+    if advice is None:
+        return "none: no batch fits with these settings"
+    request = advice.plan.request
+    memory = f" --memory {format_size(request.settings.run.memory)}" if request.leftover_budget else ""
+    hidden = f"{', '.join(advice.exposed)} not hidden, no larger batch fits" if advice.exposed else "all hidden"
+    return (
+        f"--batch {advice.batch} --micro-batch {advice.micro_batch}{memory}: {advice.tokens:,} tokens, {hidden}; "
+        f"bottleneck: {advice.bottleneck}; {advice.plan.tokens_per_second:,.0f} tokens/s planned"
+    )
 
 
 def _memory(parts: Any, room: float) -> Rows:
@@ -147,13 +225,15 @@ def _links(plan: Plan) -> Rows:
 
 
 def _cost(plan: Plan, tokens: float | None) -> Rows:
+    dollar, kilowatts = plan.tokens_per_second_and_dollar, plan.cost.watts / 1000
     rows = [(name, f"${price:,.0f}") for name, price in plan.cost.parts.items()]
-    rows += [
-        ("machines", f"${plan.cost.price:,.0f}, {plan.cost.watts / 1000:.1f} kW"),
-        ("a dollar gives", f"{plan.tokens_per_second_and_dollar:.3g} tokens/s"),
-        ("a joule gives", f"{plan.tokens_per_second / plan.cost.watts:.3g} tokens"),
-    ]
+    if dollar is None:
+        rows.append(("machine", f"nothing is bought; {kilowatts:.2g} kW"))
+    else:
+        rows.append(("machines", f"${plan.cost.price:,.0f}, {kilowatts:.1f} kW"))
+        rows.append(("a dollar gives", f"{dollar:.3g} tokens/s"))
+    rows.append(("a joule gives", f"{plan.tokens_per_second / plan.cost.watts:.3g} tokens"))
     if tokens is not None:
-        time = seconds_text(86400 * plan.days(tokens))
-        rows.append((f"{count_text(tokens)} tokens", f"{time}, ${plan.dollars(tokens):,.0f} of machine life and power"))
+        time, paid = seconds_text(86400 * plan.days(tokens)), "power" if dollar is None else "machine life and power"
+        rows.append((f"{count_text(tokens)} tokens", f"{time}, ${plan.dollars(tokens):,.0f} of {paid}"))
     return rows

@@ -10,9 +10,11 @@ from typing import TypeVar
 
 from luwu.config import MOST_TOKENS, build_settings
 from luwu.errors import ConfigError
+from luwu.plan.budget import fit_budget
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
 from luwu.plan.gpus import GPUS
+from luwu.plan.machines import MACHINES, machine_cluster
 from luwu.plan.model_presets import find_model
 from luwu.plan.models import ModelShape, gpt_shape
 from luwu.plan.names import find_preset
@@ -21,6 +23,11 @@ from luwu.plan.planning import GRADIENT_BYTES, Request, default_form
 from luwu.plan.units import parse_bytes, parse_rate
 
 BYTE_VOCABULARY = 256
+
+OF_A_NETWORK = (
+    "cluster", "link", "server_link", "server_memory", "servers", "disks", "aggregation", "form", "topology", "prices",
+)  # fmt: skip
+"""Choices that describe a network or several machines."""
 
 NumberT = TypeVar("NumberT", int, float)
 TextT = TypeVar("TextT", bound=str)
@@ -37,6 +44,8 @@ class Choices:
     vocabulary: int | None = None
     seq: int | None = None
     cluster: str = "paper"
+    machine: str | None = None
+    ram: str | None = None
     gpu: str | None = None
     workers: int | None = None
     link: str | None = None
@@ -67,7 +76,8 @@ def make_request(choices: Choices) -> Request:
     Raises:
         ConfigError: a name is not known, a number has no unit, or things do not belong together.
     """
-    model, cluster = choose_model(choices), choose_cluster(choices)
+    model = choose_model(choices)
+    cluster = choose_machine(choices) if choices.machine is not None else choose_cluster(choices)
     memory = named("memory", parse_bytes, choices.memory) or usual_budget(cluster.server)
     batch = choices.batch or 16 * cluster.workers
     if batch % cluster.workers:
@@ -87,7 +97,11 @@ def make_request(choices: Choices) -> Request:
     form = default_form(cluster) if choices.form is None else one_of("form", choices.form, (*GRADIENT_BYTES, "dtype"))
     topologies: tuple[Topology, ...] = ("tree", "rack", "fat_tree", "rail_only")
     topology: Topology = one_of("topology", choices.topology or "tree", topologies)
-    return Request(model, cluster, settings, "" if form == "dtype" else form, topology, read_prices(choices.prices))
+    leftover = cluster.one_machine and choices.memory is None
+    request = Request(
+        model, cluster, settings, "" if form == "dtype" else form, topology, read_prices(choices.prices), leftover
+    )
+    return fit_budget(request) if leftover else request
 
 
 def usual_budget(server: Server) -> int:
@@ -129,6 +143,10 @@ def choose_model(choices: Choices) -> ModelShape:
 
 def choose_cluster(choices: Choices) -> Cluster:
     """A preset with another GPU, number, link, server or disks."""
+    if choices.ram is not None:
+        raise ConfigError(
+            f"ram: expected --machine beside it, found {choices.ram!r}; servers of a cluster have --server-memory"
+        )
     cluster = find_preset("cluster", choices.cluster, CLUSTERS)
     link = named("link", parse_rate, choices.link)
     server = replace(
@@ -155,16 +173,52 @@ def choose_cluster(choices: Choices) -> Cluster:
     return changed
 
 
+def choose_machine(choices: Choices) -> Cluster:
+    """A machine's preset with another GPU, number of them, memory or disk.
+
+    Raises:
+        ConfigError: a name is not known, or something is given that only a cluster has.
+    """
+    for name in OF_A_NETWORK:
+        if getattr(choices, name) != getattr(Choices(), name):
+            flag = name.replace("_", "-")
+            raise ConfigError(
+                f"{flag}: expected none beside --machine, where server and workers share memory and a disk, found "
+                f"{getattr(choices, name)}; leave it out, or plan a cluster without --machine"
+            )
+    machine = find_preset("machine", str(choices.machine), MACHINES)
+    changed = machine_cluster(
+        machine,
+        machine.gpu if choices.gpu is None else find_preset("gpu", choices.gpu, GPUS),
+        1 if choices.workers is None else choices.workers,
+        named("ram", parse_bytes, choices.ram) or int(machine.host.memory_bytes),
+    )
+    changed = replace(changed, server=replace(changed.server, disk=choose_disk(choices, changed.server.disk)))
+    changed.check()
+    return changed
+
+
 def choose_disk(choices: Choices, disk: Disk) -> Disk:
-    """A preset with another speed or size."""
+    """A preset, or SIZE@RATE, with another speed or size."""
     if choices.disk is not None:
-        disk = find_preset("disk", choices.disk, DISKS)
+        size, at, rate = choices.disk.partition("@")
+        disk = (
+            plain_disk(size, rate)
+            if at
+            else find_preset("disk", choices.disk, DISKS, also="SIZE@RATE such as 4TB@7GB/s")
+        )
     return replace(
         disk,
         read_rate=named("disk-read", parse_rate, choices.disk_read) or disk.read_rate,
         write_rate=named("disk-write", parse_rate, choices.disk_write) or disk.write_rate,
         capacity_bytes=named("disk-size", parse_bytes, choices.disk_size) or disk.capacity_bytes,
     )
+
+
+def plain_disk(size: str, rate: str) -> Disk:
+    """A disk that reads and writes at one rate; ConfigError for a size or a rate without its unit."""
+    found = named("disk", parse_rate, rate) or 0.0
+    return Disk(f"{size}@{rate}", found, found, named("disk", parse_bytes, size) or 0, 0.0, "as given")
 
 
 def read_prices(path: Path | None) -> dict[str, float]:

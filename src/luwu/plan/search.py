@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from luwu.plan.compute import Kernels
 from luwu.plan.memory import luwu_worker
-from luwu.plan.planning import Plan, Request, make_plan
+from luwu.plan.planning import Plan, Request, make_plan, refuse_one_machine
 from luwu.plan.requests import usual_budget
 
 SERVERS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -30,7 +30,11 @@ def find_best(request: Request, *, vary_batch: bool) -> Best | None:
     Args:
         request: its cluster's servers and disks, and its run's micro-batch and memory, are replaced.
         vary_batch: whether the batch, too, which decides on what is learned.
+
+    Raises:
+        ConfigError: the request is for one machine.
     """
+    refuse_one_machine(request, "best")
     best: Plan | None = None
     tried = 0
     for sized in _batches(request) if vary_batch else [request]:
@@ -64,7 +68,7 @@ def fit_micro_batch(request: Request) -> Request | None:
 
 
 def _value(plan: Plan) -> float:
-    return plan.tokens_per_second_and_dollar
+    return plan.tokens_per_second_and_dollar or 0.0
 
 
 def _batches(request: Request) -> Iterable[Request]:

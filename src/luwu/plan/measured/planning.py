@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luwu.config import RunSettings, Settings, format_size
+from luwu.plan.budget import UNLIMITED
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
+from luwu.plan.machines import whole_mebibytes
 from luwu.plan.measured.machine import Machine
 from luwu.plan.measured.step import element_bytes, local_step
-from luwu.plan.memory import TILE_LOGITS, boundary_bytes, layer_activation_bytes
+from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
 from luwu.plan.models import ModelShape
 from luwu.plan.planning import Miss
 from luwu.plan.steps import StepTime
@@ -23,13 +25,8 @@ from luwu.server.forecast import Forecast, forecast
 RUNS = Path("runs")
 """Folder of the runs that name no folder."""
 
-UNLIMITED = 1 << 60
-MEBIBYTE = 1 << 20
 TENTHS_OF_FREE = 8
 """Of ten of the memory that is free, that a run is given; the rest is for what else goes on."""
-
-SPARE_SUMS = 2
-"""Buffers of a block's gradients in float32 that a worker keeps where slices of 16 bits are added up."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +142,7 @@ def _fitting(plan: LocalPlan) -> Iterable[Settings]:
             worker_bytes(plan.model, run.run) - worker_bytes(plan.model, plan.settings.run)
         )
         budget = max(plan.server.minimum_bytes, min(whole, int(room - others)))
-        yield _with_run(run, memory=-(-budget // MEBIBYTE) * MEBIBYTE)
+        yield _with_run(run, memory=whole_mebibytes(budget))
         at_once //= 2
 
 

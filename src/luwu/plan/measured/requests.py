@@ -21,8 +21,8 @@ SECONDS = 2.0
 """Of each of the longer measurements."""
 
 ELSEWHERE = (
-    "cluster", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks", "disk_read", "disk_write",
-    "disk_size", "aggregation", "form", "topology", "prices",
+    "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",
+    "disk_read", "disk_write", "disk_size", "aggregation", "form", "topology", "prices",
 )  # fmt: skip
 """Choices of a cluster, which this machine is none of."""
 

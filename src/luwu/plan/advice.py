@@ -1,0 +1,153 @@
+"""From how many tokens a step on a plan's copies, server and disk are hidden, and which batch to take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from luwu.plan.budget import with_rows
+from luwu.plan.compute import Kernels
+from luwu.plan.constants import FP32_SLOWDOWN
+from luwu.plan.hiding import Compute, Needs, Thresholds, offload_ratio, thresholds
+from luwu.plan.luwu_step import MemorySeconds, Traffic, update_seconds
+from luwu.plan.memory import luwu_worker
+from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of
+
+SETTLED = 64
+"""Batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The smallest batch that hides everything, in the largest slices that the GPU has memory for.
+
+    Attributes:
+        plan: with that batch; where none that fits hides everything, with the largest that fits.
+        thresholds: of that plan.
+    """
+
+    plan: Plan
+    thresholds: Thresholds
+
+    @property
+    def batch(self) -> int:
+        """Sequences of all workers."""
+        return self.plan.request.settings.run.batch
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences that a worker computes at a time."""
+        return self.plan.request.settings.run.micro_batch or self.plan.request.rows
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of each worker, a step."""
+        return tokens_of(self.plan)
+
+    @property
+    def bottleneck(self) -> str:
+        """Name of the part that needs the most tokens to be hidden."""
+        return self.thresholds.bottleneck
+
+    @property
+    def exposed(self) -> list[str]:
+        """Names of the parts that are not hidden even so."""
+        return self.thresholds.exposed(self.tokens)
+
+
+def tokens_of(plan: Plan) -> int:
+    """Tokens of each worker, a step."""
+    return plan.request.rows * plan.request.model.sequence
+
+
+def compute_of(request: Request) -> Compute:
+    """A worker's computation at the rate that its GPU's matrix products sustain."""
+    model, gpu, run = request.model, request.cluster.gpu, request.settings.run
+    slowdown = FP32_SLOWDOWN.value if run.dtype == "float32" and gpu.units else 1
+    return Compute(gpu.matrix_flops / slowdown, model.active_layer_size / model.layer_size, run.checkpoint)
+
+
+def thresholds_of(plan: Plan) -> Thresholds:
+    """Tokens from which on each is hidden, with what this plan keeps in memory."""
+    request, cluster = plan.request, plan.request.cluster
+    size, variant = float(request.model.parameters), variant_of(request)
+    copy = variant.parameter_bytes / cluster.gpu.host_rate
+    network = Traffic.of(cluster, size * variant.parameter_bytes, size * variant.gradient_bytes, variant)
+    disk, server = disk_traffic(plan.server), cluster.server
+    read = disk.parameters_read_backward + disk.states_read
+    memory = MemorySeconds.of(cluster, size, variant.parameter_bytes).backward  # its forward needs fewer tokens
+    return thresholds(
+        compute_of(request),
+        Needs(
+            down=max(copy, network.pull_seconds / size),
+            up=max(copy, network.push_seconds / size),
+            update=max(memory, update_seconds(cluster, size)) / size,
+            disk_forward=server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers / size,
+            disk_backward=server.disk_seconds(read, disk.written) / cluster.servers / size,
+        ),
+    )
+
+
+def offload_shares(plan: Plan) -> tuple[float, float]:
+    """A layer's parameters to its width, and the least at which copies of layers' inputs are hidden."""
+    request, element = plan.request, variant_of(plan.request).parameter_bytes
+    ratio = offload_ratio(compute_of(request), request.cluster.gpu.host_rate, element)
+    return request.model.layer_size / request.model.hidden, ratio
+
+
+def advise(plan: Plan) -> Advice | None:
+    """Recommend batch and micro-batch; None: no batch fits.
+
+    A larger batch hides more, and on one machine takes memory from the server, so that the disk has more to do: the
+    search goes up from one sequence to the first batch that hides what is left.
+    """
+    found, rows = None, 1
+    for _ in range(SETTLED):
+        tried = _with_rows(plan, rows)
+        if tried is None:
+            break
+        found = tried
+        needed = math.ceil(found.thresholds.everything / plan.request.model.sequence)
+        if needed <= rows:
+            return found
+        rows = needed
+    return found and _largest_below(plan, found, rows)
+
+
+def _largest_below(plan: Plan, found: Advice, rows: int) -> Advice:
+    """The largest batch that fits, from one that does to one that does not."""
+    least, most = found.plan.request.rows, rows
+    while most - least > 1:
+        middle = (least + most) // 2
+        tried = _with_rows(plan, middle)
+        if tried is None:
+            most = middle
+        else:
+            found, least = tried, middle
+    return found
+
+
+def _with_rows(plan: Plan, rows: int) -> Advice | None:
+    """So many sequences a worker, in slices that fit the GPU; None: they do not fit."""
+    micro_batch = largest_slice(plan.request, rows)
+    if micro_batch is None:
+        return None
+    tried = make_plan(with_rows(plan.request, rows, None if micro_batch == rows else micro_batch))
+    return Advice(tried, thresholds_of(tried)) if tried.fits else None
+
+
+def largest_slice(request: Request, rows: int) -> int | None:
+    """The largest power of two of a worker's rows that its GPU has memory for at once; None: not even one row.
+
+    Pinned memory is handed out by powers of two, and widths are powers of two or a few times one.
+    """
+    run, at_once = request.settings.run, 1 << (rows.bit_length() - 1)
+    while at_once >= 1:
+        memory = luwu_worker(
+            request.model, rows, Kernels(float32=run.dtype == "float32"), micro_batch=at_once,
+            offload=run.offload is not None, checkpoint=run.checkpoint,
+        )  # fmt: skip
+        if memory.gpu_bytes <= request.cluster.gpu.memory_bytes:
+            return at_once
+        at_once //= 2
+    return None

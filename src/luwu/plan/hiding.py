@@ -1,0 +1,140 @@
+"""From how many tokens on a worker's computation hides copies, updates and the disk.
+
+The unit is tokens a step and worker, T. With F flop/s sustained and P parameters in a block, a forward takes 2PT/F
+seconds, a backward 4PT/F, and the recompute of checkpointing another 2PT/F. What goes on beside them takes time in
+proportion to P, whatever T is. So each condition has the form T >= F * (seconds a parameter) / (flop a parameter and
+token). Attention and everything but matrix products are left out: they only make the computation longer.
+
+| what | beside | seconds a parameter | hidden from |
+|---|---|---|---|
+| pull, 2 bytes over B bytes/s | forward | 2/B | T >= F/B |
+| pull and push, each way at once | backward | 2/B | T >= F/3B |
+| both pulls | forward and backward | 4/B | T >= F/2B |
+| update, R parameters/s | backward, where gradients are | 1/R | T >= F/6R |
+| disk: 2 bytes read in forward; 14 read and 14 written in backward, less what stays in memory | each | - | the larger |
+
+The bytes on the disk are those of arXiv 2409.00918. F/2B is a bound: below it no order of copies is hidden, because
+there is more to copy than time to compute. From F/B on two buffers are enough. Between them a part of the blocks must
+be on the GPU before forward begins, and it cannot be there before the last step's updates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FORWARD_FLOP = 2
+"""Flop of a forward for each parameter and token."""
+BACKWARD_FLOP = 4
+"""Flop of a backward for each parameter and token, without recompute."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A worker's computation.
+
+    Attributes:
+        flops: that matrix products sustain, flop a second.
+        active: share of a block's parameters that a token passes; 1 without experts.
+        recompute: whether a backward computes the forward again.
+    """
+
+    flops: float
+    active: float = 1.0
+    recompute: bool = True
+
+    @property
+    def backward_flop(self) -> int:
+        """Flop of a backward for each active parameter and token."""
+        return BACKWARD_FLOP + (FORWARD_FLOP if self.recompute else 0)
+
+    def tokens(self, seconds: float, flop: int) -> float:
+        """Tokens that take ``seconds`` for each parameter of a block, at ``flop`` a parameter and token."""
+        return seconds * self.flops / (flop * self.active)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Seconds for each parameter of the model.
+
+    Attributes:
+        down: of one pull to one worker.
+        up: of its push.
+        update: of the server's update, memory traffic included.
+        disk_forward: of the disk in forward.
+        disk_backward: of the disk in backward, reads and writes together.
+    """
+
+    down: float
+    up: float
+    update: float
+    disk_forward: float
+    disk_backward: float
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Tokens a step and worker from which on each is hidden.
+
+    Attributes:
+        pull: copies in forward.
+        backward: copies both ways in backward.
+        average: copies over the whole step; a bound, see above.
+        server: updates.
+        disk: reads and writes.
+    """
+
+    pull: float
+    backward: float
+    average: float
+    server: float
+    disk: float
+
+    @property
+    def copies(self) -> float:
+        """Tokens from which on copies are hidden in both phases."""
+        return max(self.pull, self.backward)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Tokens by name."""
+        return {"copies": self.copies, "server": self.server, "disk": self.disk}
+
+    @property
+    def everything(self) -> float:
+        """Tokens from which on all are hidden."""
+        return max(self.parts.values())
+
+    @property
+    def bottleneck(self) -> str:
+        """Name of the part that needs the most tokens."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+    def exposed(self, tokens: float) -> list[str]:
+        """Names of the parts that so many tokens do not hide."""
+        return [name for name, least in self.parts.items() if tokens < least]
+
+
+def thresholds(compute: Compute, needs: Needs) -> Thresholds:
+    """Work the conditions of the table out."""
+    backward = compute.backward_flop
+    return Thresholds(
+        pull=compute.tokens(needs.down, FORWARD_FLOP),
+        backward=compute.tokens(max(needs.down, needs.up), backward),
+        average=compute.tokens(max(2 * needs.down, needs.up), FORWARD_FLOP + backward),
+        server=compute.tokens(needs.update, backward),
+        disk=max(compute.tokens(needs.disk_forward, FORWARD_FLOP), compute.tokens(needs.disk_backward, backward)),
+    )
+
+
+def offload_ratio(compute: Compute, rate: float, element_bytes: int = 2) -> float:
+    """Least P/h, a layer's parameters to its width, at which copies of layers' inputs are hidden for any T.
+
+    A layer's input is T * h elements, copied beside 2PT flop of forward: P/h >= F/B in bfloat16. Inputs come back in
+    backward beside the pulls; where T >= F/B holds as well, its 6PT flop hide both.
+
+    Args:
+        compute: of a worker.
+        rate: of its link to the host's memory, bytes a second each way.
+        element_bytes: of an activation.
+    """
+    return compute.tokens(element_bytes / rate, FORWARD_FLOP)
