@@ -1,12 +1,13 @@
 """Gradients on their way to the server: each is copied to its place in the arena as soon as it is there.
 
 The arena holds one buffer for the root's block, whose gradients come first and last in a backward, and buffers for the
-other units' blocks, used in turn. A buffer is written again only after the server is done with it.
+other units' blocks, used in turn; where outer units' blocks are much larger, one for these, which come rarely, so that
+the others have more room. A buffer is written again only after the server is done with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from luwu.worker.window import views_of
 
 _PAGE_BYTES = 4096
 _BUFFERS_USED = 4
+_MUCH_LARGER = 2
 
 
 @dataclass(eq=False)
@@ -52,7 +54,8 @@ class Gradients:
         self._sums = GradientSums(staging.device)
         self._arena_is_at_hand = staging.device.type == "cpu"
         self._root_block = units[0].trainable
-        self._root_buffer, self._buffers = self._lay_out(units)
+        self._outer = {block.index: block for block in _trainable_blocks([unit for unit in units if unit.outer])}
+        self._root_buffer, self._outer_buffers, self._buffers = self._lay_out(units)
 
     def write(self, block: Block, slot: int, gradient: Tensor, *, part: bool, to_keep: bool) -> None:
         """Put the gradient of one parameter in its place.
@@ -97,7 +100,7 @@ class Gradients:
 
     def settle(self) -> None:
         """Every push has been answered: the attempt has ended."""
-        for buffer in [*self._buffers, *([self._root_buffer] if self._root_buffer else [])]:
+        for buffer in [*self._buffers, *self._outer_buffers, *([self._root_buffer] if self._root_buffer else [])]:
             buffer.handle = None
 
     def clear(self) -> None:
@@ -125,11 +128,14 @@ class Gradients:
         if block is self._root_block:
             buffer = self._root_buffer
         else:
+            line = self._outer_buffers if self._outer_buffers and block.index in self._outer else self._buffers
             taken = {id(collected.buffer) for collected in self._collected.values()}
-            buffer = next((candidate for candidate in self._buffers if id(candidate) not in taken), None)
+            buffer = next((candidate for candidate in line if id(candidate) not in taken), None)
             if buffer is not None:  # to the end of the line: buffers are used in turn
-                self._buffers.remove(buffer)
-                self._buffers.append(buffer)
+                line.remove(buffer)
+                line.append(buffer)
+            else:
+                buffer = self._spill(line)
         if buffer is None:
             raise StepOrderError(
                 f"block {block.name}: expected the gradients of at most {len(self._buffers)} blocks at a time, found "
@@ -140,18 +146,40 @@ class Gradients:
             buffer.handle = None
         return buffer
 
-    def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer]]:
+    def _spill(self, line: list[_Buffer]) -> _Buffer | None:
+        """Free one of these buffers: sum up what an outer unit's block has, whose gradients may come at any time."""
+        for index, collected in self._collected.items():
+            block = self._outer.get(index)
+            if block is not None and collected.buffer in line:
+                self._staging.flush()
+                for slot, view in enumerate(collected.views):
+                    if slot not in collected.missing:
+                        self._sums.add(block, slot, view)
+                del self._collected[index]
+                return collected.buffer
+        return None
+
+    def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer], list[_Buffer]]:
         root_bytes = _whole_pages(self._root_block.nbytes) if self._root_block else 0
-        blocks = list(_trainable_blocks(units[1:]))
-        size = _whole_pages(max((block.nbytes for block in blocks), default=0))
-        count = min((self._arena.numel() - root_bytes) // size, _BUFFERS_USED) if size else 0
-        if root_bytes > self._arena.numel() or (blocks and count < 1):
+        outer_bytes = _largest(self._outer.values())
+        size = _largest(_trainable_blocks([unit for unit in units[1:] if not unit.outer]))
+        if not size or outer_bytes < _MUCH_LARGER * size:
+            size, outer_bytes = max(size, outer_bytes), 0
+        room = self._arena.numel() - root_bytes - outer_bytes
+        count = min(room // size, _BUFFERS_USED) if size else 0
+        if room < 0 or (size and count < 1):
             raise MemoryBudgetError(
-                f"gradient arena: expected at least {root_bytes + size} bytes (the root's block and the largest "
-                f"other), found {self._arena.numel()}; raise the memory budget"
+                f"gradient arena: expected at least {root_bytes + outer_bytes + size} bytes (the root's block and the "
+                f"largest other), found {self._arena.numel()}; raise the memory budget"
             )
         root = _Buffer(0) if self._root_block else None
-        return root, [_Buffer(root_bytes + index * size) for index in range(count)]
+        outer = [_Buffer(root_bytes)] if outer_bytes else []
+        first = root_bytes + outer_bytes
+        return root, outer, [_Buffer(first + index * size) for index in range(count)]
+
+
+def _largest(blocks: Iterable[Block]) -> int:
+    return _whole_pages(max((block.nbytes for block in blocks), default=0))
 
 
 def _trainable_blocks(units: list[Unit]) -> Iterator[Block]:
