@@ -245,7 +245,8 @@ def largest_peer(system: str) -> int:
 
 def luwu_gradient_bytes(model: ModelShape) -> float:
     """Of one layer."""
-    return luwu_worker(model, 1, Kernels()).gpu["gradients"] - 2.0 * model.root_size
+    alone = replace(model, vocabulary=0, positions=0)
+    return luwu_worker(alone, 1, Kernels()).gpu["gradients"] - 2.0 * alone.outside_size
 
 
 def hybrid(model: ModelShape, replicas: int, rows: int, system: str, algorithm: Algorithm = "ring") -> StepTime:

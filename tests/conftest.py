@@ -48,12 +48,12 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return
     if request.node.get_closest_marker("host_only"):
         pytest.skip("about the CPU, which computes in the server's memory")
-    from tests.simulated_device import SimulatedDevice, Twin
+    from tests.simulated_device import SimulatedDevice, the_twin
     from tests.unit.fake_session import FakeEndpoint
 
-    gc.collect()
-    twin = Twin(seed=1, most_delay_microseconds=200)
+    twin = the_twin()
     monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(twin))
     monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
     yield
+    gc.collect()
     assert twin.findings() == []

@@ -5,6 +5,7 @@ CPU kernels compute in. The twin checks that nothing is read or written out of t
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -40,10 +41,14 @@ class _Settings(ctypes.Structure):
     ]
 
 
-class Twin:
-    """The twin that is loaded in this process; nothing may use it while it starts anew."""
+_SEED = 1
+_MOST_DELAY_MICROSECONDS = 200
 
-    def __init__(self, *, seed: int = 0, most_delay_microseconds: int = 0) -> None:
+
+class Twin:
+    """The twin that is loaded in this process."""
+
+    def __init__(self) -> None:
         self._library = ctypes.CDLL(str(LIBRARY))
         self._library.twin_finding.restype = ctypes.c_char_p
         for name in ("twin_findings", "twin_registered_bytes", "twin_device_bytes", "twin_most_device_bytes"):
@@ -52,7 +57,7 @@ class Twin:
             ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Access), ctypes.c_size_t,
             ctypes.c_double,
         ]  # fmt: skip
-        settings = _Settings(seed, most_delay_microseconds, 0.0, 0.0)
+        settings = _Settings(_SEED, _MOST_DELAY_MICROSECONDS, 0.0, 0.0)
         self._library.twin_reset(ctypes.byref(settings))
 
     def findings(self) -> list[str]:
@@ -73,6 +78,12 @@ class Twin:
         """Note that the stream that torch computes on makes this access now."""
         access = _Access(tensor.data_ptr(), tensor.nbytes, _WRITES if writes else _READS, what.encode())
         self._library.twin_launch(None, None, None, ctypes.byref(access), 1, 0.0)
+
+
+@cache
+def the_twin() -> Twin:
+    """One for all tests of a process: nothing may use a twin that starts anew, such as what a failed test leaves."""
+    return Twin()
 
 
 class SimulatedStaging(DeviceStaging):

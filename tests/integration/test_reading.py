@@ -18,9 +18,12 @@ from luwu.cli.main import app
 from luwu.data.tokenizer import FileTokenizer
 from luwu.launch.reading import find_readable
 from luwu.launch.writing import write
+from luwu.models import importing
 from luwu.models.generation import Sampling
 from luwu.models.importing import import_pretrained
+from luwu.store.folders import open_reader
 from luwu.store.run_record import read_record
+from luwu.worker.describe import describe
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +200,20 @@ def test_a_store_is_read_in_the_blocks_and_the_dtype_of_its_import(llama, folder
     assert code == 0 and "step 0, 4 sequences of 16 tokens" in output, error
     code, _, error = luwu("generate", tmp_path, "--length", 3)
     assert code == 0, error
+
+
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("blocks", [None, ["model.layers.1"]])
+def test_embeddings_and_heads_are_read_in_the_blocks_that_the_store_has(llama, tmp_path, monkeypatch, outer, blocks):
+    with monkeypatch.context() as patched:
+        patched.setattr(importing, "describe", lambda *args, **_: describe(*args, outer=outer))
+        import_pretrained(llama[0] / "llama", [tmp_path], blocks=blocks)
+    _, manifest = open_reader([tmp_path])
+    names = [block.name for block in manifest.blocks]
+    assert ("lm_head" in names) == outer
+    with find_readable([tmp_path]).open() as model, torch.no_grad():
+        assert [block.name for unit in model.module._luwu_runtime.units for block in unit.blocks] == names
+        model.predict(torch.arange(8).unsqueeze(0))
 
 
 def test_another_models_tokenizer_is_told(llama, folder, tmp_path):

@@ -266,6 +266,9 @@ class FakeSession:
         assert self._endpoint is not None
         return self._endpoint
 
+    def has_store(self, manifest: Manifest) -> bool:
+        return self.store.manifest == manifest
+
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
         assert Manifest.from_json(manifest.to_json()) == manifest
         fresh = self.store.manifest is None

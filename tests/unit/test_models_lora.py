@@ -49,7 +49,9 @@ def test_adapters_train_as_with_torch(family, options):
     assert_same_training(real(family, **options), loss_of(family), session=session, tolerance=1e-5)
     blocks = {block.name: block for block in session.store.manifest.blocks}
     frozen = [name for name in blocks if name.endswith("(frozen)")]
-    assert len(frozen) == 1 + (2 if family == "vit" else 3)  # the root's and each layer's
+    tables = [name for name in frozen if "embed_tokens" in name or "lm_head" in name]
+    assert len(frozen) == 1 + len(tables) + (2 if family == "vit" else 3)  # the root's, and each table's and layer's
+    assert len(tables) == (2 if family == "llama" else 0)
     trainable = [parameter.name for block in blocks.values() if block.trainable for parameter in block.parameters]
     assert all("lora_" in name or "modules_to_save" in name for name in trainable)
     pushed = {index for what, index in session.endpoint.log if what == "push"}

@@ -47,9 +47,10 @@ def test_one_tensor_at_a_time(tmp_path, monkeypatch):
     )
     store = FakeStore()
     parallelize(on_meta("llama"), FakeSession(store), weights=tmp_path)
-    layers = [name.split(".")[2] if ".layers." in name else "root" for name in read]
-    assert layers == sorted(layers, key=["root", "0", "1", "2"].index)
-    assert len(read) == len(set(read)) == len(store.manifest.blocks[0].parameters) + 3 * 9
+    order = ["model.norm", "model.embed_tokens", *(f"model.layers.{layer}" for layer in range(3)), "lm_head"]
+    units = [next(unit for unit in order if name.startswith(unit)) for name in read]
+    assert units == sorted(units, key=order.index)
+    assert len(read) == len(set(read)) == 3 + 3 * 9
     read.clear()
     parallelize(on_meta("llama"), FakeSession(store), weights=tmp_path)
     assert read == []

@@ -9,10 +9,12 @@ import torch
 
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
+from luwu.models.language import build_causal_on_meta
 from luwu.plan.model_presets import MODELS, find_model, read_config
 from luwu.plan.models import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.requests import Choices, choose_model
-from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten
+from luwu.worker.describe import describe
+from luwu.worker.flatten import ALIGNMENT_ELEMENTS
 
 CONFIGS = {
     "gpt2": {"n_layer": 2, "n_embd": 96, "n_head": 4, "n_positions": 48, "vocab_size": 101},
@@ -70,13 +72,24 @@ def test_parameters_of_other_kinds_are_counted_in_transformers_own_model(kind, t
     assert shape.parameters == parameters_in_transformers(kind, OTHERS[kind])
 
 
-def test_blocks_are_those_that_luwu_train_has():
+@pytest.mark.parametrize(("vocabulary", "sequence"), [(77, 20), (5000, 20), (5000, 3000), (77, 3000)])
+def test_blocks_are_those_that_luwu_train_has(vocabulary, sequence):
     with torch.device("meta"):
-        model = GPT(GPTConfig(layers=3, hidden=48, heads=4, seq=20, vocabulary=77))
-    modules = [(name, module) for name, module in model.named_modules() if isinstance(module, Block)]
-    blocks = [block.elements for unit in flatten(model, modules) for block in unit.blocks]
-    assert gpt_shape(3, 48, 4, sequence=20, vocabulary=77, biases=False).block_elements() == blocks
+        model = GPT(GPTConfig(layers=3, hidden=48, heads=4, seq=sequence, vocabulary=vocabulary))
+    blocks = [block.elements for block in describe(model, [Block]).blocks]
+    assert gpt_shape(3, 48, 4, sequence=sequence, vocabulary=vocabulary, biases=False).block_elements() == blocks
     assert BLOCK_ALIGNMENT_ELEMENTS == ALIGNMENT_ELEMENTS
+
+
+@pytest.mark.parametrize("vocabulary", [16, 2000])
+@pytest.mark.parametrize("kind", [*CONFIGS, *OTHERS])
+def test_blocks_are_those_that_the_worker_has(kind, vocabulary, tmp_path):
+    config = (CONFIGS | OTHERS)[kind] | {"vocab_size": vocabulary}
+    folder = folder_of(kind, config, tmp_path)
+    shape = find_model(str(folder))
+    blocks = [block.elements for block in describe(build_causal_on_meta(folder, vocabulary=1, seq=2)).blocks]
+    assert len(shape.block_elements()) == len(blocks)
+    assert shape.block_elements() == pytest.approx(blocks, rel=0.02)  # parameters of a layer are padded one by one
 
 
 @pytest.mark.parametrize(
@@ -96,7 +109,7 @@ def test_presets_have_the_published_number_of_parameters(name, parameters):
 
 def test_a_mixture_passes_a_token_through_its_chosen_experts_alone():
     model = MODELS["mixtral-8x7b"]
-    active = model.layers * model.active_layer_size + model.root_size
+    active = model.layers * model.active_layer_size + model.outside_size
     assert active == pytest.approx(12.9e9, rel=0.01)  # arXiv 2401.04088
     assert model.forward_flop_per_token() < 2.2 * active
 

@@ -15,6 +15,7 @@ from tests.unit.pretrained import auto_class, build, save
 from torch import Tensor
 
 import luwu
+import luwu.models.importing as models_importing
 import luwu.store.importing as importing
 import luwu.store.outputs as outputs
 from luwu.errors import (
@@ -30,6 +31,7 @@ from luwu.store.exporting import export_safetensors
 from luwu.store.folders import UNFINISHED_IMPORT_NAME, open_reader
 from luwu.store.outputs import JOURNAL_NAME
 from luwu.store.values import StoredValues
+from luwu.worker.describe import describe
 
 INDEX = "model.safetensors.index.json"
 
@@ -344,3 +346,18 @@ def test_blocks_are_chosen_as_parallelize_does(tmp_path: Path) -> None:
         pytest.raises(ManifestMismatchError, match="made for another model: parameter transformer"),
     ):
         luwu.parallelize(build("gpt2"), session)
+
+
+def test_a_finished_import_from_before_keeps_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save("llama", tmp_path / "in")
+    small = ["model.layers.*.mlp.up_proj"]  # so that tables are large beside them
+    with monkeypatch.context() as patched:
+        patched.setattr(models_importing, "describe", lambda *args, **_: describe(*args, outer=False))
+        import_pretrained(tmp_path / "in", [tmp_path / "store"], blocks=small)
+    report = import_pretrained(tmp_path / "in", [tmp_path / "store"], blocks=small)
+    assert report.finished_before
+    _, manifest = open_reader([tmp_path / "store"])
+    assert "model.embed_tokens" not in [block.name for block in manifest.blocks]
+    import_pretrained(tmp_path / "in", [tmp_path / "new"], blocks=small)
+    _, manifest = open_reader([tmp_path / "new"])
+    assert {"model.embed_tokens", "lm_head"} <= {block.name for block in manifest.blocks}

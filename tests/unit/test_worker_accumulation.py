@@ -219,6 +219,7 @@ def test_hyper_parameters_stay_over_all_passes():
         trained.optimizer.step()
 
 
+@pytest.mark.host_only
 def test_an_interrupted_push_in_step_rolls_back(monkeypatch):
     trained = Trained()
     with luwu.no_sync(trained.model):

@@ -179,16 +179,20 @@ class Neighbour(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class StandingRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("manifest",)
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    manifest: str
+    def __init__(self, manifest: _Optional[str] = ...) -> None: ...
 
 class StandingReply(_message.Message):
-    __slots__ = ("uuid", "steps")
+    __slots__ = ("uuid", "steps", "has_model")
     UUID_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    HAS_MODEL_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     steps: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ...) -> None: ...
+    has_model: bool
+    def __init__(self, uuid: _Optional[str] = ..., steps: _Optional[_Iterable[int]] = ..., has_model: bool = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("servers", "uuid", "step")

@@ -136,7 +136,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Standing(self, request, context):
-        """Which store the server has. Of several servers, a worker asks all of them before it attaches to any.
+        """Which store the server has. Of several servers, a worker asks all of them before it attaches to any; and so it does
+        where an older store may have other blocks than it would make.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,6 +67,10 @@ class LocalSession(Session):
             self.loss_scale = float(answer["loss_scale"]), int(answer["good_steps"])
         return bool(answer["fresh"])
 
+    def has_store(self, manifest: Manifest) -> bool:
+        """Whether the server has a store that was made for this model's blocks. Before `attach`."""
+        return bool(self._ask({"type": "has_store", "manifest": manifest.to_json()})[0]["has"])
+
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
         self._ask({"type": "initialised"})

@@ -17,7 +17,7 @@ from typing import Any
 
 from luwu.errors import LuwuError, ServerError, error_named
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 SOCKET_NAME = "luwu.sock"
 _LENGTH = struct.Struct("<I")
 _LONGEST_BYTES = 1 << 30

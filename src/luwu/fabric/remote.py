@@ -63,6 +63,14 @@ class RemoteSession(Session):
             raise
         self._open_link = transports[self._transport]
 
+    def has_store(self, manifest: Manifest) -> bool:
+        """Whether the servers have a store that was made for this model's blocks. Before `attach`."""
+        try:
+            parts = stripe(manifest, len(self._servers)).parts
+        except ConfigError:  # too few blocks for so many servers: no such store was made
+            return False
+        return all(server.has_store(part) for server, part in zip(self._servers, parts, strict=True))
+
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
         for server in self._servers:

@@ -60,6 +60,11 @@ class RemoteServer:
         reply = self.control.call("Standing", pb.StandingRequest())
         return Standing(reply.uuid, tuple(reply.steps))
 
+    def has_store(self, manifest: Manifest) -> bool:
+        """Whether its store was made for this manifest."""
+        request = pb.StandingRequest(manifest=manifest.to_json())
+        return bool(self.control.call("Standing", request).has_model)
+
     def attach(self, manifest: Manifest, share: Share, transport: str, switch: str, run: str) -> grpc.Future:
         """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
         request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from luwu.errors import LuwuError, ServerError, error_named
 from luwu.fabric.timeouts import Timeouts
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 SERVICE = "luwu.control.v1.Control"
 ROOM_SERVICE = "luwu.store.v1.Room"
 """Service of health checks that is NOT_SERVING while the run waits for room on a full disk."""

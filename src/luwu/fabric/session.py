@@ -73,6 +73,10 @@ class Session(OfThisProcess, ABC):
         """The server that this process embeds, if it does."""
         return None
 
+    @abstractmethod
+    def has_store(self, manifest: Manifest) -> bool:
+        """Whether the server has a store that was made for this model's blocks. Before `attach`."""
+
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
         """Open or create the server's store for this model.
 

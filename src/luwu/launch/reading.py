@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import nn
 
 import luwu
 from luwu.config import OptimizerSettings, Settings, build_settings
@@ -33,6 +34,7 @@ from luwu.store.model_files import kept_buffers, kept_model_folder
 from luwu.store.run_record import read_record
 from luwu.store.snapshots import snapshot_folders
 from luwu.store.values import require_whole
+from luwu.worker.describe import describe
 
 LONGEST_SEQ = 1024
 """An imported model is measured on sequences of at most so many tokens where nothing else is said."""
@@ -185,7 +187,7 @@ class ReadableImport(Readable):
         luwu.parallelize(
             module,
             session,
-            blocks=_units_of(manifest),
+            blocks=_blocks_of(module, manifest),
             optimizer=optimizer_class(OptimizerSettings.model_validate({"name": manifest.optimizer})),
             dtype=dtype,
             block_dtypes=_dtypes_of(manifest),
@@ -251,9 +253,17 @@ def _named_run(store: Path) -> str:
     return "" if record is None else f" (it was {record.folder} on {record.host})"
 
 
-def _units_of(manifest: Manifest) -> list[str] | None:
-    """The modules that the store has as blocks; None: all is root."""
+def _blocks_of(module: nn.Module, manifest: Manifest) -> list[str] | None:
+    """The ``blocks`` of `luwu.parallelize` with which the model has those of the store.
+
+    Large modules outside of the repeated ones become blocks without being named, but not in stores from before.
+    """
     names = [block.name for block in manifest.blocks if block.name != ROOT_NAME]
+    repeated = [name for name in names if name.rpartition(".")[2].isdigit()]
+    for blocks in (None, repeated or None):
+        found = describe(module, blocks, getattr(torch, manifest.dtype), block_dtypes=_dtypes_of(manifest))
+        if [block.name for block in found.blocks] == [block.name for block in manifest.blocks]:
+            return blocks
     return names or None
 
 

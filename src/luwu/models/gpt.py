@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from luwu.models.kv_cache import KeyValueCache, LayerCache
+from luwu.worker.outer_forward import use_by_name
 from luwu.worker.tiled_loss import tiled_cross_entropy
 
 VOCABULARY = 256
@@ -143,10 +144,10 @@ class GPT(nn.Module):
         if cache is not None:
             cache.tokens += ids.shape[1]
             hidden = hidden[:, -1:]
-        hidden = self.norm(hidden)
+        hidden, table = self.norm(hidden), self.tokens.weight
         if targets is None:
-            return Prediction(logits=functional.linear(hidden, self.tokens.weight))
-        return Prediction(loss=tiled_cross_entropy(hidden, self.tokens.weight, targets))
+            return Prediction(logits=use_by_name([table], lambda: functional.linear(hidden, table), hidden))
+        return Prediction(loss=tiled_cross_entropy(hidden, table, targets))
 
 
 def residual_deviation(config: GPTConfig) -> float:

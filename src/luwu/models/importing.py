@@ -13,6 +13,7 @@ from luwu.optim.kinds import optimizer_of
 from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_source import DcpSource
+from luwu.store.folders import has_store
 from luwu.store.importing import ImportReport, import_values
 from luwu.store.manifest import DEFAULT_OPTIMIZER, DTYPES
 from luwu.store.model_files import keep_model_files
@@ -61,8 +62,11 @@ def import_pretrained(
     others = {pattern: getattr(torch, name) for pattern, name in (block_dtypes or {}).items()}
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
-    manifest = describe(model, blocks, getattr(torch, dtype), optimizer, others)
     folders = list(stores)
+    manifest = describe(model, blocks, getattr(torch, dtype), optimizer, others)
+    older = describe(model, blocks, getattr(torch, dtype), optimizer, others, outer=False)
+    if has_store(folders, older):
+        manifest = older
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))
         report = import_values(distributed, manifest, folders, progress, room)

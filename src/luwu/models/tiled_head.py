@@ -18,6 +18,7 @@ from luwu.errors import ConfigError
 from luwu.models.deferred_logits import DeferredLogits
 from luwu.worker.compiled import compiled_call
 from luwu.worker.forward import PartForward, UnitForward
+from luwu.worker.outer_forward import OuterForward
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -146,7 +147,7 @@ def _why_not(head: nn.Module) -> str | None:
     forward = head.__dict__.get("forward")
     if isinstance(forward, UnitForward):
         return "its head is a block of its own; leave it out of `blocks`"
-    if forward is not None and not isinstance(forward, PartForward):
+    if forward is not None and not isinstance(forward, (PartForward, OuterForward)):
         return "the forward of its head has been replaced"
     return None
 

@@ -81,14 +81,16 @@ def luwu_worker(
     Without checkpointing all layers' activations stay on the GPU.
     """
     element = 4 if kernels.float32 else 2
-    layer, root = model.layer_size * element, model.root_size * element
+    tables = model.table_parameters()
+    largest, root = max([model.layer_size, *tables]) * element, (model.outside_size - sum(tables)) * element
+    tied = max(tables, default=0) * element if model.tied else 0
     at_once = min(rows, micro_batch or rows)
     logits = min(at_once * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
     boundary = boundary_bytes(model, rows, element)
     activations = layer_activation_bytes(model, at_once, kernels)
     gpu = {
-        "parameters": 2.0 * layer + root,
-        "gradients": 1.0 * layer + root,
+        "parameters": 2.0 * largest + root,
+        "gradients": 1.0 * largest + root + tied,  # a tied table's from the head's is kept until the embedding's
         "activations": logits + (activations if checkpoint else model.layers * activations * rows / at_once),
         "reserve": GPU_RESERVE_BYTES.value,
     }

@@ -113,13 +113,15 @@ def read_config(path: Path) -> ModelShape:
 def _count(shape: ModelShape, file: Path) -> ModelShape:
     """The shape with the parameters that transformers' own model of the file has, layers as the worker finds them."""
     from luwu.models.language import build_causal_on_meta
-    from luwu.worker.select import select_modules
+    from luwu.worker.layout import lay_out
 
     model = build_causal_on_meta(file, vocabulary=1, seq=2)
-    layers = [module for _, module in select_modules(model, None)]
-    inside = sum(parameter.numel() for module in layers for parameter in module.parameters())
+    _, *units = lay_out(model)
+    sizes = [sum(slot.numel for block in unit.blocks for slot in block.slots) for unit in units]
+    tables = tuple(size for unit, size in zip(units, sizes, strict=True) if unit.outer)
+    inside = sum(sizes) - sum(tables)
     whole = sum(parameter.numel() for parameter in model.parameters())
-    return replace(shape, counted=(round(inside / shape.layers), whole - inside))
+    return replace(shape, counted=(round(inside / shape.layers), whole - inside), counted_tables=tables)
 
 
 class _Fields:

@@ -5,9 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from luwu.errors import ConfigError
+from luwu.store.manifest import LEAST_SHARE
 
 BLOCK_ALIGNMENT_ELEMENTS = 32
 """As `luwu.worker.flatten.ALIGNMENT_ELEMENTS`, which a test compares; that module would load torch here."""
+
+
+@dataclass(frozen=True)
+class BlockNumbers:
+    """Numbers of a model's blocks: of its ``tables``, in the order of a forward, its ``layers``, and its ``head``.
+
+    The head has the number of the table that it is tied to, and 0 where it lies in the root.
+    """
+
+    tables: tuple[int, ...]
+    layers: range
+    head: int
 
 
 @dataclass(frozen=True)
@@ -16,7 +29,8 @@ class ModelShape:
 
     ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
     a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
-    ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind.
+    ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind, and
+    ``counted_tables`` those of each module of the rest that is a block of its own.
     """
 
     name: str
@@ -37,6 +51,7 @@ class ModelShape:
     attention_biases: bool | None = None
     norm_vectors: int = 2
     counted: tuple[int, int] | None = None
+    counted_tables: tuple[int, ...] = ()
 
     def layer_parameters(self) -> list[int]:
         """Elements of each parameter of one layer, in no particular order."""
@@ -56,7 +71,7 @@ class ModelShape:
             found.append(self.hidden * self.experts)
         return found + [self.hidden] * (2 * self.norm_vectors)
 
-    def root_parameters(self) -> list[int]:
+    def outside_parameters(self) -> list[int]:
         """Elements of each parameter outside the layers: tables, the last norm and the head."""
         if self.counted is not None:
             return [self.counted[1]]
@@ -70,15 +85,23 @@ class ModelShape:
         """Parameters of one layer."""
         return sum(self.layer_parameters())
 
+    def table_parameters(self) -> list[int]:
+        """Elements of each embedding, and head that is none, that is a block of its own, in the order of a forward."""
+        if self.counted is not None:
+            return list(self.counted_tables)
+        tables = [self.vocabulary * self.hidden, self.positions * self.hidden]
+        tables += [] if self.tied else [self.vocabulary * self.hidden]
+        return [size for size in tables if size >= self.layer_size / LEAST_SHARE]
+
     @property
-    def root_size(self) -> int:
+    def outside_size(self) -> int:
         """Parameters outside the layers."""
-        return sum(self.root_parameters())
+        return sum(self.outside_parameters())
 
     @property
     def parameters(self) -> int:
         """Parameters of the model."""
-        return self.layers * self.layer_size + self.root_size
+        return self.layers * self.layer_size + self.outside_size
 
     @property
     def active_layer_size(self) -> int:
@@ -87,8 +110,33 @@ class ModelShape:
         return self.layer_size - idle
 
     def block_elements(self) -> list[int]:
-        """Elements of each block as the store has them: the root, then every layer; parameters are padded."""
-        return [_padded(self.root_parameters())] + [_padded(self.layer_parameters())] * self.layers
+        """Elements of each block as the store has them: the root, then all others in order; parameters are padded."""
+        blocks = self.block_numbers()
+        found = [0] * (1 + len(blocks.tables) + self.layers)
+        tables = self.table_parameters()
+        root = self.outside_parameters()
+        for number, size in zip(blocks.tables, tables, strict=True):
+            found[number] = _padded([size])
+            if self.counted is None:
+                root.remove(size)
+        found[0] = _padded(root if self.counted is None else [root[0] - sum(tables)])
+        layers = blocks.layers
+        found[layers.start : layers.stop] = [_padded(self.layer_parameters())] * self.layers
+        return found
+
+    def block_numbers(self) -> BlockNumbers:
+        """Which block is what, by its number in `block_elements`."""
+        tables = len(self.table_parameters())
+        own_head = int(tables > 0 and not self.tied and self._head_is_a_block())
+        first = 1 + tables - own_head
+        layers = range(first, first + self.layers)
+        head = layers.stop if own_head else 1 if self.tied and self._head_is_a_block() else 0
+        return BlockNumbers((*range(1, first), *([head] if own_head else [])), layers, head)
+
+    def _head_is_a_block(self) -> bool:
+        if self.counted is not None:
+            return bool(self.counted_tables)
+        return self.vocabulary * self.hidden >= self.layer_size / LEAST_SHARE
 
     def forward_flop_per_token(self) -> float:
         """Multiply-adds of matrices, times two, for one token's forward through layers and head.

@@ -74,6 +74,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         door: takes connections in.
         transport: name of the data plane, which workers must use, too.
         standing: describes the server's store.
+        has_store: says whether that store was made for a manifest.
         claim: gives a run the store; called with the claim and the counts, see `luwu.store.run_record.claim_store`.
         on_report: called with (rank, report) for everything a worker reports.
     """
@@ -85,6 +86,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         door: ControlDoor,
         transport: str,
         standing: Callable[[], Standing],
+        has_store: Callable[[Manifest], bool],
         claim: Callable[[Claim, Counts], tuple[Counts, str]],
         on_report: Callable[[int, dict[str, Any]], None],
     ) -> None:
@@ -93,6 +95,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         self._door = door
         self._transport = transport
         self._standing = standing
+        self._has_store = has_store
         self._claim = claim
         self._on_report = on_report
 
@@ -163,7 +166,8 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Which store this server has."""
         self._worker(context)
         standing = self._standing()
-        return pb.StandingReply(uuid=standing.uuid, steps=standing.steps)
+        has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))
+        return pb.StandingReply(uuid=standing.uuid, steps=standing.steps, has_model=has_model)
 
     @answering
     def Attach(self, request: pb.AttachRequest, context: Any) -> pb.AttachReply:  # noqa: N802

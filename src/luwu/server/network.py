@@ -32,7 +32,7 @@ from luwu.server.settings import ServerSettings
 from luwu.server.snapshots import Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
-from luwu.store.folders import Store, lock_folder, make_folder, open_store
+from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
 from luwu.store.manifest import Manifest
 from luwu.store.room import RoomWait, log_room
 
@@ -122,6 +122,7 @@ class NetworkServer:
             self._door,
             settings.transport,
             functools.partial(standing_of, folders, uuid.uuid4().hex),
+            functools.partial(has_store, folders),
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),
         )

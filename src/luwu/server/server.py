@@ -20,7 +20,7 @@ from luwu.server.folders import open_server
 from luwu.server.membership import Membership
 from luwu.server.room_watch import RoomWatch
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import lock_folder, make_folder
+from luwu.store.folders import has_store, lock_folder, make_folder
 from luwu.store.manifest import Manifest
 from luwu.store.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, SayRoom, log_room
 from luwu.store.run_record import Counts
@@ -71,7 +71,7 @@ class LocalServer(OfThisProcess):
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
-        folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
+        self._folders = folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._first = Counts()
 
@@ -245,6 +245,8 @@ class LocalServer(OfThisProcess):
             counts = {name: stats[name] for name in ("step", "attempts", "rolled_back", "loss_scale", "good_steps")}
             with self._members.core() as core:
                 send(connection, {"fresh": fresh, "first": astuple(self._first), **counts}, list(core.files_of(rank)))
+        elif message["type"] == "has_store":
+            send(connection, {"has": has_store(self._folders, Manifest.from_json(message["manifest"]))})
         elif message["type"] == "initialised":
             self._members.let_in()
             send(connection, {})

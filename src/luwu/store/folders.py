@@ -163,6 +163,12 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         ) from error
 
 
+def has_store(folders: list[Path], manifest: Manifest) -> bool:
+    """Whether these folders have a store for this manifest, whatever its chunk size; raises as `read_identity`."""
+    identity = read_identity(folders[0])
+    return identity is not None and first_difference(manifest, identity.manifest) is None
+
+
 def write_identity(folder: Path, identity: StoreIdentity) -> None:
     """Write the manifest file so that a crash or a power cut leaves either all of it or nothing.
 

@@ -30,6 +30,9 @@ MOST_CHUNKS = 2**28
 ROOT_NAME = "<root>"
 """Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
 
+LEAST_SHARE = 4
+"""A module outside the repeated ones becomes a block if it has this fraction of the largest one's parameters."""
+
 
 @dataclass(frozen=True)
 class ParameterManifest:

@@ -66,6 +66,11 @@ def backward_id() -> int:
     return int(torch._C._current_graph_task_id())
 
 
+def saved_tensors_are_seen() -> bool:
+    """Whether hooks of somebody, such as a checkpoint, see what autograd saves now."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 @dataclass(frozen=True)
 class _Reference:
     """What autograd keeps of a tensor in the window: where it lies in its block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,6 @@ class DeviceStaging:
             np.asarray(endpoint.window, dtype=np.uint8),
             arena.numpy(),
         )
-        self._open: set[int] = set()
         self._memory: dict[int, Tensor] = {}  # by address: buffers live as long as the engine
         self._last: dict[int, Block] = {}  # by address, whose gradient a buffer took last
 
@@ -74,7 +73,6 @@ class DeviceStaging:
         """Return a buffer to write after the last copy out of it."""
         address = self._engine.gradient(block.index, self._accelerator.stream())
         flat = self._at(address, block)
-        self._open.add(block.index)
         if self._last.get(address) is not block:
             for start, stop in block.gaps():
                 flat[start:stop].zero_()
@@ -87,14 +85,15 @@ class DeviceStaging:
 
     def push(self, block: Block) -> None:
         """Copy the gradient out and push it when the work queued so far is done."""
-        self._open.discard(block.index)
         self._engine.push(block.index, self._accelerator.stream())
 
-    def drop_gradients(self) -> None:
-        """Let their buffers be used again."""
-        for index in self._open:
-            self._engine.drop_gradient(index)
-        self._open.clear()
+    def in_the_way(self, block: Block) -> Collection[int]:
+        """Return none: there is a buffer more where one is needed."""
+        return ()
+
+    def drop_gradient(self, block: Block) -> None:
+        """Let its buffer be used again."""
+        self._engine.drop_gradient(block.index)
 
     def settle(self) -> None:
         """Wait for the copies."""

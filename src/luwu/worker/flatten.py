@@ -1,13 +1,13 @@
 """Which parameter lies where: units, their blocks, and the place of each parameter in its block.
 
-A unit is one wrapped module, or the root: all parameters inside no wrapped module. A unit's trainable parameters form
-one block and its frozen ones another. A parameter with several names (tied) is stored once, and in the root
-when the names lie in different units.
+A unit is one wrapped module, several that share a parameter, such as an embedding and the head tied to it, or the root:
+all parameters inside no wrapped module. A unit's trainable parameters form one block and its frozen ones another. A
+parameter with several names (tied) is stored once, and in the root when the names lie in different units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -86,7 +86,8 @@ class Block:
 class Unit:
     """A wrapped module, or the root (``index`` 0), with its blocks: trainable first, either may be missing.
 
-    ``trainable`` is the block that is pushed, if the unit has one. All of its blocks have one ``dtype``.
+    ``trainable`` is the block that is pushed, if the unit has one. All of its blocks have one ``dtype``. An ``outer``
+    unit (`luwu.worker.outer`) may be called several times, and may have ``tied`` modules besides the first.
     """
 
     index: int
@@ -95,6 +96,13 @@ class Unit:
     blocks: list[Block] = field(default_factory=list)
     trainable: Block | None = None
     dtype: torch.dtype = torch.float32
+    outer: bool = False
+    tied: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All wrapped modules of the unit."""
+        return [self.module, *self.tied]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -107,21 +115,22 @@ def flatten(
     modules: list[tuple[str, nn.Module]],
     dtype: torch.dtype = torch.float32,
     others: Mapping[str, torch.dtype] = MappingProxyType({}),
+    outer: Sequence[list[tuple[str, nn.Module]]] = (),
 ) -> list[Unit]:
     """Lay out ``model`` with one unit for the root (always first) and one for each of ``modules`` (name, module).
 
-    ``others``: the dtypes of units, by name, that have another than ``dtype``.
+    ``others``: the dtypes of units, by name, that have another than ``dtype``. ``outer``: the modules of each outer
+    unit, which has the root's dtype; with such, units are in module order.
 
     Raises:
         ConfigError: a parameter is not floating point.
     """
-    units = [Unit(0, ROOT_NAME, model)]
-    units += [Unit(index, name, module) for index, (name, module) in enumerate(modules, start=1)]
+    units = [Unit(0, ROOT_NAME, model), *_units_of(model, modules, outer)]
     for unit in units:
-        unit.dtype = others.get(unit.name, dtype)
+        unit.dtype = others.get(ROOT_NAME if unit.outer else unit.name, dtype)
     slots: dict[int, Slot] = {}
     owners: dict[int, set[int]] = {}
-    unit_of_module = {id(unit.module): unit.index for unit in units[1:]}
+    unit_of_module = {id(module): unit.index for unit in units[1:] for module in unit.modules}
     for module, prefix, owner in _walk(model, "", 0, unit_of_module):
         for name, parameter in module._parameters.items():
             if parameter is None:
@@ -152,6 +161,21 @@ def manifest_of(
     """Describe the layout for the store of a model of this dtype, which blocks may depart from."""
     blocks = tuple(block.manifest(dtype) for unit in units for block in unit.blocks)
     return Manifest(dtype_name(dtype), chunk_elements, blocks, optimizer)
+
+
+def _units_of(
+    model: nn.Module, modules: list[tuple[str, nn.Module]], outer: Sequence[list[tuple[str, nn.Module]]]
+) -> list[Unit]:
+    """All units but the root, numbered."""
+    units = [Unit(0, name, module) for name, module in modules]
+    for (name, module), *tied in outer:
+        units.append(Unit(0, name, module, outer=True, tied=[other for _, other in tied]))
+    if outer:
+        order = {id(module): index for index, module in enumerate(model.modules())}
+        units.sort(key=lambda unit: order[id(unit.module)])
+    for index, unit in enumerate(units, start=1):
+        unit.index = index
+    return units
 
 
 def _walk(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from luwu.worker.flatten import Block
+from luwu.worker.flatten import Block, Unit
 from luwu.worker.staging import Staging
 from luwu.worker.sums import GradientSums
 from luwu.worker.window import views_of
@@ -17,6 +17,7 @@ from luwu.worker.window import views_of
 class _Collected:
     """The gradients of one block so far; ``missing`` are the slots that have none yet."""
 
+    block: Block
     views: list[Tensor]
     missing: set[int]
 
@@ -24,8 +25,9 @@ class _Collected:
 class Gradients:
     """Collects and pushes the gradients of an attempt, each block once."""
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, units: list[Unit], staging: Staging) -> None:
         self._staging = staging
+        self._outer = {block.index for unit in units if unit.outer for block in unit.blocks}
         self._collected: dict[int, _Collected] = {}
         self._sums = GradientSums(staging.device)
 
@@ -71,13 +73,26 @@ class Gradients:
 
     def clear(self) -> None:
         """Forget what was collected and not pushed."""
-        self._staging.drop_gradients()
+        for collected in self._collected.values():
+            self._staging.drop_gradient(collected.block)
         self._collected.clear()
         self._sums.clear()
 
     def _open(self, block: Block) -> _Collected:
         collected = self._collected.get(block.index)
         if collected is None:
+            self._make_room(block)
             views = views_of(block, self._staging.gradient(block))
-            collected = self._collected[block.index] = _Collected(views, set(range(len(block.slots))))
+            collected = self._collected[block.index] = _Collected(block, views, set(range(len(block.slots))))
         return collected
+
+    def _make_room(self, block: Block) -> None:
+        """Sum up elsewhere what is in the way: an outer unit's block, whose gradients may come at any time."""
+        for index in self._staging.in_the_way(block):
+            if index in self._outer:
+                spilled = self._collected.pop(index)
+                for slot, view in enumerate(spilled.views):
+                    if slot not in spilled.missing:
+                        self._sums.add(spilled.block, slot, view)
+                self._staging.drop_gradient(spilled.block)
+                return

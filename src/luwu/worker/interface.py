@@ -157,6 +157,10 @@ class Session(Protocol):
         """The wait for a full disk that this worker itself writes to."""
         ...
 
+    def has_store(self, manifest: Manifest) -> bool:
+        """Whether a store is there, made for this manifest. Before `attach`."""
+        ...
+
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
         """Open or create the store for this manifest; True: it is fresh and rank 0 must initialise it.
 

@@ -24,7 +24,7 @@ _WITHOUT_ROWS = (type(None), bool, int, float, complex, str, bytes, torch.dtype,
 
 
 class MicroBatches:
-    """Cuts the calls of units into slices of at most ``size`` rows; None cuts nothing.
+    """Cuts the calls of units, but of outer ones, into slices of at most ``size`` rows; None cuts nothing.
 
     Raises:
         ConfigError: ``size`` is not positive, or a unit is one of torch's modules that has not the batch first.
@@ -35,9 +35,10 @@ class MicroBatches:
             raise ConfigError(f"micro_batch_size: expected at least 1, or None, found {size}")
         self._size = size
         self._rows: int | None = None
-        self._mixing = {unit.index: _modules_that_mix_rows(unit.module) for unit in units[1:]}
+        cut = [unit for unit in units[1:] if not unit.outer]
+        self._mixing = {unit.index: _modules_that_mix_rows(unit.module) for unit in cut}
         if size is not None:
-            for unit in units[1:]:
+            for unit in cut:
                 _check_batch_first(unit)
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,19 +12,22 @@ from torch import Tensor, nn
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
 from luwu.worker.clipping import watch_clipping
-from luwu.worker.compiled import RefuseCompile, check_not_around_units
+from luwu.worker.compiled import RefuseCompile
 from luwu.worker.devices import choose_device
-from luwu.worker.dtypes import BlockDtypes, check_dtype, check_ties, choose_dtypes
-from luwu.worker.flatten import Unit, flatten, manifest_of
+from luwu.worker.dtypes import BlockDtypes, check_dtype
+from luwu.worker.flatten import Unit, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
+from luwu.worker.layout import lay_out
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
+from luwu.worker.outer_forward import OuterForward
 from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
 from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
-from luwu.worker.select import Blocks, modules_outside, select_modules
+from luwu.worker.select import Blocks, modules_outside
+from luwu.worker.watched import begin_to_watch
 from luwu.worker.weights import CheckpointWeights
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -58,8 +62,9 @@ def parallelize(
             ``block.compile()`` before; the model may not.
         session: where the parameters live.
         blocks: the modules pulled as one: classes, or patterns of module names such as ``h.*``; of nested matches the
-            outermost. None: the classes that repeat in a ModuleList or Sequential. The rest forms the root block, which
-            a worker holds for the whole step.
+            outermost. None: the classes that repeat in a ModuleList or Sequential. Of the rest, embeddings, heads and
+            other modules with at least a quarter of the largest block's parameters become blocks, too; all that is left
+            forms the root block, which a worker holds for the whole step. A store that exists keeps its blocks.
         optimizer: class of the optimizer to come, such as ``luwu.Lion``, whose states a fresh store makes room for;
             None: luwu.AdamW.
         dtype: of parameters and gradients, float32, bfloat16 or float16; the store keeps a float32 master either way.
@@ -97,16 +102,16 @@ def parallelize(
     check_dtype(dtype, "dtype")
     if hasattr(model, RUNTIME_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
-    selected, other_dtypes = choose_dtypes(model, select_modules(model, blocks), block_dtypes)
-    check_not_around_units(model, [module for _, module in selected])
-    units = flatten(model, selected, dtype, other_dtypes)
-    check_ties(units)
-    if not any(unit.blocks for unit in units):
-        raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
+    units = lay_out(model, blocks, dtype, block_dtypes)
+    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
+    if any(unit.outer for unit in units):
+        all_root = lay_out(model, blocks, dtype, block_dtypes, outer=False)
+        older = replace(manifest, blocks=manifest_of(all_root, dtype, DEFAULT_CHUNK_ELEMENTS).blocks)
+        if session.has_store(older):
+            units, manifest = all_root, older
     micro_batches = MicroBatches(units, micro_batch_size)
     offloaded = make_offload(offload, where.torch, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
-    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
     fresh = session.attach(manifest, shared_window=where.copies)
     endpoint = session.endpoint
     arena = torch.frombuffer(endpoint.register(endpoint.arena_bytes), dtype=torch.uint8)
@@ -186,17 +191,23 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     """Stand in front of the model's methods that need values."""
     root, others = units[0], units[1:]
     wrapped: list[tuple[nn.Module, WrappedForward]] = [(model, RootForward(runtime, root, model))]
-    wrapped += [(unit.module, UnitForward(runtime, unit, unit.module)) for unit in others]
-    for name, part in modules_outside(model, (unit.module for unit in others)):
+    for unit in others:
+        kind = OuterForward if unit.outer else UnitForward
+        wrapped += [(module, kind(runtime, unit, module)) for module in unit.modules]
+    for name, part in modules_outside(model, (module for unit in others for module in unit.modules)):
         wrapped.append((part, PartForward(runtime, root, name, part)))
     for module, forward in wrapped:
         forward.install(module)
     for unit in units:
-        object.__setattr__(unit.module, "compile", RefuseCompile("" if unit is root else unit.name))
+        for module in unit.modules:
+            object.__setattr__(module, "compile", RefuseCompile("" if unit is root else unit.name))
     guard_saving(model)
     guard_state_dict(model, units)
     guard_loading(units)
     watch_clipping(units)
+    for unit in units:
+        if unit.outer:
+            begin_to_watch(unit, runtime)
     object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)

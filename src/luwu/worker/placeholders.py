@@ -16,7 +16,7 @@ _REMEDY = (
     "the store; model.named_buffers() has the buffers"
 )
 
-_ABOUT_THE_TENSOR = {
+ABOUT_THE_TENSOR = {
     *(vars(torch._C.TensorBase)[name].__get__ for name in ("shape", "dtype", "device", "layout", "requires_grad")),
     *(vars(torch._C.TensorBase)[name].__get__ for name in ("ndim", "is_meta", "is_sparse", "is_leaf", "grad_fn")),
     Tensor.size,
@@ -45,7 +45,7 @@ class Placeholder(Tensor):
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Refuse calls that would read values."""
-        if func in _ABOUT_THE_TENSOR:
+        if func in ABOUT_THE_TENSOR:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         raise _error(next((each._name for each in args if isinstance(each, Placeholder)), "(unknown)"))

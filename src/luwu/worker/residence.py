@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_map_only
 
 from luwu.worker.flatten import Block, Slot, Unit
 from luwu.worker.passes import Pass
-from luwu.worker.window import Window
+from luwu.worker.watched import unwatch, watch
+from luwu.worker.window import Window, views_of
 
 
 def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -36,6 +37,7 @@ class Residence:
         self._other_dtype = torch.empty(0, dtype=torch.float64, device=device)
         self._present: set[int] = set()
         self._kept: set[int] = set()
+        self._copies: dict[int, dict[int, Tensor]] = {}  # of units that are held so: by unit, the memory of each block
         self._ahead: int | None = None
         self._pass: Pass | None = None
         self._inner = False
@@ -45,7 +47,7 @@ class Residence:
 
     def acquire(self, unit: Unit) -> None:
         """Pull the unit's blocks and point its parameters at them, then ask for the next unit of the pass."""
-        if unit.index in self._present and unit.index not in self._kept:
+        if unit.index in self._copies or (unit.index in self._present and unit.index not in self._kept):
             return
         self._kept.discard(unit.index)
         for index in tuple(self._kept):  # kept in vain: whoever waits for a block holds no others but the root's
@@ -58,13 +60,34 @@ class Residence:
             for block in unit.blocks:
                 _bind(block.slots, self._window.take(block).views)
             self._present.add(unit.index)
+        if unit.outer:
+            unwatch(unit)
         if not self._inner:
             self._again.discard(unit.index)
         if self._pass is not None:
             self._ask_ahead(self._pass.note(unit.index))
 
+    def hold(self, unit: Unit) -> None:
+        """Give an outer unit's parameters copies of their values, which stay until `release`.
+
+        Its blocks' places in the window are free again: a worker waits for others without holding some.
+        """
+        if unit.index in self._copies:
+            return
+        self.acquire(unit)
+        copies = {block.index: self._window.flat(block).clone() for block in unit.blocks}
+        self._present.discard(unit.index)
+        for block in unit.blocks:
+            _bind(block.slots, views_of(block, copies[block.index]))
+            self._window.release(block)
+        self._copies[unit.index] = copies
+
     def release_after_forward(self, unit: Unit) -> None:
         """Release the unit, unless the pass needs the same unit next."""
+        if unit.index in self._copies:
+            return
+        if unit.outer:
+            watch(unit)
         if self._pass is not None and self._pass.upcoming() == unit.index:
             self._kept.add(unit.index)
         else:
@@ -72,11 +95,16 @@ class Residence:
 
     def release(self, unit: Unit) -> None:
         """Take the values away from the unit's parameters and give its blocks back."""
-        if unit.index not in self._present:
+        held = self._copies.pop(unit.index, None) is not None
+        if unit.index not in self._present and not held:
             return
         self._present.discard(unit.index)
         self._kept.discard(unit.index)
         self._unbind(unit)
+        if unit.outer:
+            watch(unit)
+        if held:
+            return
         for block in unit.blocks:
             self._window.release(block)
 
@@ -91,7 +119,11 @@ class Residence:
 
     def has(self, unit: Unit) -> bool:
         """Whether the unit's parameters have their values."""
-        return unit.index in self._present
+        return unit.index in self._present or unit.index in self._copies
+
+    def is_held(self, unit: Unit) -> bool:
+        """Whether the unit's values are copies of this worker's own."""
+        return unit.index in self._copies
 
     def is_kept(self, unit: Unit) -> bool:
         """Whether the unit was kept after a forward because the pass needs it next."""
@@ -99,7 +131,8 @@ class Residence:
 
     def flat(self, block: Block) -> Tensor:
         """Return a block of an acquired unit, shape [elements]."""
-        return self._window.flat(block)
+        copied = next((copies[block.index] for copies in self._copies.values() if block.index in copies), None)
+        return self._window.flat(block) if copied is None else copied
 
     def owner_of(self, unit: Unit, tensor: Tensor) -> Block | None:
         """Return which of the unit's blocks the tensor's memory belongs to, if any."""
@@ -152,7 +185,7 @@ class Residence:
         Other workers need not do so: its pulls, and later those of what it took away from the outer pass, are this
         one's alone.
         """
-        outer, inner, before = self._pass, self._inner, set(self._present)
+        outer, inner, before = self._pass, self._inner, {*self._present, *self._copies}
         kept, ahead = set(self._kept), self._ahead
         again = set(self._again)
         self.start_pass(order)

@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from luwu.errors import ConfigError, StepOrderError
-from luwu.worker.autograd import at_end_of_backward, backward_id
+from luwu.worker.autograd import at_end_of_backward, backward_id, saved_tensors_are_seen
 from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
@@ -35,6 +35,7 @@ from luwu.worker.rules import (
     why_late,
     why_no_backward,
     why_no_call,
+    why_no_part,
 )
 from luwu.worker.staging import Staging
 from luwu.worker.uncopyable import Uncopyable
@@ -73,14 +74,16 @@ class Runtime(Uncopyable):
         self._session = session
         self._endpoint = session.endpoint
         self._staging = staging
-        self._gradients = Gradients(staging)
+        self._gradients = Gradients(units, staging)
         self._phase = Phase.IDLE
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
         self._finished: set[int] = set()
         self._cut: set[int] = set()  # units whose gradients come in parts
+        self._uses: dict[int, int] = {}  # of outer units in this forward
         self._active: Unit | None = None
+        self._active_use = 0
         self._backward_id = -1
         self._scaler = scaler
         self._scaled_backward = -1  # the last one that began with a scaled loss
@@ -171,7 +174,7 @@ class Runtime(Uncopyable):
             self.residence.acquire(self.units[0])
             with scaled_forward(self.loss_scale):
                 yield
-            _check_unwritten(self.units[0])
+            self._check_unwritten()
         finally:
             self._in_root = False
 
@@ -202,7 +205,7 @@ class Runtime(Uncopyable):
             with self.residence.inner_pass(self._passes[1]):
                 self.residence.acquire(self.units[0])
                 yield
-                _check_unwritten(self.units[0])
+                self._check_unwritten()
         finally:
             self._in_evaluation = False
 
@@ -247,6 +250,37 @@ class Runtime(Uncopyable):
         self._called.add(unit.index)
         return self.attempt
 
+    def start_use(self, unit: Unit) -> int | None:
+        """Number a use of an outer unit with gradients in this forward, from 0; None: the unit must be held.
+
+        It must within backward and evaluation, and where somebody else sees what autograd saves, as a checkpoint does.
+
+        Raises:
+            StepOrderError: the model's forward has not begun.
+        """
+        if self._in_evaluation or backward_id() != -1 or self.residence.is_held(unit):
+            return None
+        if self._phase is not Phase.FORWARD:
+            raise StepOrderError(why_no_part(unit.name))
+        if saved_tensors_are_seen():
+            return None
+        number = self._uses.get(unit.index, 0)
+        self._uses[unit.index] = number + 1
+        return number
+
+    def hold(self, unit: Unit) -> bool:
+        """Bring an outer unit's values, to stay until the forward's backward is over, or an evaluation is.
+
+        Returns:
+            False outside of both, where nobody has values.
+        """
+        if not (self._in_root or self._in_evaluation or self._phase is Phase.FORWARD or backward_id() != -1):
+            return False
+        if backward_id() != -1 and unit.index in self._finished:
+            raise StepOrderError(why_late(unit, "a use of its values"))
+        self.residence.hold(unit)
+        return True
+
     def expect_part(self, unit: Unit) -> None:
         """Before the forward of each of several slices of a unit: their gradients come one by one."""
         self._cut.add(unit.index)
@@ -280,11 +314,28 @@ class Runtime(Uncopyable):
         self.enter_backward(attempt)
         if unit.index in self._finished:
             raise StepOrderError(why_late(unit, "work"))
-        if self._active is not unit:
-            if self._active is not None:
-                self.finish_unit(self._active)
-            self._active = unit
+        self._activate(unit)
         self.residence.acquire(unit)
+
+    def enter_outer(self, unit: Unit, attempt: int, use: int) -> None:
+        """Before any work of a use of an outer unit in backward; the unit that ran before has ended."""
+        self.enter_backward(attempt)
+        if unit.index in self._finished:
+            raise StepOrderError(why_late(unit, "work"))
+        self._activate(unit)
+        self._active_use = use
+
+    def _activate(self, unit: Unit) -> None:
+        """End the work of the unit before, which goes backward through its uses: the first is the last."""
+        before, use = self._active, self._active_use
+        if before is unit:
+            return
+        if before is not None and (use or self.residence.is_held(before)):
+            if not self.residence.is_held(before):
+                self.residence.release(before)
+        elif before is not None:
+            self.finish_unit(before)
+        self._active, self._active_use = unit, 0
 
     def finish_unit(self, unit: Unit) -> None:
         """A unit's work in this backward is over: push its gradients, or keep them, and release it."""
@@ -378,7 +429,8 @@ class Runtime(Uncopyable):
         self._called.clear()
         self._finished.clear()
         self._cut.clear()
-        self._active = None
+        self._uses.clear()
+        self._active, self._active_use = None, 0
         self.residence.start_pass(self._passes[0])
 
     def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
@@ -429,6 +481,11 @@ class Runtime(Uncopyable):
             for block in unit.blocks:
                 for slot in block.slots:
                     check_parameter(slot, block.trainable)
+
+    def _check_unwritten(self) -> None:
+        for unit in self.units:
+            if unit.index == 0 or self.residence.is_held(unit):
+                _check_unwritten(unit)
 
     def _check_readable(self) -> None:
         if self._phase is Phase.BACKWARD and backward_id() == -1:

@@ -13,8 +13,10 @@ from luwu.worker.compiled import inside_compiled
 Blocks = Iterable["type[nn.Module] | str"] | None
 """Module classes and patterns of module names (``h.*``), or None to find the repeated layers."""
 
-_NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-_NOT_A_LAYER = (nn.Sequential, *_NEVER_CALLED)
+NEVER_CALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+"""Containers whose modules are called one by one."""
+
+_NOT_A_LAYER = (nn.Sequential, *NEVER_CALLED)
 
 _WORTH_A_UNIT = 10
 """A repeated class is cut into units of its own if it has this fraction of the largest one's parameters."""
@@ -53,7 +55,7 @@ def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tu
         for name, child in module.named_children():
             if id(child) not in seen:
                 seen.add(id(child))
-                if not isinstance(child, _NEVER_CALLED) and has_parameters(child):
+                if not isinstance(child, NEVER_CALLED) and has_parameters(child):
                     yield prefix + name, child
                 yield from visit(child, f"{prefix}{name}.")
 
@@ -67,7 +69,7 @@ def has_parameters(module: nn.Module) -> bool:
 
 def matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
     """Whether a class or name pattern means this module; containers that nobody calls are never meant."""
-    if isinstance(module, _NEVER_CALLED):
+    if isinstance(module, NEVER_CALLED):
         return False
     return fnmatchcase(name, entry) if isinstance(entry, str) else isinstance(inside_compiled(module), entry)
 

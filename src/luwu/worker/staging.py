@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ _LARGE_BYTES = 1 << 18
 
 _PAGE_BYTES = 4096
 _BUFFERS_USED = 4
+_MUCH_LARGER = 2
 
 
 class Staging(Protocol):
@@ -57,8 +58,12 @@ class Staging(Protocol):
         """Send the block's gradient to the server when it has been computed."""
         ...
 
-    def drop_gradients(self) -> None:
-        """Forget the gradients that are not pushed."""
+    def in_the_way(self, block: Block) -> Collection[int]:
+        """Return the blocks, by index, whose gradients have all memory for this one's; none: there is room."""
+        ...
+
+    def drop_gradient(self, block: Block) -> None:
+        """Forget a gradient that is not to be pushed."""
         ...
 
     def settle(self) -> None:
@@ -83,7 +88,8 @@ class HostStaging:
     """Computes with the window and the arena in place: nothing is copied but gradients.
 
     The arena holds one buffer for the root's block, whose gradients come first and last in a backward, and buffers for
-    the other units' blocks, used in turn. A buffer is written again only after the server is done with it.
+    the other units' blocks, used in turn; where outer units' blocks are much larger, one for these, which come rarely,
+    so that the others have more room. A buffer is written again only after the server is done with it.
     """
 
     def __init__(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> None:
@@ -94,7 +100,8 @@ class HostStaging:
         self._requested: dict[int, int] = {}
         self._open: dict[int, _Buffer] = {}
         self._root_block = units[0].trainable
-        self._root_buffer, self._buffers = self._lay_out(units)
+        self._outer = {block.index: block for block in _trainable_blocks([unit for unit in units if unit.outer])}
+        self._root_buffer, self._outer_buffers, self._buffers = self._lay_out(units)
 
     def request(self, block: Block, *, alone: bool) -> None:
         """Post the pull."""
@@ -136,27 +143,36 @@ class HostStaging:
         buffer = self._open.pop(block.index)
         buffer.handle = self._endpoint.push(block.index, buffer.offset_bytes)
 
-    def drop_gradients(self) -> None:
-        """Let their buffers be used again."""
-        self._open.clear()
+    def in_the_way(self, block: Block) -> Collection[int]:
+        """Return the blocks that have all buffers."""
+        if block is self._root_block:
+            return ()
+        line = self._line_of(block)
+        theirs = [index for index, buffer in self._open.items() if buffer in line]
+        return theirs if len(theirs) == len(line) else ()
+
+    def drop_gradient(self, block: Block) -> None:
+        """Let its buffer be used again."""
+        del self._open[block.index]
 
     def settle(self) -> None:
         """Do nothing: copies were made and requests posted at once."""
 
     def answered(self) -> None:
         """Let every buffer be used again."""
-        for buffer in [*self._buffers, *([self._root_buffer] if self._root_buffer else [])]:
+        for buffer in [*self._buffers, *self._outer_buffers, *([self._root_buffer] if self._root_buffer else [])]:
             buffer.handle = None
 
     def _take_buffer(self, block: Block) -> _Buffer:
         if block is self._root_block:
             buffer = self._root_buffer
         else:
-            taken = {id(open_buffer) for open_buffer in self._open.values()}
-            buffer = next((candidate for candidate in self._buffers if id(candidate) not in taken), None)
+            line = self._line_of(block)
+            taken = list(self._open.values())
+            buffer = next((candidate for candidate in line if candidate not in taken), None)
             if buffer is not None:  # to the end of the line: buffers are used in turn
-                self._buffers.remove(buffer)
-                self._buffers.append(buffer)
+                line.remove(buffer)
+                line.append(buffer)
         if buffer is None:
             raise StepOrderError(
                 f"block {block.name}: expected the gradients of at most {len(self._buffers)} blocks at a time, found "
@@ -167,18 +183,30 @@ class HostStaging:
             buffer.handle = None
         return buffer
 
-    def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer]]:
+    def _line_of(self, block: Block) -> list[_Buffer]:
+        return self._outer_buffers if self._outer_buffers and block.index in self._outer else self._buffers
+
+    def _lay_out(self, units: list[Unit]) -> tuple[_Buffer | None, list[_Buffer], list[_Buffer]]:
         root_bytes = _whole_pages(self._root_block.nbytes) if self._root_block else 0
-        blocks = list(_trainable_blocks(units[1:]))
-        size = _whole_pages(max((block.nbytes for block in blocks), default=0))
-        count = min((self._arena.numel() - root_bytes) // size, _BUFFERS_USED) if size else 0
-        if root_bytes > self._arena.numel() or (blocks and count < 1):
+        outer_bytes = _largest(self._outer.values())
+        size = _largest(_trainable_blocks([unit for unit in units[1:] if not unit.outer]))
+        if not size or outer_bytes < _MUCH_LARGER * size:
+            size, outer_bytes = max(size, outer_bytes), 0
+        room = self._arena.numel() - root_bytes - outer_bytes
+        count = min(room // size, _BUFFERS_USED) if size else 0
+        if room < 0 or (size and count < 1):
             raise MemoryBudgetError(
-                f"gradient arena: expected at least {root_bytes + size} bytes (the root's block and the largest "
-                f"other), found {self._arena.numel()}; raise the memory budget"
+                f"gradient arena: expected at least {root_bytes + outer_bytes + size} bytes (the root's block and the "
+                f"largest other), found {self._arena.numel()}; raise the memory budget"
             )
         root = _Buffer(0) if self._root_block else None
-        return root, [_Buffer(root_bytes + index * size) for index in range(count)]
+        outer = [_Buffer(root_bytes)] if outer_bytes else []
+        first = root_bytes + outer_bytes
+        return root, outer, [_Buffer(first + index * size) for index in range(count)]
+
+
+def _largest(blocks: Iterable[Block]) -> int:
+    return _whole_pages(max((block.nbytes for block in blocks), default=0))
 
 
 def _trainable_blocks(units: list[Unit]) -> Iterator[Block]:

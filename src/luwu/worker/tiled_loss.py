@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from luwu.errors import ConfigError
 from luwu.worker.loss_scale import forward_scale
+from luwu.worker.outer_forward import use_by_name
 
 _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""
@@ -75,8 +76,14 @@ def tiled_cross_entropy(
         tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
     )
     rows = hidden.reshape(-1, hidden.size(-1))
-    loss: Tensor = _TiledCrossEntropy.apply(rows, weight, bias, targets.reshape(-1), divisor, options, wants_gradients)
-    return loss
+
+    def compute() -> Tensor:
+        loss: Tensor = _TiledCrossEntropy.apply(
+            rows, weight, bias, targets.reshape(-1), divisor, options, wants_gradients
+        )
+        return loss
+
+    return use_by_name((weight, bias), compute, rows)
 
 
 def default_tile_rows(device: torch.device, classes: int) -> int:

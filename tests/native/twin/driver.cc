@@ -123,8 +123,9 @@ TWIN_EXPORT int cuMemHostUnregister(void* memory) {
     const std::lock_guard lock(twin.world.mutex);
     const std::size_t bytes = twin.memory.registered_at(static_cast<std::byte*>(memory));
     if (!twin.memory.remove(static_cast<std::byte*>(memory))) return kNotRegistered;
-    std::vector<unsigned char> pages((bytes + kPage - 1) / kPage);
-    if (mincore(memory, bytes, pages.data()) != 0) {
+    const std::uintptr_t first = address_of(memory) / kPage * kPage;
+    std::vector<unsigned char> pages((address_of(memory) + bytes - first + kPage - 1) / kPage);
+    if (mincore(reinterpret_cast<void*>(first), pages.size() * kPage, pages.data()) != 0) {
         twin.world.checker.find("the end of a registration of memory that is not mapped any more");
     }
     twin.world.checker.access(

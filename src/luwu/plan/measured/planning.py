@@ -114,7 +114,7 @@ def worker_bytes(model: ModelShape, run: RunSettings) -> float:
     layers = activations if run.checkpoint else model.layers * activations * rows / at_once
     inputs = boundary_bytes(model, rows, element) if run.checkpoint else 0.0
     logits = min(rows * model.sequence * model.vocabulary, TILE_LOGITS) * LOSS_BYTES_KEPT_PER_LOGIT.value
-    gradients = element * (max(model.layer_parameters()) + 2 * model.root_size)
+    gradients = element * (max(model.layer_parameters()) + 2 * model.outside_size)
     sums = 4 * SPARE_SUMS * model.layer_size if at_once < rows and element == 2 else 0
     return inputs + max(layers, logits) + gradients + sums
 

@@ -113,6 +113,7 @@ def simulate(request: Request, scenario: Scenario) -> Played:
         servers,
         links,
         _sizes(request, request.model.block_elements()),
+        request.model.block_numbers(),
         _seconds(request),
         scenario.slowness(cluster.workers, random),
         random,

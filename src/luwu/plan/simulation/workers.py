@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
+from luwu.plan.models import BlockNumbers
 from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times, Uplinks
@@ -44,12 +45,14 @@ class Workers:
         servers: list[ServerSteps],
         links: Links,
         whole: Sizes,
+        blocks: BlockNumbers,
         seconds: BlockSeconds,
         slowness: Times,
         random: np.random.Generator,
         record: Record,
     ) -> None:
         self._environment, self._servers, self._links, self._whole = environment, servers, links, whole
+        self._blocks = blocks
         self._seconds, self._slowness, self._random, self._record = seconds, slowness, random, record
         self._uplinks = Uplinks(links, random)
         self._pass = Pass()
@@ -60,11 +63,6 @@ class Workers:
         self._sums: list[simpy.Event] = []
         self._slowest = int(np.argmax(slowness))
         self.ends: list[float] = []
-
-    @property
-    def layers(self) -> list[int]:
-        """Blocks of layers, in the order of forward."""
-        return list(range(1, len(self._whole.down)))
 
     def run(self, steps: int) -> Events:
         """Make so many steps; ``ends`` has when each was committed."""
@@ -87,16 +85,27 @@ class Workers:
 
     def _forward(self) -> Events:
         yield from self._acquire(ROOT)
-        for layer in self.layers:
+        head = self._blocks.head
+        for table in self._blocks.tables:
+            if table < self._blocks.layers.start:
+                yield from self._acquire(table)
+                self._release(table)
+        for layer in self._blocks.layers:
             yield from self._acquire(layer)
             self._compute("forward", layer, self._seconds.forward)
             if self._pass.upcoming() != layer:  # else the turn, where the block is kept
                 self._release(layer)
-        self._compute("head", ROOT, self._seconds.head)
+        if head != ROOT:
+            yield from self._acquire(head)
+        self._compute("head", head, self._seconds.head)
+        if head != ROOT:
+            self._release(head)
+        if head >= self._blocks.layers.stop:
+            self._push(head)
 
     def _backward(self) -> Events:
-        kept = self._pass.upcoming()
-        for layer in reversed(self.layers):
+        kept = self._pass.upcoming() if self._blocks.head == ROOT else None
+        for layer in reversed(self._blocks.layers):
             if layer == kept:
                 following = self._pass.note(layer)
                 self._ask_ahead(following, self._free)
@@ -108,6 +117,9 @@ class Workers:
             self._compute("backward", layer, self._seconds.backward)
             self._release(layer)
             self._push(layer)
+        for table in reversed(self._blocks.tables):
+            if table < self._blocks.layers.start:
+                self._push(table)
         self._release(ROOT)
         self._push(ROOT)
 
