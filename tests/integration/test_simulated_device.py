@@ -1,0 +1,172 @@
+"""Training on a device: real servers, real memory that is shared and locked, and the twin in the place of a GPU."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.simulated_device import LIBRARY, SimulatedDevice, Twin, the_twin
+from tests.unit.fake_session import FakeEndpoint, FakeSession
+from tests.unit.worker_models import Tiny, loss_of, train
+from torch import Tensor, nn
+
+import luwu
+from luwu.optim.adamw import AdamW
+from luwu.worker.parallelize import full_state_dict, parallelize
+
+pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the native tests are not built: run make test")
+
+
+@pytest.fixture
+def twin() -> Iterator[Twin]:
+    twin = the_twin()
+    yield twin
+    gc.collect()
+    assert twin.findings() == []
+
+
+@pytest.fixture
+def on_device(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let models that are parallelized from here on compute on the device."""
+
+    def change() -> None:
+        monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(twin))
+        monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
+
+    return change
+
+
+def trained(folder: Path, model: nn.Module, steps: range, **options) -> tuple[list[float], dict[str, Tensor]]:
+    with luwu.open(folder, memory="64MiB") as session:
+        model = copy.deepcopy(model)
+        parallelize(model, session, **options)
+        return train(model, AdamW(model, lr=1e-2), steps), full_state_dict(model)
+
+
+def assert_same(found: tuple[list[float], dict[str, Tensor]], expected: tuple[list[float], dict[str, Tensor]]) -> None:
+    assert found[0] == expected[0]
+    for name, values in expected[1].items():
+        assert torch.equal(found[1][name], values), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dtype": torch.bfloat16},
+        {"micro_batch_size": 1},
+        {"dtype": torch.bfloat16, "micro_batch_size": 1},
+        {"checkpoint": False},
+        {"block_dtypes": {"h.0": torch.bfloat16}},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())) or "plain",
+)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_a_fresh_store_and_a_resumed_one_train_as_on_the_host(tmp_path, on_device, options, tied):
+    # The server takes the memory that first values came through back from the system: a device that had locked it
+    # before would go on writing gradients to pages that nobody reads.
+    torch.manual_seed(0)
+    model = Tiny(tied=tied)
+    expected = [trained(tmp_path / "host", model, steps, **options) for steps in (range(3), range(3, 6))]
+    on_device()
+    for steps, result in zip((range(3), range(3, 6)), expected, strict=True):
+        assert_same(trained(tmp_path / "device", model, steps, **options), result)
+
+
+def test_nothing_stays_locked_after_a_session_and_two_share_a_process(tmp_path, on_device, twin):
+    model = Tiny()
+    expected = trained(tmp_path / "host", model, range(2))
+    on_device()
+    gc.collect()
+    before = twin.registered_bytes, twin.device_bytes
+    for name in ("first", "second"):
+        assert_same(trained(tmp_path / name, model, range(2)), expected)
+        gc.collect()
+        assert (twin.registered_bytes, twin.device_bytes) == before
+    with luwu.open(tmp_path / "third", memory="64MiB") as one, luwu.open(tmp_path / "fourth", memory="64MiB") as two:
+        models = [copy.deepcopy(model) for _ in range(2)]
+        for own, session in zip(models, (one, two), strict=True):
+            parallelize(own, session)
+        losses = [train(own, AdamW(own, lr=1e-2), range(2)) for own in models]
+        assert losses == [expected[0]] * 2
+
+
+def test_only_what_the_budget_counts_is_locked(tmp_path, on_device, twin):
+    on_device()
+    gc.collect()
+    before = twin.registered_bytes
+    with luwu.open(tmp_path / "run", memory="64MiB") as session:
+        model = nn.Linear(256, 256)
+        parallelize(model, session, dtype=torch.bfloat16)
+        endpoint = session.endpoint  # first values are float32, and pass before anything is locked
+        assert endpoint.gradient_bytes < endpoint.arena_bytes
+        assert twin.registered_bytes - before == len(endpoint.window) + endpoint.gradient_bytes
+
+
+def test_the_device_holds_a_few_blocks_at_any_depth(on_device, twin):
+    on_device()
+    held = []
+    for depth in (8, 16):
+        gc.collect()
+        before = twin.device_bytes
+        model = Tiny(depth)
+        parallelize(model, FakeSession())
+        train(model, AdamW(model, lr=1e-2), range(2))
+        held.append(twin.device_bytes - before)
+        del model
+    assert held[0] == held[1]
+
+
+def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, on_device):
+    model = Tiny()
+    expected = trained(tmp_path / "host", model, range(2))
+    on_device()
+    with luwu.open(tmp_path / "device", memory="64MiB") as session:
+        parallelize(model, session)
+        optimizer = AdamW(model, lr=1e-2)
+
+        def fail(_: Tensor) -> None:
+            raise ValueError("on purpose")
+
+        for _ in range(3):
+            loss = loss_of(model, 0)
+            loss.grad_fn.register_prehook(lambda gradients: fail(gradients[0]))
+            with pytest.raises(ValueError, match="on purpose"):
+                loss.backward()
+            hidden = loss_of(model, 0)  # and one that fails when some gradients are pushed
+            next_to_last = model.h[1].up.bias
+            handle = next_to_last.register_hook(fail)
+            with pytest.raises(ValueError, match="on purpose"):
+                hidden.backward()
+            handle.remove()
+        assert train(model, optimizer, range(2)) == expected[0]
+
+
+def test_two_workers_on_devices_train_as_two_on_the_host(tmp_path, on_device):
+    from tests.unit.worker_models import run_workers
+
+    def losses_of(folder: Path) -> dict[int, list[float]]:
+        losses: dict[int, list[float]] = {}
+
+        def work(session: luwu.fabric.session.Session) -> None:
+            torch.manual_seed(0)
+            model = Tiny()
+            parallelize(model, session)
+            optimizer = AdamW(model, lr=1e-2)
+            losses[session.rank] = []
+            for step in range(3):
+                loss = loss_of(model, step * 2 + session.rank)
+                loss.backward()
+                optimizer.step()
+                losses[session.rank].append(loss.item())
+
+        run_workers(folder, work)
+        return losses
+
+    expected = losses_of(tmp_path / "host")
+    on_device()
+    assert losses_of(tmp_path / "device") == expected
