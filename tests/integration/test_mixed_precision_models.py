@@ -141,7 +141,7 @@ def test_the_train_command_scales_and_its_runs_are_read(tmp_path: Path) -> None:
     assert [(row["step"], row["loss_scale"]) for row in rows] == [(step, 2.0**16) for step in range(1, 7)]
     assert rows[-1]["loss"] < rows[0]["loss"]
     dtypes = {block["name"]: block.get("dtype") for block in manifest_of(tmp_path / "run")["blocks"]}
-    assert dtypes == {"<root>": None, "blocks.0": None, "blocks.1": "float32"}
+    assert dtypes == {"<root>": None, "tokens": None, "blocks.0": None, "blocks.1": "float32"}
     found = json.loads(run_command("eval", tmp_path / "run", "--json"))
     assert math.isfinite(found["loss"]) and found["loss"] < 6
     run_command("generate", tmp_path / "run", "--prompt", "It", "--length", "3")

@@ -25,6 +25,7 @@ def train(
     stores: list[Path], transport: str, kind: type[Wide] = Wide, steps: int = 3, first: int = 0
 ) -> tuple[list[float], dict[str, Tensor]]:
     """The losses of rank 0 and the values at the end."""
+    models = [wide(kind) for _ in range(WORKERS)]  # here, because torch has one generator for all threads
     with ExitStack() as stack:
         servers = [stack.enter_context(udp_server(store, WORKERS, transport=transport)) for store in stores]
         joined = remote("luwu://" + ",".join(server.url.removeprefix("luwu://") for server in servers), WORKERS)
@@ -32,7 +33,7 @@ def train(
         def work(rank: int) -> tuple[list[float], dict[str, Tensor]]:
             losses = []
             with joined(rank) as session:
-                model = luwu.parallelize(wide(kind), session)
+                model = luwu.parallelize(models[rank], session)
                 optimizer = luwu.AdamW(model, lr=1e-2)
                 for step in range(first, first + steps):
                     loss = loss_of(model, WORKERS * step + rank)

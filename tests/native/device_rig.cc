@@ -27,10 +27,10 @@ std::uint8_t value_of(std::uint32_t block, std::uint32_t step, bool gradient) {
     return static_cast<std::uint8_t>(1 + (block * 7 + step * 31 + (gradient ? 101 : 0)) % 250);
 }
 
-ServerTwin::ServerTwin(JobShape shape, std::uint64_t seed, bool clocked)
+ServerTwin::ServerTwin(JobShape shape, std::uint64_t seed, double seconds_per_second)
     : shape_(std::move(shape)),
       seed_(seed),
-      clocked_(clocked),
+      seconds_per_second_(seconds_per_second),
       window_(shape_.window_places * whole_pages(largest(shape_))),
       arena_(whole_pages(shape_.arena_bytes)),
       place_bytes_(whole_pages(largest(shape_))) {
@@ -119,7 +119,16 @@ std::uint32_t ServerTwin::held() const {
 }
 
 void ServerTwin::late(std::mt19937_64& random) const {
-    if (!clocked_) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+    if (seconds_per_second_ <= 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+}
+
+void ServerTwin::update() {
+    if (seconds_per_second_ <= 0) return;
+    const std::chrono::duration<double> taken(shape_.update_seconds / seconds_per_second_);
+    const auto now = std::chrono::steady_clock::now();
+    const auto begin = now - busy_until_ < std::chrono::milliseconds(1) ? busy_until_ : now;  // wakes late
+    busy_until_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(taken);
+    std::this_thread::sleep_until(busy_until_);
 }
 
 void ServerTwin::answer(Handle handle, std::int64_t result) {
@@ -152,7 +161,7 @@ void ServerTwin::serve_pulls() {
         if (!lies_there) {
             const TwinAccess access{window_.data() + offset, bytes, 1, "the server writes parameters"};
             twin_server_access(&access);
-            if (!clocked_) std::fill_n(window_.data() + offset, bytes, std::byte{value});
+            if (seconds_per_second_ <= 0) std::fill_n(window_.data() + offset, bytes, std::byte{value});
         }
         lock.lock();
         pulls_.pop_front();
@@ -173,7 +182,8 @@ void ServerTwin::serve_pushes() {
         late(random);
         const TwinAccess access{arena_.data() + request.offset, bytes, 0, "the server reads a gradient"};
         twin_server_access(&access);
-        const bool right = clocked_ || all_are(arena_.data() + request.offset, bytes, value);
+        update();
+        const bool right = seconds_per_second_ > 0 || all_are(arena_.data() + request.offset, bytes, value);
         lock.lock();
         if (!right) wrong_.push_back("the gradient of block " + std::to_string(request.block) + " is wrong");
         if (!pushed_.insert(request.block).second) wrong_.push_back("a second push of a block");
@@ -206,7 +216,7 @@ DeviceJob::DeviceJob(const JobShape& shape, const TwinSettings& settings) : shap
     twin_reset(&settings);
     driver_ = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
     device_ = std::make_unique<device::Device>(driver_, 0);
-    server_ = std::make_unique<ServerTwin>(shape_, settings.seed, settings.seconds_per_second > 0);
+    server_ = std::make_unique<ServerTwin>(shape_, settings.seed, settings.seconds_per_second);
     engine_ = std::make_unique<device::CopyEngine>(
         device::EngineConfig{driver_, 0, shape_.block_bytes, server_->window(), server_->arena(), shape_.depth},
         *server_);

@@ -27,6 +27,7 @@ struct JobShape {
     std::uint32_t depth = 3;
     std::uint32_t ahead = 1;     // blocks that are asked for before they are needed
     double forward_seconds = 0;  // of a block, on a clocked twin; a backward takes three times that
+    double update_seconds = 0;   // of a block, which a clocked server takes before it answers a push
 };
 
 // Bytes that every block, step and use has others of.
@@ -35,7 +36,7 @@ struct JobShape {
 // The server: pulls land and pushes are answered in the order of their direction, after delays.
 class ServerTwin final : public device::DataPlane {
   public:
-    ServerTwin(JobShape shape, std::uint64_t seed, bool clocked);
+    ServerTwin(JobShape shape, std::uint64_t seed, double seconds_per_second);
     ~ServerTwin() override;
 
     Handle pull(std::uint32_t block, bool alone) override;
@@ -60,11 +61,13 @@ class ServerTwin final : public device::DataPlane {
     void serve_pulls();
     void serve_pushes();
     void late(std::mt19937_64& random) const;
+    void update();  // takes its time, if clocked
     void answer(Handle handle, std::int64_t result);
 
     JobShape shape_;
     std::uint64_t seed_;
-    bool clocked_;
+    double seconds_per_second_;  // 0: not clocked
+    std::chrono::steady_clock::time_point busy_until_;
     store::AlignedBuffer window_;
     store::AlignedBuffer arena_;
     std::uint64_t place_bytes_;

@@ -142,7 +142,7 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
         twin_reset(&settings);
         twin_fail("cuMemHostRegister_v2", 1, 2);
         const auto driver = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
-        ServerTwin server(small_job(), 1, false);
+        ServerTwin server(small_job(), 1, 0);
         const device::EngineConfig config{driver, 0, small_job().block_bytes, server.window(), server.arena(), 3};
         CHECK(kind_of([&] { const device::CopyEngine engine(config, server); }, "ulimit -l") == ErrorKind::device);
         CHECK(twin_registered_bytes() == 0);

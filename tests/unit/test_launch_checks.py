@@ -18,18 +18,24 @@ from luwu.data.tokenizer import FileTokenizer, count_tokens
 from luwu.errors import MemoryBudgetError
 from luwu.fabric.blocks import block_specs
 from luwu.launch.checks import check_memory
+from luwu.launch.folder import RunFolder
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.server.forecast import computed_least_memory, forecast, least_memory
+from luwu.store.folders import StoreIdentity, write_identity
 from luwu.worker.describe import describe
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("optimizer", "workers", "vocabulary"), [("adamw", 1, 256), ("lion", 3, 5000)])
-def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabulary):
+@pytest.mark.parametrize("outer", [True, False])
+def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabulary, outer, tmp_path):
     shape = {"layers": 3, "hidden": 192, "heads": 4, "seq": 64}
     with torch.device("meta"):
         model = GPT(GPTConfig(**shape, dropout=0.0, vocabulary=vocabulary))
-    manifest = describe(model, [Block], getattr(torch, dtype), optimizer)
+    manifest = describe(model, [Block], getattr(torch, dtype), optimizer, outer=outer)
+    if not outer:  # a store from before
+        (tmp_path / "store").mkdir()
+        write_identity(tmp_path / "store", StoreIdentity("0" * 32, 1, manifest))
     specs = block_specs(manifest)
     plan = _native.plan_store(specs, manifest.chunk_elements, optimizer, 1, 1, workers, False)
     least = plan["minimum_bytes"]
@@ -38,9 +44,9 @@ def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabula
         run = {"memory": memory, "dtype": dtype, "workers": workers}
         return build_settings({"model": shape, "run": run, "optimizer": {"name": optimizer}})
 
-    check_memory(settings(least), vocabulary)
+    check_memory(settings(least), vocabulary, RunFolder(tmp_path))
     with pytest.raises(MemoryBudgetError, match=r"run\.memory: expected at least \d+MiB for this model with \d worker"):
-        check_memory(settings(least - 1), vocabulary)
+        check_memory(settings(least - 1), vocabulary, RunFolder(tmp_path))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -70,10 +76,10 @@ def test_the_least_budget_of_a_large_model_is_computed_as_the_server_does(dtype,
 )
 @pytest.mark.parametrize("memory", ["1MiB", "8388607TiB"])
 @pytest.mark.timeout(60)  # minutes, were the blocks of such models listed one by one
-def test_the_budget_of_any_shape_is_checked_at_once(shape, memory):
+def test_the_budget_of_any_shape_is_checked_at_once(shape, memory, tmp_path):
     settings = build_settings({"model": shape, "run": {"memory": memory}})
     with pytest.raises(MemoryBudgetError) if memory == "1MiB" else nullcontext():
-        check_memory(settings, 2**24)
+        check_memory(settings, 2**24, RunFolder(tmp_path))
 
 
 def test_a_budget_that_is_too_small_is_refused_before_anything_is_written(tmp_path, monkeypatch):

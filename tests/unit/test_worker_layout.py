@@ -163,6 +163,7 @@ def test_an_arena_that_is_too_small():
         HostStaging(units, session.endpoint, torch.zeros(4096, dtype=torch.uint8))
 
 
+@pytest.mark.host_only
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"dtype": torch.float64}, "float64"), ({"device": "meta"}, "meta"), ({"device": "cuda:99"}, "cuda")],

@@ -88,6 +88,7 @@ def test_a_unit_sees_so_many_rows_at_a_time(size, slices):
     assert seen == 2 * slices
 
 
+@pytest.mark.host_only
 @BOTH_WAYS
 def test_a_step_pulls_and_pushes_what_it_does_without(checkpoint):
     logs = []

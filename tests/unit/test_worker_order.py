@@ -102,6 +102,7 @@ def test_forward_and_evaluation_between_backward_and_step():
     trained.assert_goes_on()
 
 
+@pytest.mark.host_only
 def test_an_interrupted_step_votes_once():
     trained = Trained()
     loss_of(trained.model, 0).backward()
@@ -158,7 +159,7 @@ def test_unit_called_twice():
     session = FakeSession()
     parallelize(model, session)
     AdamW(model)
-    with pytest.raises(StepOrderError, match=r"h\.0.*leave it out of `blocks`"):
+    with pytest.raises(StepOrderError, match=r"h\.0.*pass `blocks` without it"):
         model(tokens(0))
     with torch.no_grad():
         model(tokens(0))

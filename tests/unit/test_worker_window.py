@@ -27,6 +27,7 @@ def attempts_of(session: FakeSession) -> list[list[tuple[str, int]]]:
     return attempts
 
 
+@pytest.mark.host_only
 @BOTH_WAYS
 def test_first_step_pulls_on_demand_and_later_ones_ahead(checkpoint):
     model, session = Tiny(depth=3), FakeSession()
@@ -41,6 +42,7 @@ def test_first_step_pulls_on_demand_and_later_ones_ahead(checkpoint):
     ]  # fmt: skip
 
 
+@pytest.mark.host_only
 def test_evaluation_pulls_ahead_too():
     model, session = Tiny(depth=3), FakeSession()
     parallelize(model, session)
@@ -54,6 +56,7 @@ def test_evaluation_pulls_ahead_too():
     ]  # fmt: skip
 
 
+@pytest.mark.host_only
 @BOTH_WAYS
 def test_peak_is_the_root_and_two_blocks_at_any_depth(checkpoint):
     peaks = set()
@@ -195,6 +198,7 @@ def test_names_of_parameters_and_signature_stay():
     assert inspect.signature(model.forward) == signature
 
 
+@pytest.mark.host_only
 def test_a_unit_kept_in_vain_is_released():
     class Turns(Tiny):
         order = (0, 1, 2)

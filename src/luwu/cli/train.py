@@ -188,7 +188,7 @@ def run_training(
             settings = build_settings({"data": {"tokenizer": tokenizer_of_model(settings.model.path)}}, *chosen)
         check_data(settings)
     if server is None:
-        check_memory(settings, BYTE_VALUES)
+        check_memory(settings, BYTE_VALUES, folder)
         check_store(settings, folder, takes_weights=takes_weights)
     console = Console()
     with choose_display(console, settings.run.steps) as display:

@@ -45,12 +45,13 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
         check_steps(settings, int(reader.step) - first.step)
 
 
-def check_memory(settings: Settings, vocabulary: int) -> None:
+def check_memory(settings: Settings, vocabulary: int, folder: RunFolder) -> None:
     """Check that the server's memory budget is enough for the GPT of a run; other models are checked when built.
 
     Args:
         settings: the run's settings.
         vocabulary: number of tokens in the data's vocabulary; fewer tokens need a smaller budget.
+        folder: the run's folder, whose store, if there is one, keeps the blocks that it was made with.
 
     Raises:
         MemoryBudgetError: the budget is too small; the message says the least one.
@@ -59,9 +60,9 @@ def check_memory(settings: Settings, vocabulary: int) -> None:
     if model.path is not None or run.block_dtypes:
         return
     shape = gpt_shape(model.layers, model.hidden, model.heads, sequence=model.seq, vocabulary=vocabulary, biases=False)
-    needed = least_memory(
-        shape.block_elements(), dtype=run.dtype, optimizer=settings.optimizer.name, workers=run.workers
-    )
+    identity = read_identity(folder.stores(settings)[0])
+    blocks = shape.block_elements() if identity is None else [block.elements for block in identity.manifest.blocks]
+    needed = least_memory(blocks, dtype=run.dtype, optimizer=settings.optimizer.name, workers=run.workers)
     if run.memory < needed:
         least = -(-needed // 2**20)
         raise MemoryBudgetError(

@@ -167,7 +167,7 @@ class LocalRun:
             self._outcome.stopped = True
             return
         if self._remote is None:
-            check_memory(self._settings, self._outcome.corpus.vocabulary)
+            check_memory(self._settings, self._outcome.corpus.vocabulary, self._folder)
         self._make_claim(self._outcome.corpus)
         self._metrics = MetricsLog(self._folder.metrics_path, self._room)
         try:
