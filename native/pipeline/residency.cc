@@ -99,7 +99,6 @@ class Planner {
             pinned_[block] = held_[block];
             (held_[block] ? held_bytes : rotating_bytes_) += bytes;
             if (held_[block]) continue;
-            plan_.slot_bytes = std::max(plan_.slot_bytes, bytes);
             (layout_.shape().blocks[block].trainable ? rotates_trainable : rotates_frozen) = true;
         }
         for (const store::ChunkPlace& place : layout_.chunks()) {
@@ -112,10 +111,42 @@ class Planner {
         // trainable and frozen parameters has two blocks.
         const std::uint32_t blocks_of_unit = rotates_trainable && rotates_frozen ? 2 : 1;
         plan_.slots = rotating_bytes_ > 0 ? 2 * workers_ * blocks_of_unit + 2 : 0;
+        held_bytes += pin_outsized();
         fixed_bytes_ = held_bytes + workers_ * plan_.arena_bytes;
         const std::uint64_t rotating_window = std::min(rotating_bytes_, plan_.slots * plan_.slot_bytes);
         const std::uint64_t rotating_states = std::min(state_bytes_, kStateBuffersMinimum * plan_.state_buffer_bytes);
         plan_.minimum_bytes = fixed_bytes_ + rotating_window + rotating_states;
+    }
+
+    // Slots are as large as the largest block that takes turns in them. A few blocks that are much larger than the
+    // rest, such as tables of embeddings, take less memory in places of their own. Returns what these take.
+    std::uint64_t pin_outsized() {
+        std::vector<std::uint32_t> rotating;
+        for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
+            if (!pinned_[block]) rotating.push_back(block);
+        }
+        std::stable_sort(rotating.begin(), rotating.end(), [this](std::uint32_t a, std::uint32_t b) {
+            return layout_.window_bytes(a) > layout_.window_bytes(b);
+        });
+        std::uint64_t least = rotating_bytes_;  // nothing takes turns
+        std::size_t best = 0;
+        std::uint64_t own = 0;  // bytes of blocks before this one
+        for (std::size_t i = 0; i < rotating.size(); ++i) {
+            const std::uint64_t window = own + plan_.slots * layout_.window_bytes(rotating[i]);
+            if (window < least) {
+                least = window;
+                best = i;
+            }
+            own += layout_.window_bytes(rotating[i]);
+        }
+        own = 0;
+        for (std::size_t i = 0; i < best; ++i) {
+            pinned_[rotating[i]] = true;
+            own += layout_.window_bytes(rotating[i]);
+        }
+        rotating_bytes_ -= own;
+        plan_.slot_bytes = rotating.empty() ? 0 : layout_.window_bytes(rotating[best]);
+        return own;
     }
 
     void pin_parameters() {
@@ -128,7 +159,7 @@ class Planner {
         }
         std::vector<std::uint64_t> costs(layout_.block_count(), 0);
         for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
-            if (!held_[block]) costs[block] = layout_.window_bytes(block);
+            if (!pinned_[block]) costs[block] = layout_.window_bytes(block);
         }
         const std::uint64_t slots_bytes = plan_.slots * plan_.slot_bytes;
         window_used_ = slots_bytes + choose_evenly(costs, room - slots_bytes, pinned_);

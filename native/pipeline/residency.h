@@ -31,7 +31,8 @@ struct ResidencyPlan {
 };
 
 // Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
-// over the model, so that the disk's work is even over the step. `held` tells, per block, which are held through the
+// over the model, so that the disk's work is even over the step; blocks that are much larger than the rest come first.
+// `held` tells, per block, which are held through the
 // whole step (the root's) and therefore always pinned; `gradients` is their dtype, without it each block's own.
 // Throws Error(memory_budget) naming the minimum.
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,

@@ -175,3 +175,32 @@ TEST_CASE("parameters stay in memory only where enough states are in flight, and
     const auto plan = pipeline::plan_residency(layout, minimum.minimum_bytes + 60 * buffer, 1, held);
     CHECK(plan.slots > 0);  // parameters wanted that memory, too
 }
+
+TEST_CASE("blocks that are much larger than the rest do not make every slot as large") {
+    store::StoreShape shape;
+    shape.chunk_elements = 4 * store::kChunkStep;
+    const auto add = [&](std::uint64_t elements) {
+        shape.blocks.push_back({"b" + std::to_string(shape.blocks.size()), elements, true, kernels::Dtype::float32});
+    };
+    add(1024);    // the root
+    add(102400);  // a table
+    for (int i = 0; i < 12; ++i) add(10240);
+    add(204800);  // another
+    const store::Layout layout(shape, 1);
+    const std::vector<bool> held = first_held(15);
+    const auto plan = pipeline::plan_minimum(layout, 1, held);
+    CHECK(plan.slots == 4);
+    CHECK(plan.slot_bytes == 40960);
+    CHECK(plan.window_bytes == 4096 + 4 * (102400 + 204800) + 4 * 40960);
+    for (const std::uint32_t block : {0U, 1U, 14U}) CHECK(plan.pinned_offset[block] >= 0);
+    for (std::uint32_t block = 2; block < 14; ++block) CHECK(plan.pinned_offset[block] == -1);
+    CHECK(plan.total_bytes == plan.minimum_bytes);
+
+    shape.blocks.resize(14);  // one table of the size of ten layers: still
+    CHECK(pipeline::plan_minimum(store::Layout(shape, 1), 1, first_held(14)).slot_bytes == 40960);
+    for (auto& block : shape.blocks)
+        block.elements = std::min<std::uint64_t>(block.elements, 12288);  // a bit larger: no
+    const auto even = pipeline::plan_minimum(store::Layout(shape, 1), 1, first_held(14));
+    CHECK(even.slot_bytes == 49152);
+    CHECK(even.pinned_offset[1] == -1);
+}

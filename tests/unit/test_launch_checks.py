@@ -57,6 +57,7 @@ def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabula
         ("adamw8bit", 2, [2**26, *[12 * 1024**2] * 5]),
         ("lion", 3, [2**26 + 96, *[98_304] * 40]),
         ("sgd", 1, [2**27]),
+        ("adamw", 2, [4_096, 2**25, *[2**20] * 12, 2**25 + 32]),
     ],
 )
 def test_the_least_budget_of_a_large_model_is_computed_as_the_server_does(dtype, optimizer, workers, blocks):

@@ -88,7 +88,7 @@ def test_pinned_inputs_are_rounded_up_to_powers_of_two_slice_by_slice():
 @pytest.mark.parametrize(
     ("changes", "what", "change"),
     [
-        ({"ram": "12GiB"}, "memory", "--ram"),
+        ({"ram": "8GiB"}, "memory", "--ram"),
         ({"batch": 1024}, "memory", "--batch"),
         ({"memory": "60GiB"}, "memory", "--memory"),
         ({"memory": "1GiB"}, "server's memory budget", "--memory"),
@@ -107,7 +107,7 @@ def test_the_settings_that_are_named_are_enough():
     assert "memory" in misses(batch=2 * batch)
     memory = misses(memory="60GiB")["memory"].partition("--memory ")[2].split(")")[0]
     assert misses(memory=memory) == {}
-    ram = misses(ram="12GiB", batch=1, micro_batch=1)["memory"].partition("--ram ")[2].split(")")[0]
+    ram = misses(ram="8GiB", batch=1, micro_batch=1)["memory"].partition("--ram ")[2].split(")")[0]
     assert misses(ram=ram, batch=1, micro_batch=1) == {}
 
 

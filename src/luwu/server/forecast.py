@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,8 +124,11 @@ def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimize
     """Compute `least_memory` without a list of chunks, for a model that has more of them than state buffers."""
     element_bytes = 4 if dtype == "float32" else 2
     held, *others = (_rounded_up(count * element_bytes, PAGE_BYTES) for count in block_elements)
-    largest = max(others, default=0)
-    window = min(sum(others), (2 * workers + 2) * largest)
+    others.sort(reverse=True)
+    largest = others[0] if others else 0
+    # A few blocks that are much larger than the rest have places of their own, the rest take turns in slots.
+    own = [0, *itertools.accumulate(others)]
+    window = min([own[-1], *(before + (2 * workers + 2) * size for before, size in zip(own, others, strict=False))])
     chunk = max(_chunk_elements(count) for count in set(block_elements))
     states = forecast([chunk], dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=1).chunk_state_bytes
     return held + workers * (held + 2 * largest) + window + STATE_BUFFERS * states

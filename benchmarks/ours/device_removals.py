@@ -1,0 +1,126 @@
+"""The copy engine with one of its waits or events removed: each in turn is compiled, and the native tests must notice.
+
+A removal is a piece of `native/device/engine.cc` and what stands there instead. Every line that is marked ``order:``
+has one, so a wait that is added without a removal is noticed, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = ROOT / "native/device/engine.cc"
+BUILD = ROOT / "build/native"
+_MARK = "// order:"
+_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is taken away, and the code without it; ``old`` is there once."""
+
+    name: str
+    old: str
+    new: str
+
+
+def _call_at_once(stream: str, start: str) -> Removal:
+    name = "given back" if stream == "in_" else "pushed"
+    return Removal(
+        f"a block is {name} before its copy has ended",
+        f"call_after({stream}.get(), [{start}] {{",
+        f"run_now([{start}] {{",
+    )
+
+
+REMOVALS = (
+    Removal("compute reads a block before its copy", "    buffer.filled.hold_back(compute);", ""),
+    Removal("a block is not noted as read", "        buffer.free.record(compute);", ""),
+    Removal("compute writes a gradient before the last copy out", "    buffer.free.hold_back(compute);", ""),
+    Removal("a gradient is not noted as written", "    buffer.filled.record(compute);", ""),
+    Removal("a buffer is filled before its last reader", "    buffer.free.hold_back(in_.get());", ""),
+    Removal("a copy in is not noted", "    buffer.filled.record(in_.get());", ""),
+    Removal("a gradient is copied before it is written", "    buffer.filled.hold_back(out_.get());", ""),
+    Removal("a copy out is not noted", "    buffer.free.record(out_.get());", ""),
+    Removal(
+        "a place in the arena is written before its push was answered",
+        "        if (!wait_for_plane(lock, *sent_.front().handle)) return nullptr;",
+        "",
+    ),
+    Removal("memory is given back before copies have ended", "            end.wait();", ""),
+    _call_at_once("in_", "this, block"),
+    _call_at_once("out_", "this, &sent"),
+)
+
+
+class RemovalError(Exception):
+    """A removal does not fit the engine's code, or what it makes cannot be compiled."""
+
+
+def check_complete() -> None:
+    """See that the engine has a removal for each wait, and none that is not there."""
+    text = ENGINE.read_text()
+    for removal in REMOVALS:
+        found = text.count(removal.old)
+        if found != 1:
+            raise RemovalError(f"{removal.name}: expected {removal.old!r} once in {ENGINE}, found {found}")
+    marks = text.count(_MARK)
+    if marks != len(REMOVALS):
+        raise RemovalError(f"{ENGINE}: expected a removal for each of {marks} waits, found {len(REMOVALS)}")
+
+
+def is_reported(removal: Removal, seeds: int) -> bool:
+    """Whether the tests of the device fail without what is removed. The native tests have been built."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = _build(removal, Path(folder))
+        environment = {**os.environ, "LUWU_TEST_SEEDS": str(seeds)}
+        try:
+            ended = subprocess.run(
+                [program, "--source-file=*/test_device.cc"], env=environment, cwd=folder, capture_output=True,
+                timeout=_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return True
+    return ended.returncode != 0
+
+
+def _build(removal: Removal, folder: Path) -> Path:
+    """Compile the engine without it, and link it before the library that has the whole one."""
+    source, compiled, program = folder / "engine.cc", folder / "engine.o", folder / "tests"
+    text = ENGINE.read_text().replace(removal.old, removal.new)
+    if "run_now(" in removal.new:
+        text = text.replace("void CopyEngine::copy_in(", _RUN_NOW + "\nvoid CopyEngine::copy_in(", 1)
+    source.write_text(text)
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
+    command = next(shlex.split(entry["command"]) for entry in commands if entry["file"] == str(ENGINE))
+    replaced = {str(ENGINE): str(source), _after(command, "-o"): str(compiled), "-Werror": "-w"}
+    _run([replaced.get(word, word) for word in command])
+    listing = subprocess.run(
+        ["ninja", "-C", str(BUILD), "-t", "commands", "tests/native/luwu_native_tests"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    link = shlex.split(listing.stdout.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
+    replaced = {_after(link, "-o"): str(program)}
+    link = [replaced.get(word, word) for word in link]
+    library = next(index for index, word in enumerate(link) if word.endswith("libluwu_core.a"))
+    _run([*link[:library], str(compiled), *link[library:]])
+    return program
+
+
+_RUN_NOW = "namespace { template <class Function> void run_now(const Function& function) { function(); } }"
+
+
+def _after(command: list[str], flag: str) -> str:
+    return command[command.index(flag) + 1]
+
+
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise RemovalError(f"{command[0]} failed: {ended.stderr[-2000:]}")
