@@ -1,7 +1,7 @@
 """The worker's tests on a simulated GPU: the same gradients, bit for bit, as on the CPU, and every wait is needed.
 
-The tests of the worker run twice, on the CPU and on the twin, and note a hash of all gradients that are pushed. Then each
-wait and each event of the copy engine is taken away in turn, and the native tests must notice each time.
+The tests of the worker run twice, on the CPU and on the twin, and note a hash of all gradients that are pushed. Then
+each wait and each event of the copy engine is taken away in turn, and the native tests must notice each time.
 """
 
 from __future__ import annotations
