@@ -2,8 +2,8 @@
 
 The copy engine and its threads are the real ones; the GPU is simulated, and so is the server. Copies and kernels take
 the time that they would take at F sustained FLOP/s and B bytes/s each way, and the server makes R updates a second. A
-step of 32 blocks should take what the slowest of the three takes alone. Beside it stands the order of before: one stream
-for both directions, and a wait for each gradient's copy. Nothing about a real GPU is measured here.
+step of 32 blocks should take what the slowest of the three takes alone. Beside it stands the order of before: one
+stream for both directions, and a wait for each gradient's copy. Nothing about a real GPU is measured here.
 """
 
 from __future__ import annotations

@@ -56,10 +56,11 @@ OwnStream::OwnStream(const Device& device) : device_(device) {
 
 OwnStream::~OwnStream() { device_.functions().stream_destroy(stream_); }
 
-DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes) : device_(&device), bytes_(bytes) {
+DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside)
+    : device_(&device), bytes_(bytes) {
     const Device::Current current(device);
     device.check(device.functions().memory_allocate(&address_, bytes),
-                 "allocate " + std::to_string(bytes) + " bytes of the device's memory for a block");
+                 "allocate " + std::to_string(bytes) + " bytes of the device's memory" + beside);
 }
 
 DeviceMemory::~DeviceMemory() {

@@ -75,7 +75,7 @@ class OwnStream {
 
 class DeviceMemory {
   public:
-    DeviceMemory(const Device& device, std::uint64_t bytes);  // its error says how much was asked for
+    DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside = "");  // for the error
     ~DeviceMemory();
     DeviceMemory(DeviceMemory&& other) noexcept
         : device_(other.device_), address_(std::exchange(other.address_, 0)), bytes_(other.bytes_) {}

@@ -297,8 +297,11 @@ CopyEngine::Buffer& CopyEngine::buffer_of(Lock& lock, const Ring& ring, Buffers&
     const std::uint32_t number = *ring.buffer_of(block);
     if (number < buffers.size() && buffers[number] != nullptr) return *buffers[number];
     const std::uint64_t bytes = config_.block_bytes[block];
+    const std::string beside = " for a block beside " + std::to_string(stats_.device_bytes) +
+                               " of other blocks' buffers; activations have the rest: use a smaller micro_batch_size, "
+                               "offload='host' or smaller blocks";
     lock.unlock();
-    auto made = std::make_unique<Buffer>(Buffer{DeviceMemory(device_, bytes), Mark(device_), Mark(device_)});
+    auto made = std::make_unique<Buffer>(Buffer{DeviceMemory(device_, bytes, beside), Mark(device_), Mark(device_)});
     lock.lock();
     if (buffers.size() <= number) buffers.resize(number + 1);
     buffers[number] = std::move(made);

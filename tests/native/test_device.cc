@@ -153,7 +153,8 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
         twin_fail("cuMemAlloc_v2", 0, 2);
         job.engine().request(1, false);
         CHECK(kind_of([&] { until_there([&](auto at_most) { return job.engine().take(1, job.compute(), at_most); }); },
-                      "allocate 16384 bytes") == ErrorKind::device);
+                      "allocate 16384 bytes of the device's memory for a block beside 0 of other") ==
+              ErrorKind::device);
     }
     SUBCASE("a copy, and a call") {
         for (const char* function : {"cuMemcpyHtoDAsync_v2", "cuLaunchHostFunc"}) {
