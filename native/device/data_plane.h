@@ -18,6 +18,8 @@ class DataPlane {
     // A pull's offset in the window; a push's means that its place in the arena may be used again. Nothing if it takes
     // longer. Throws Error as the fabric does.
     virtual std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most) = 0;
+    // The worker waited for a block or a buffer since then, in the monotonic clock's nanoseconds, until now.
+    virtual void stood_still(std::uint64_t since_ns) = 0;
 };
 
 }  // namespace luwu::device

@@ -16,8 +16,10 @@ class EndpointPlane final : public DataPlane {
         return endpoint_.push(block, arena_offset);
     }
     std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most) override {
-        return endpoint_.wait(handle, at_most);
+        return endpoint_.wait(handle, at_most, false);
     }
+
+    void stood_still(std::uint64_t since_ns) override { endpoint_.count_wait(since_ns, since_ns); }
 
   private:
     fabric::Endpoint& endpoint_;

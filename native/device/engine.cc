@@ -85,6 +85,7 @@ std::optional<Address> CopyEngine::take(std::uint32_t block, Stream compute, Tim
     const bool there = wait(lock, at_most, [&] { return incoming.step == Step::copying; });
     caller_waits_ = false;
     stats_.wait_nanoseconds += now_ns() - begun;
+    plane_.stood_still(begun);
     if (!there) return std::nullopt;
     incoming.step = Step::taken;
     const Buffer& buffer = *in_buffers_[*in_ring_.buffer_of(block)];
@@ -125,6 +126,7 @@ std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute,
         return out_ring_.choose(block).has_value();
     });
     stats_.wait_nanoseconds += now_ns() - begun;
+    plane_.stood_still(begun);
     if (!there) return std::nullopt;
     const Buffer& buffer = buffer_of(lock, out_ring_, out_buffers_, block);
     lock.unlock();

@@ -162,7 +162,7 @@ bool Endpoint::done(Handle handle) {
     return request.sequence != sequence_of(handle) || state_of(request) != RequestState::posted;
 }
 
-std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseconds at_most) {
+std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseconds at_most, bool stands_still) {
     process_.require(kWhat);
     Request& request = slot(stream_of(handle), sequence_of(handle));
     const std::uint64_t begin = monotonic_ns();
@@ -180,7 +180,7 @@ std::optional<std::int64_t> Endpoint::wait(Handle handle, std::chrono::milliseco
     const RequestState state = state_of(request);
     // The wait ends when the request was done, not when this thread got a processor again: that time is no
     // communication.
-    waited_.add({begin, state == RequestState::posted ? monotonic_ns() : request.done_ns});
+    if (stands_still) waited_.add({begin, state == RequestState::posted ? monotonic_ns() : request.done_ns});
     if (state == RequestState::posted) return std::nullopt;
     if (state == RequestState::failed) {
         check_server();

@@ -59,7 +59,9 @@ class Endpoint {
 
     [[nodiscard]] bool done(Handle handle);
     // The result, or nothing if it takes longer. Throws Error with the server's kind and text when it failed or ended.
-    [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most);
+    // `stands_still`: the worker does, which counts.
+    [[nodiscard]] std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most,
+                                                   bool stands_still = true);
     // The squares of the last step that was waited for, as pipeline::Outcome has them.
     [[nodiscard]] double squares() const;
     // Counts communication that is no request: it was under way since `begun_ns`, the worker stood still for it since

@@ -44,6 +44,8 @@ class ServerTwin final : public device::DataPlane {
     Handle push(std::uint32_t block, std::uint64_t arena_offset) override;
     std::optional<std::int64_t> wait(Handle handle, std::chrono::milliseconds at_most) override;
 
+    void stood_still(std::uint64_t) override {}
+
     void end_step();                   // waits for all pushes; the next step's values are others
     void stall() { stalled_ = true; }  // nothing is answered any more
     void fail();                       // every wait throws from now on

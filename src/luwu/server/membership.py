@@ -50,6 +50,7 @@ class Core(Protocol):
 
 
 CoreT = TypeVar("CoreT", bound=Core)
+AnswerT = TypeVar("AnswerT")
 
 
 class Membership(Generic[CoreT]):
@@ -81,6 +82,7 @@ class Membership(Generic[CoreT]):
         self._error: LuwuError | None = None
         self._closed = False
         self._uses = 0
+        self._asking = 0
 
     @property
     def joined(self) -> set[int]:
@@ -107,8 +109,7 @@ class Membership(Generic[CoreT]):
 
     def stats(self) -> dict[str, Any]:
         """Counts since the store was opened, and its committed step; empty before."""
-        core = self._core
-        return core.stats() if core is not None else {}
+        return self._ask(lambda core: core.stats(), {})
 
     @property
     def step(self) -> int:
@@ -117,8 +118,7 @@ class Membership(Generic[CoreT]):
 
     def error(self) -> LuwuError | None:
         """What the run failed with first, if it did."""
-        core = self._core
-        failure = core.failure() if core is not None else None
+        failure = self._ask(lambda core: core.failure(), None)
         if self._error is None and failure is not None:
             return ServerError(failure)
         return self._error
@@ -177,8 +177,8 @@ class Membership(Generic[CoreT]):
 
     def leave(self, rank: int) -> None:
         """A worker goes on purpose."""
-        if self._core is not None and not self._closed:
-            self._core.worker_left(rank)
+        if not self._closed:
+            self._ask(lambda core: core.worker_left(rank), None)
         self._forget(rank)
 
     def lose(self, rank: int, why: str = "ended without leaving") -> None:
@@ -198,10 +198,8 @@ class Membership(Generic[CoreT]):
             if first is None or str(first) == str(error):  # the native core gives the text alone
                 first = error
             self._error = first
-            core = self._core
             self._changed.notify_all()
-        if core is not None:
-            core.worker_lost(str(error))
+        self._ask(lambda core: core.worker_lost(str(error)), None)
 
     def wait_for_leaves(self, at_most_seconds: float) -> bool:
         """Return when every worker that joined has left or ended, or the time is over; whether they have."""
@@ -224,7 +222,21 @@ class Membership(Generic[CoreT]):
             core.close()
         with self._changed:
             self._core = core = None  # the native server ends with its last reference
+            self._changed.wait_for(lambda: not self._asking)
         gc.collect()  # which an error's traceback may still hold
+
+    def _ask(self, question: Callable[[CoreT], AnswerT], otherwise: AnswerT) -> AnswerT:
+        """Put a question that is answered at once to the native server, if there is one; `close` waits for that."""
+        with self._changed:
+            self._asking += 1
+            core = self._core
+        try:
+            return otherwise if core is None else question(core)
+        finally:
+            core = None
+            with self._changed:
+                self._asking -= 1
+                self._changed.notify_all()
 
     def _open_for(self, manifest: Manifest) -> None:
         with self._opening:

@@ -153,7 +153,7 @@ class HostStaging:
 
     def drop_gradient(self, block: Block) -> None:
         """Let its buffer be used again."""
-        del self._open[block.index]
+        self._open.pop(block.index, None)  # one whose push was interrupted is gone
 
     def settle(self) -> None:
         """Do nothing: copies were made and requests posted at once."""
