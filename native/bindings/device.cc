@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "bindings/bindings.h"
+#include "bindings/interrupts.h"
 #include "bindings/without_gil.h"
 #include "device/endpoint_plane.h"
 #include "device/engine.h"
@@ -18,8 +19,6 @@ using namespace nb::literals;
 namespace luwu::bindings {
 
 namespace {
-
-constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker waits
 
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>>;
 
@@ -99,18 +98,6 @@ class OwningEngine : private PlaneOfEngine, public device::CopyEngine {
 using Engine = WithoutGil<OwningEngine>;
 
 device::Stream stream_of(std::uintptr_t handle) { return reinterpret_cast<device::Stream>(handle); }
-
-// Waits without Python's lock, and lets signals through.
-template <class Call>
-auto wait_for(const Call& call) {
-    while (true) {
-        {
-            const nb::gil_scoped_release release;
-            if (const auto found = call(kSignalCheck)) return found;
-        }
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
-}
 
 nb::dict engine_stats(const Engine& engine) {
     const device::EngineStats stats = engine.stats();

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "bindings/interrupts.h"
 #include "bindings/server_parts.h"
 #include "fabric/aggregator.h"
 #include "fabric/endpoint.h"
@@ -23,8 +24,6 @@ using namespace nb::literals;
 namespace luwu::bindings {
 
 namespace {
-
-constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker waits
 
 // The endpoint's memory as an array of bytes that keeps the endpoint alive.
 using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
@@ -59,15 +58,7 @@ std::optional<double> grad_norm(const fabric::Endpoint& endpoint) {
 }
 
 std::int64_t wait(fabric::Endpoint& endpoint, fabric::Handle handle) {
-    while (true) {
-        std::optional<std::int64_t> result;
-        {
-            const nb::gil_scoped_release release;
-            result = endpoint.wait(handle, kSignalCheck);
-        }
-        if (result) return *result;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    }
+    return *wait_for([&](auto at_most) { return endpoint.wait(handle, at_most); });
 }
 
 nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
