@@ -150,6 +150,7 @@ def test_unit_with_gradients_outside_the_model():
     trained.assert_goes_on()
 
 
+@pytest.mark.host_only
 def test_unit_called_twice():
     class Twice(Tiny):
         def forward(self, tokens: Tensor) -> Tensor:
