@@ -470,9 +470,10 @@ def test_a_store_of_this_host_from_before_keeps_its_blocks(tmp_path: Path, monke
 @pytest.mark.parametrize("kind", [Wide, ByName, Twice])
 def test_two_workers_train(kind: type[Wide], tmp_path: Path) -> None:
     found: list[dict[str, Tensor]] = []
+    models = [wide(kind) for _ in range(2)]  # beforehand: threads share torch's generator
 
     def work(session) -> None:
-        model = parallelize(wide(kind), session)
+        model = parallelize(models[session.rank], session)
         optimizer = AdamW(model, lr=1e-2)
         for step in range(3):
             loss_of(model, 2 * step + session.rank).backward()
