@@ -60,6 +60,8 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     files = test_files(options.size(None, quick=["test_worker_training"], check=["test_worker_training"]))
+    if options.check:
+        files = [f"{file}::test_language_model" for file in files]
     removals = options.size(REMOVALS, quick=REMOVALS[:3], check=REMOVALS[:1])
 
     def measure() -> dict[str, Any]:
@@ -70,7 +72,7 @@ def main() -> int:
         different = sorted(test for test in both if host[test] != device[test])
         try:
             check_complete()
-            if is_reported(WHOLE, SEEDS):
+            if not options.check and is_reported(WHOLE, SEEDS):
                 raise BenchmarkError("the native tests of the device fail with nothing removed")
             reported = {removal.name: is_reported(removal, SEEDS) for removal in removals}
         except RemovalError as error:

@@ -30,8 +30,10 @@ bool is_a_function(const struct sigaction& action) {
 InterruptWatch::InterruptWatch() : seen_before_(signals.load()) {
     const std::lock_guard lock(mutex);
     if (watches++ > 0) return;
-    sigaction(SIGINT, nullptr, &before);
-    if (!is_a_function(before)) return;
+    struct sigaction now{};
+    sigaction(SIGINT, nullptr, &now);
+    if (!is_a_function(now) || now.sa_handler == &note) return;
+    before = now;
     struct sigaction ours = before;
     ours.sa_handler = &note;
     sigaction(SIGINT, &ours, nullptr);
@@ -50,6 +52,11 @@ bool InterruptWatch::interrupted() const { return signals.load() != seen_before_
 bool in_main_thread() {
     const nb::object threading = nb::module_::import_("threading");
     return threading.attr("current_thread")().is(threading.attr("main_thread")());
+}
+
+bool interrupt_raises() {
+    const nb::object signals = nb::module_::import_("signal");
+    return signals.attr("getsignal")(signals.attr("SIGINT")).is(signals.attr("default_int_handler"));
 }
 
 }  // namespace luwu::bindings

@@ -28,7 +28,9 @@ class InterruptWatch {
     unsigned seen_before_;
 };
 
-[[nodiscard]] bool in_main_thread();  // with Python's lock
+// With Python's lock.
+[[nodiscard]] bool in_main_thread();
+[[nodiscard]] bool interrupt_raises();  // Python's handler of SIGINT is the one that raises KeyboardInterrupt
 
 // Calls with a time that it may take, again and again, until it returns something. Raises KeyboardInterrupt, or what
 // else a handler of signals raises, in the main thread; in another one ServerError, on which the main thread goes on
@@ -47,7 +49,7 @@ auto wait_for(const Call& call) {
         }
     }
     const InterruptWatch watch;
-    while (!watch.interrupted()) {
+    while (!(watch.interrupted() && interrupt_raises())) {
         if (auto found = once()) return found;
     }
     throw Error(ErrorKind::server, "interrupted while it waited for the server");

@@ -11,12 +11,17 @@ constexpr unsigned kRegisterPortable = 1;  // for every context of the process
 
 }  // namespace
 
-// What is given back at the end is not checked: a process that exits may have lost its driver already.
-
 Device::Device(std::shared_ptr<const Driver> driver, int ordinal) : driver_(std::move(driver)), ordinal_(ordinal) {
     const std::string name = "device " + std::to_string(ordinal);
     check(functions().device_get(&device_, ordinal), "find " + name);
     check(functions().context_retain(&context_, device_), "open " + name);
+}
+
+void Device::give_back(const std::function<void(const Functions&)>& call) const {
+    Context before = nullptr;
+    const bool chosen = functions().context_push(context_) == 0;
+    call(functions());
+    if (chosen) functions().context_pop(&before);
 }
 
 Device::~Device() { functions().context_release(device_); }
@@ -36,7 +41,7 @@ Mark::Mark(const Device& device) : device_(&device) {
 }
 
 Mark::~Mark() {
-    if (event_ != nullptr) device_->functions().event_destroy(event_);
+    if (event_ != nullptr) device_->give_back([&](const Functions& functions) { functions.event_destroy(event_); });
 }
 
 void Mark::record(Stream stream) const {
@@ -54,7 +59,9 @@ OwnStream::OwnStream(const Device& device) : device_(device) {
     device.check(device.functions().stream_create(&stream_, kStreamNonBlocking), "make a stream");
 }
 
-OwnStream::~OwnStream() { device_.functions().stream_destroy(stream_); }
+OwnStream::~OwnStream() {
+    device_.give_back([&](const Functions& functions) { functions.stream_destroy(stream_); });
+}
 
 DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside)
     : device_(&device), bytes_(bytes) {
@@ -64,9 +71,7 @@ DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes, const std:
 }
 
 DeviceMemory::~DeviceMemory() {
-    if (address_ == 0) return;
-    const Device::Current current(*device_);
-    device_->functions().memory_free(address_);
+    if (address_ != 0) device_->give_back([&](const Functions& functions) { functions.memory_free(address_); });
 }
 
 PinnedMemory::PinnedMemory(const Device& device, std::span<std::byte> memory) : device_(device), memory_(memory) {
@@ -79,7 +84,8 @@ PinnedMemory::PinnedMemory(const Device& device, std::span<std::byte> memory) : 
 }
 
 PinnedMemory::~PinnedMemory() {
-    if (!memory_.empty()) device_.functions().host_unregister(memory_.data());
+    if (memory_.empty()) return;
+    device_.give_back([&](const Functions& functions) { functions.host_unregister(memory_.data()); });
 }
 
 }  // namespace luwu::device

@@ -1,6 +1,7 @@
 // One device, and what is made on it: each is given back when its owner goes. Functions throw Error(device).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -21,6 +22,10 @@ class Device {
     [[nodiscard]] const Functions& functions() const { return driver_->functions(); }
     [[nodiscard]] int ordinal() const { return ordinal_; }
     void check(Status status, const std::string& doing) const { driver_->check(status, doing); }
+
+    // Calls, on this device, what gives something back. It is not checked: a process that exits may have lost its
+    // driver.
+    void give_back(const std::function<void(const Functions&)>& call) const;
 
     // Makes the device that of the calling thread while it lives.
     class Current {

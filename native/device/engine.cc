@@ -78,20 +78,30 @@ void CopyEngine::request(std::uint32_t block, bool alone) {
 std::optional<Address> CopyEngine::take(std::uint32_t block, Stream compute, Time at_most) {
     const Device::Current current(device_);
     Lock lock(mutex_);
-    Incoming& incoming = incoming_.at(block);
     const std::uint64_t begun = now_ns();
     caller_waits_ = true;
     changed_.notify_all();
-    const bool there = wait(lock, at_most, [&] { return incoming.step == Step::copying; });
+    const bool there = wait(lock, at_most, [&] { return is_there(block); });
     caller_waits_ = false;
     stats_.wait_nanoseconds += now_ns() - begun;
     plane_.stood_still(begun);
     if (!there) return std::nullopt;
-    incoming.step = Step::taken;
+    incoming_.at(block).step = Step::taken;
     const Buffer& buffer = *in_buffers_[*in_ring_.buffer_of(block)];
     lock.unlock();
     buffer.filled.hold_back(compute);  // order: the block is read after its copy
     return buffer.memory.address();
+}
+
+// A block whose release was interrupted, after which it is wanted again, is asked for again when the first pull is
+// over.
+bool CopyEngine::is_there(std::uint32_t block) {
+    const auto found = incoming_.find(block);
+    if (found == incoming_.end()) {
+        throw Error(ErrorKind::order, "block " + std::to_string(block) + " was taken and not asked for");
+    }
+    if (found->second.step == Step::unwanted) found->second.step = Step::asked;
+    return found->second.step != Step::asked;
 }
 
 bool CopyEngine::release(std::uint32_t block, Stream compute, Time at_most) {

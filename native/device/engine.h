@@ -113,7 +113,8 @@ class CopyEngine {
     void copy_out(Sent& sent, const Buffer& buffer);
     void call_after(Stream stream, std::function<void()> function);
     static void call(void* pending);
-    void guarded(const std::function<void()>& work);  // keeps what it throws for the caller
+    void guarded(const std::function<void()>& work);   // keeps what it throws for the caller
+    [[nodiscard]] bool is_there(std::uint32_t block);  // on the device, or its copy is enqueued; with the lock
     [[nodiscard]] bool wait(Lock& lock, Time at_most, const std::function<bool()>& done);
 
     EngineConfig config_;

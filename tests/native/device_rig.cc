@@ -102,6 +102,12 @@ void ServerTwin::end_step() {
     twin_caller_sees_server();
 }
 
+void ServerTwin::go_on() {
+    const std::lock_guard lock(mutex_);
+    stalled_ = false;
+    changed_.notify_all();
+}
+
 void ServerTwin::fail() {
     const std::lock_guard lock(mutex_);
     failed_ = true;

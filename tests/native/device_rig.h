@@ -48,7 +48,8 @@ class ServerTwin final : public device::DataPlane {
 
     void end_step();                   // waits for all pushes; the next step's values are others
     void stall() { stalled_ = true; }  // nothing is answered any more
-    void fail();                       // every wait throws from now on
+    void go_on();
+    void fail();  // every wait throws from now on
     [[nodiscard]] std::span<std::byte> window() { return {window_.data(), window_.bytes()}; }
     [[nodiscard]] std::span<std::byte> arena() { return {arena_.data(), shape_.arena_bytes}; }
     [[nodiscard]] std::vector<std::string> wrong() const;

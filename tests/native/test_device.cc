@@ -136,6 +136,22 @@ TEST_CASE("a stalled server lets the caller go, and one that ends says why") {
     CHECK(kind_of([&] { (void)job.engine().settle(std::chrono::milliseconds(20)); }) == ErrorKind::server);
 }
 
+TEST_CASE("a block whose release was interrupted may be taken after all") {
+    DeviceJob job(small_job(), {3, 0, 0, 0});
+    device::CopyEngine& engine = job.engine();
+    job.server().stall();
+    engine.request(1, false);
+    CHECK_FALSE(engine.release(1, job.compute(), std::chrono::milliseconds(20)));
+    CHECK_FALSE(engine.take(1, job.compute(), std::chrono::milliseconds(20)));
+    job.server().go_on();
+    const auto address = until_there([&](auto at_most) { return engine.take(1, job.compute(), at_most); });
+    CHECK(engine.take(1, job.compute(), std::chrono::milliseconds(20)) == address);  // again, the same
+    CHECK(engine.release(1, job.compute(), std::chrono::milliseconds(20)));
+    CHECK(kind_of([&] { (void)engine.take(1, job.compute(), std::chrono::milliseconds(20)); }) == ErrorKind::order);
+    until_there([&](auto at_most) { return engine.settle(at_most); });
+    CHECK(job.server().held() == 0);
+}
+
 TEST_CASE("what the driver refuses is an error that says what it was") {
     const TwinSettings settings{3, 0, 0, 0};
     SUBCASE("locking memory") {

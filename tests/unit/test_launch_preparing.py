@@ -45,7 +45,7 @@ def test_a_process_of_its_own_prepares_the_corpus(folder):
 def test_it_can_be_stopped_and_leaves_nobody_behind(folder):
     before = children()
     assert prepare_corpus(folder, lambda done, total: None, lambda: True) is None
-    assert children() == before
+    assert set(children()) <= set(before)  # some of another test's may have ended meanwhile
     assert prepare_corpus(folder, lambda done, total: None, lambda: False) is not None
 
 

@@ -40,6 +40,12 @@ def test_each_rank_of_a_host_has_a_gpu_of_its_own(four_gpus, monkeypatch):
     assert choose_device(torch.device("cuda")).torch == torch.device("cuda:2")
 
 
+def test_a_rank_that_sees_one_gpu_alone_has_it(four_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device("cuda").torch == torch.device("cuda:0")
+
+
 def test_a_device_that_is_not_there(four_gpus, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "4")
     with pytest.raises(ConfigError, match="expected cuda:0 to cuda:3, found cuda:4; start as many processes"):

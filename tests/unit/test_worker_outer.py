@@ -482,3 +482,59 @@ def test_two_workers_train(kind: type[Wide], tmp_path: Path) -> None:
 
     run_workers(tmp_path, work)
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+class TwoHeads(nn.Module):
+    """Uses the head that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, WIDTH)
+        self.h = nn.ModuleList(Block() for _ in range(8))
+        self.a, self.b = nn.Linear(WIDTH, 64), nn.Linear(WIDTH, 64)
+
+    def forward(self, tokens: Tensor, head: str) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.h:
+            x = layer(x)
+        return getattr(self, head)(x).square().mean()
+
+
+@pytest.mark.timeout(60)
+def test_two_workers_may_use_different_outer_units_in_a_step(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    models = [TwoHeads() for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    peer = TwoHeads()
+    peer.load_state_dict(models[0].state_dict())
+    found: dict[int, dict[str, Tensor]] = {}
+    data = torch.randint(16, (4, 5), generator=torch.Generator().manual_seed(1))
+
+    def work(session) -> None:
+        model = parallelize(models[session.rank], session)
+        optimizer = AdamW(model, lr=1e-2)
+        for step in range(3):
+            model(data, "ab"[(session.rank + step) % 2]).backward()
+            optimizer.step()
+        found[session.rank] = full_state_dict(model)
+
+    run_workers(tmp_path, work)
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=1e-2)
+    for _ in range(3):
+        ((peer(data, "a") + peer(data, "b")) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in peer.state_dict().items():
+        assert torch.equal(found[0][name], found[1][name])
+        assert torch.allclose(found[0][name], value, atol=1e-5), name
+
+
+def test_functions_of_torch_func_over_an_outer_unit() -> None:
+    class Mapped(Wide):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.embed(tokens)
+            for block in self.h:
+                x = block(x)
+            return torch.vmap(self.head)(x)
+
+    assert_same_training(wide(Mapped))

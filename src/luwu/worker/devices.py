@@ -70,7 +70,9 @@ def choose_device(device: torch.device | str) -> Device:
 
 def _own_index() -> int:
     chosen = torch.cuda.current_device()
-    return chosen or int(os.environ.get("LOCAL_RANK", 0))
+    own = int(os.environ.get("LOCAL_RANK", 0))
+    # A launcher that shows each process one GPU alone has chosen, too.
+    return chosen if chosen or torch.cuda.device_count() == 1 else own
 
 
 def _current_stream(device: torch.device) -> int:

@@ -343,12 +343,19 @@ class Runtime(Uncopyable):
             return
         if unit.trainable is not None and self._to_keep:
             self._gradients.keep(unit.trainable)
-        elif unit.trainable is not None:
+        elif unit.trainable is not None and not self._pushed_at_the_end(unit):
             self._gradients.push(unit.trainable)
         self._finished.add(unit.index)
         if self._active is unit:
             self._active = None
         self.residence.release(unit)
+
+    def _pushed_at_the_end(self, unit: Unit) -> bool:
+        """A push is answered when all workers have made it, and some may use an outer unit that others do not.
+
+        So several workers push these blocks behind all others, in one order: else two could wait for each other.
+        """
+        return unit.outer and self._session.workers > 1
 
     def finished(self, unit: Unit, attempt: int) -> bool:
         """Whether the unit's work in the backward of this attempt is over."""
@@ -446,6 +453,9 @@ class Runtime(Uncopyable):
     def _finish_backward(self) -> None:
         for unit in self._in_order_of_backward():
             self.finish_unit(unit)
+        for unit in self._in_order_of_backward():
+            if unit.trainable is not None and not self._to_keep and self._pushed_at_the_end(unit):
+                self._gradients.push(unit.trainable)
         self.residence.finish_pass()
         if self.offload is not None:
             self.offload.clear()

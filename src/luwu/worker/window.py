@@ -67,7 +67,10 @@ class Window:
         """Return which of these blocks, if held, the tensor's memory belongs to."""
         if tensor.layout is not torch.strided:
             return None
-        address = tensor.untyped_storage().data_ptr()
+        try:
+            address = tensor.untyped_storage().data_ptr()
+        except (NotImplementedError, RuntimeError):  # one of torch.func's, which has no memory of its own
+            return None
         for block in blocks:
             held = self._held.get(block.index)
             if held is not None and held.flat.untyped_storage().data_ptr() == address:
