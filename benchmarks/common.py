@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +129,20 @@ def machine() -> dict[str, Any]:
 def peers_python() -> Path:
     """The Python of the peers' environment (tools/peers.sh builds it); it may not exist."""
     return Path(os.environ.get("LUWU_PEERS_PYTHON", ROOT / "build" / "peers" / "bin" / "python"))
+
+
+def native_file(name: str, tests: Sequence[str], missing: str) -> Path:
+    """Return a file of the native tests' build, which is made where it is missing, with these tests run.
+
+    Raises NotInstalledError, which says what is `missing`, where the build has no such file.
+    """
+    found = ROOT / "build" / "native" / name
+    if not found.exists():
+        command = [ROOT / "tools" / "native_tests.sh", "native", "", *tests]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    if not found.exists():
+        raise NotInstalledError(f"the native tests were built without {missing}")
+    return found
 
 
 def require_tool(name: str) -> str:

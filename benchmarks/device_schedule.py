@@ -1,4 +1,4 @@
-"""How long a step takes on a GPU whose clock runs without it: what the copies, compute and the server leave exposed.
+"""Time of a step on a simulated GPU with a clock: how much of the copies and of the server compute leaves exposed.
 
 The copy engine and its threads are the real ones; the GPU is simulated, and so is the server. Copies and kernels take
 the time that they would take at F sustained FLOP/s and B bytes/s each way, and the server makes R updates a second. A
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import ROOT, NotInstalledError, arguments, result, run, table
+from common import arguments, native_file, result, run, table
 
 NAME = "device_schedule"
 BAR = "at 4k, 16k and 64k tokens a step, within 5 % of the slowest of compute, copies and server"
@@ -33,11 +33,7 @@ SPEED = {4096: 2.0, 16384: 5.0, 65536: 20.0}
 
 def simulated(tokens: int, blocks: int, steps: int) -> dict[str, float]:
     """Times in the GPU's seconds: of a step with the engine and in the order of before, and of its parts alone."""
-    program = ROOT / "build" / "native" / "luwu_device_schedule"
-    if not program.exists():
-        subprocess.run([ROOT / "tools/native_tests.sh", "native", "", "device"], stdout=subprocess.DEVNULL, check=False)
-    if not program.exists():
-        raise NotInstalledError("the native tests were built without the simulated device: install liburing-dev")
+    program = native_file("luwu_device_schedule", ["device"], "the simulated device: install liburing-dev")
     block_bytes = 2 * BLOCK_PARAMETERS
     forward = 2 * BLOCK_PARAMETERS * tokens / FLOP_PER_SECOND
     update = BLOCK_PARAMETERS / UPDATES_PER_SECOND

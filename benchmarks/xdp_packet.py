@@ -12,25 +12,18 @@ import subprocess
 import sys
 from typing import Any
 
-from common import ROOT, NotInstalledError, arguments, result, run, table
+from common import NotInstalledError, arguments, native_file, result, run, table
 
 NAME = "xdp_packet"
 BAR = "adding a packet of 1 KiB of int32, its checksum verified, at most 150 ns"
 UNIT = "ns"
 MOST, BYTES = 150, 1024
-BUILD = ROOT / "build" / "native"
 
 
 def measured() -> dict[tuple[str, str, int], int]:
     """Nanoseconds of each action, form and payload."""
-    program = BUILD / "luwu_xdp_packet"
-    if not program.exists():
-        subprocess.run(
-            [ROOT / "tools" / "native_tests.sh", "native", "", "xdp"], stdout=subprocess.DEVNULL, check=False
-        )
-    if not program.exists():
-        raise NotInstalledError("the native tests were built without the XDP switch: install clang and libbpf-dev")
-    done = subprocess.run([program, BUILD / "measure.bpf.o"], capture_output=True, text=True, check=False)
+    program = native_file("luwu_xdp_packet", ["xdp"], "the XDP switch: install clang and libbpf-dev")
+    done = subprocess.run([program, program.parent / "measure.bpf.o"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotInstalledError(f"no XDP here: {done.stderr.strip()}")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

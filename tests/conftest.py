@@ -73,12 +73,9 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return
     if request.node.get_closest_marker("host_only"):
         pytest.skip("about the CPU, which computes in the server's memory")
-    from tests.simulated_device import SimulatedDevice, the_twin
-    from tests.unit.fake_session import FakeEndpoint
+    from tests.simulated_device import compute_on_device, the_twin
 
-    twin = the_twin()
-    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(twin))
-    monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
+    compute_on_device(monkeypatch)
     yield
     gc.collect()
-    assert twin.findings() == []
+    assert the_twin().findings() == []

@@ -8,7 +8,9 @@ import ctypes
 from functools import cache
 from pathlib import Path
 
+import pytest
 import torch
+from tests.unit.fake_session import FakeEndpoint
 from torch import Tensor
 
 from luwu.worker.device_staging import Accelerator, DeviceStaging
@@ -116,6 +118,12 @@ class SimulatedStaging(DeviceStaging):
     def push(self, block: Block) -> None:
         self._twin.access(self._written.pop(block.index), writes=True, what="compute ends writing")
         super().push(block)
+
+
+def compute_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let models that are parallelized from here on compute on the device, where they ask for the CPU."""
+    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(the_twin()))
+    monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
 
 
 class SimulatedDevice(Device):

@@ -399,11 +399,16 @@ def figures(path: Path) -> str:
     return "\n".join(lines)
 
 
+def write_section(begin: str, end: str, text: str) -> None:
+    """Replace what stands between two markers of the README."""
+    before, _, rest = README.read_text().partition(begin)
+    _, _, after = rest.partition(end)
+    README.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
 def main() -> None:
     """Replaces what stands between the markers."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    README.write_text(f"{before}{BEGIN}\n{figures(Path(sys.argv[1]))}\n{END}{after}")
+    write_section(BEGIN, END, figures(Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

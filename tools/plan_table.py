@@ -5,13 +5,12 @@ usage: python tools/plan_table.py
 
 from __future__ import annotations
 
-from pathlib import Path
+from figures import write_section
 
 from luwu.plan.advice import advise
 from luwu.plan.planning import make_plan
 from luwu.plan.requests import Choices, make_request
 
-README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN, END = "<!-- plans: tools/plan_table.py -->", "<!-- end of plans -->"
 
 SEQUENCE = 2048
@@ -47,9 +46,7 @@ def _cells(choices: Choices) -> list[str]:
 
 def main() -> None:
     """Replaces what stands between the markers."""
-    before, _, rest = README.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    README.write_text(f"{before}{BEGIN}\n{plan_table()}\n{END}{after}")
+    write_section(BEGIN, END, plan_table())
 
 
 if __name__ == "__main__":

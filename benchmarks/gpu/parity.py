@@ -114,7 +114,7 @@ def variants(folder: Path, steps: int) -> dict[str, tuple[Callable[[], Losses], 
 
 
 def sanitized(folder: Path) -> str:
-    """What torch's CUDA sanitizer says of a short run; empty: nothing."""
+    """Return the findings of torch's CUDA sanitizer in a short run; empty: none."""
     code = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import parity; "
         "parity.variants_once(Path(sys.argv[2]))"

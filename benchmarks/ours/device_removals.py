@@ -23,7 +23,7 @@ _SECONDS = 120
 
 @dataclass(frozen=True)
 class Removal:
-    """What is taken away, and the code without it; ``old`` is there once."""
+    """A piece of code, ``old``, which stands in the engine once, and the code without it."""
 
     name: str
     old: str
@@ -76,7 +76,7 @@ def check_complete() -> None:
 
 
 def is_reported(removal: Removal, seeds: int) -> bool:
-    """Whether the tests of the device fail without what is removed. The native tests have been built."""
+    """Return true when the tests of the device fail without the piece. The native tests have been built."""
     with tempfile.TemporaryDirectory() as folder:
         program = _build(removal, Path(folder))
         environment = {**os.environ, "LUWU_TEST_SEEDS": str(seeds)}

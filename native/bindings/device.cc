@@ -78,7 +78,7 @@ std::span<std::byte> span_of(const Bytes& memory) {
     return {reinterpret_cast<std::byte*>(memory.data()), memory.size()};
 }
 
-// What the engine needs lives as long as it does: a base, so that it is destroyed after the engine.
+// A base of the engine, so that the plane is destroyed after it.
 class PlaneOfEngine {
   protected:
     explicit PlaneOfEngine(const nb::object& endpoint) : plane(plane_of(endpoint)) {}
@@ -98,6 +98,12 @@ class OwningEngine : private PlaneOfEngine, public device::CopyEngine {
 using Engine = WithoutGil<OwningEngine>;
 
 device::Stream stream_of(std::uintptr_t handle) { return reinterpret_cast<device::Stream>(handle); }
+
+// Waits for an address on the device, of a block's parameters or of its gradient.
+template <auto Method>
+device::Address address_from(Engine& engine, std::uint32_t block, std::uintptr_t stream) {
+    return *wait_for([&](auto at_most) { return (engine.*Method)(block, stream_of(stream), at_most); });
+}
 
 nb::dict engine_stats(const Engine& engine) {
     const device::EngineStats stats = engine.stats();
@@ -123,24 +129,16 @@ void bind_device(nb::module_& module) {
             "Loads the driver's library and locks both memories in place. `depth`: buffers of each size and direction.")
         .def("request", &Engine::request, "block"_a, "alone"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Pulls a block, which is copied to the device when it has landed.")
-        .def(
-            "take",
-            [](Engine& self, std::uint32_t block, std::uintptr_t stream) {
-                return *wait_for([&](auto at_most) { return self.take(block, stream_of(stream), at_most); });
-            },
-            "block"_a, "stream"_a, "The block's address: the stream's later work sees its values.")
+        .def("take", &address_from<&Engine::take>, "block"_a, "stream"_a,
+             "The block's address: the stream's later work sees its values.")
         .def(
             "release",
             [](Engine& self, std::uint32_t block, std::uintptr_t stream) {
                 wait_for([&](auto at_most) { return self.release(block, stream_of(stream), at_most); });
             },
             "block"_a, "stream"_a, "Gives a block back: the stream's work so far is the last that reads it.")
-        .def(
-            "gradient",
-            [](Engine& self, std::uint32_t block, std::uintptr_t stream) {
-                return *wait_for([&](auto at_most) { return self.gradient(block, stream_of(stream), at_most); });
-            },
-            "block"_a, "stream"_a, "An address for the block's gradient, which the stream's later work writes.")
+        .def("gradient", &address_from<&Engine::gradient>, "block"_a, "stream"_a,
+             "An address for the block's gradient, which the stream's later work writes.")
         .def(
             "push",
             [](Engine& self, std::uint32_t block, std::uintptr_t stream) { self.push(block, stream_of(stream)); },

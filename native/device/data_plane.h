@@ -1,4 +1,4 @@
-// What the copy engine needs of the fabric. Calls may come from any thread.
+// The part of the fabric that the copy engine calls, from any thread.
 #pragma once
 
 #include <chrono>

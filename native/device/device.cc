@@ -63,8 +63,7 @@ OwnStream::~OwnStream() {
     device_.give_back([&](const Functions& functions) { functions.stream_destroy(stream_); });
 }
 
-DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside)
-    : device_(&device), bytes_(bytes) {
+DeviceMemory::DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside) : device_(&device) {
     const Device::Current current(device);
     device.check(device.functions().memory_allocate(&address_, bytes),
                  "allocate " + std::to_string(bytes) + " bytes of the device's memory" + beside);

@@ -20,7 +20,6 @@ class Device {
 
     [[nodiscard]] const Driver& driver() const { return *driver_; }
     [[nodiscard]] const Functions& functions() const { return driver_->functions(); }
-    [[nodiscard]] int ordinal() const { return ordinal_; }
     void check(Status status, const std::string& doing) const { driver_->check(status, doing); }
 
     // Calls, on this device, what gives something back. It is not checked: a process that exits may have lost its
@@ -82,18 +81,15 @@ class DeviceMemory {
   public:
     DeviceMemory(const Device& device, std::uint64_t bytes, const std::string& beside = "");  // for the error
     ~DeviceMemory();
-    DeviceMemory(DeviceMemory&& other) noexcept
-        : device_(other.device_), address_(std::exchange(other.address_, 0)), bytes_(other.bytes_) {}
+    DeviceMemory(DeviceMemory&& other) noexcept : device_(other.device_), address_(std::exchange(other.address_, 0)) {}
     DeviceMemory(const DeviceMemory&) = delete;
     DeviceMemory& operator=(const DeviceMemory&) = delete;
     DeviceMemory& operator=(DeviceMemory&&) = delete;
     [[nodiscard]] Address address() const { return address_; }
-    [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
   private:
     const Device* device_;
     Address address_ = 0;
-    std::uint64_t bytes_;
 };
 
 // Host memory whose pages are locked in place, so that the device copies from and to it by itself. The memory must

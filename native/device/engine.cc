@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "fabric/control.h"
 #include "store/error.h"
 
 namespace luwu::device {
@@ -10,13 +11,7 @@ namespace luwu::device {
 namespace {
 
 constexpr std::chrono::milliseconds kStopCheck{100};  // how soon a thread that waits for the fabric sees the end
-constexpr std::uint64_t kArenaAlignment = 4096;
 constexpr std::size_t kMostSent = 64;  // pushes without an answer: the fabric forgets handles that are much older
-
-std::uint64_t now_ns() {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
-}
 
 EngineConfig checked(EngineConfig config) {
     const auto largest = std::max_element(config.block_bytes.begin(), config.block_bytes.end());
@@ -38,7 +33,7 @@ CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
       arena_(device_, config_.arena),
       in_ring_(config_.block_bytes, config_.depth),
       out_ring_(config_.block_bytes, config_.depth),
-      places_(config_.arena.size(), kArenaAlignment),
+      places_(config_.arena.size()),
       in_(device_),
       out_(device_) {
     stats_.pinned_bytes = window_.bytes() + arena_.bytes();
@@ -78,12 +73,12 @@ void CopyEngine::request(std::uint32_t block, bool alone) {
 std::optional<Address> CopyEngine::take(std::uint32_t block, Stream compute, Time at_most) {
     const Device::Current current(device_);
     Lock lock(mutex_);
-    const std::uint64_t begun = now_ns();
+    const std::uint64_t begun = fabric::monotonic_ns();
     caller_waits_ = true;
     changed_.notify_all();
     const bool there = wait(lock, at_most, [&] { return is_there(block); });
     caller_waits_ = false;
-    stats_.wait_nanoseconds += now_ns() - begun;
+    stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
     plane_.stood_still(begun);
     if (!there) return std::nullopt;
     incoming_.at(block).step = Step::taken;
@@ -128,14 +123,14 @@ bool CopyEngine::release(std::uint32_t block, Stream compute, Time at_most) {
 std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute, Time at_most) {
     const Device::Current current(device_);
     Lock lock(mutex_);
-    const std::uint64_t begun = now_ns();
+    const std::uint64_t begun = fabric::monotonic_ns();
     const bool there = wait(lock, at_most, [&] {
         if (out_ring_.choose(block)) return true;
         if (!leaving_.empty()) return false;
         out_ring_.make_room(block);  // the caller itself holds all that there are
         return out_ring_.choose(block).has_value();
     });
-    stats_.wait_nanoseconds += now_ns() - begun;
+    stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
     plane_.stood_still(begun);
     if (!there) return std::nullopt;
     const Buffer& buffer = buffer_of(lock, out_ring_, out_buffers_, block);
@@ -201,7 +196,7 @@ void CopyEngine::run(std::deque<std::uint32_t>& queue, void (CopyEngine::*handle
 }
 
 void CopyEngine::bring_in(Lock& lock, std::uint32_t block) {
-    // Where the block lies is known when the pull has landed, and not before.
+    // The block's place is known when the pull has landed, and not before.
     const std::optional<std::int64_t> offset = wait_for_plane(lock, incoming_.at(block).handle);
     if (!offset) return;
     giving_back_ += 1;

@@ -67,7 +67,7 @@ class CopyEngine {
     void push(std::uint32_t block, Stream compute);
     void drop_gradient(std::uint32_t block);  // it is not pushed; nothing where there is none
 
-    // Whether every copy has ended, every place in the window been given back and every push posted.
+    // Returns true when every copy has ended, every place in the window is given back and every push is posted.
     [[nodiscard]] bool settle(Time at_most);
     // The pushes posted since the last call, in their order.
     [[nodiscard]] std::vector<Pushed> take_pushed();
@@ -100,7 +100,7 @@ class CopyEngine {
         std::list<Pending>::iterator self;
     };
 
-    // Each takes the lock and has it again when it returns; nothing, null or false: the engine is stopping.
+    // Each lets the lock go while it waits or copies, and has it when it returns; nothing or null: the engine stops.
     void bring_in(Lock& lock, std::uint32_t block);
     void send_out(Lock& lock, std::uint32_t block);
     [[nodiscard]] std::optional<std::int64_t> wait_for_plane(Lock& lock, DataPlane::Handle handle);
@@ -129,14 +129,14 @@ class CopyEngine {
     bool stopping_ = false;
 
     Ring in_ring_;
-    std::vector<std::unique_ptr<Buffer>> in_buffers_;
+    Buffers in_buffers_;
     std::deque<std::uint32_t> landing_;                     // asked for, in order, whose copies are not enqueued
     std::unordered_map<std::uint32_t, Incoming> incoming_;  // until they are released
     std::uint64_t giving_back_ = 0;                         // places in the window that a copy still reads
     bool caller_waits_ = false;                             // in take()
 
     Ring out_ring_;
-    std::vector<std::unique_ptr<Buffer>> out_buffers_;
+    Buffers out_buffers_;
     std::deque<std::uint32_t> leaving_;  // to be pushed, in order, whose copies are not enqueued
     Places places_;
     std::list<Sent> sent_;  // by place in the arena

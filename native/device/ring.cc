@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "store/layout.h"
+
 namespace luwu::device {
 
 Ring::Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth)
-    : block_bytes_(std::move(block_bytes)), home_(block_bytes_.size()), placed_(block_bytes_.size()) {
+    : block_bytes_(std::move(block_bytes)), home_(block_bytes_.size()) {
     for (const std::uint64_t bytes : block_bytes_) {
         Size& size = sizes_[bytes];
         size.blocks += 1;
@@ -39,23 +41,21 @@ std::optional<std::uint32_t> Ring::choose(std::uint32_t block) {
 void Ring::use(std::uint32_t block, std::uint32_t buffer) {
     user_[buffer] = block;
     home_[block] = buffer;
-    placed_[block] = true;
 }
 
 void Ring::make_room(std::uint32_t block) { sizes_.at(block_bytes_.at(block)).most += 1; }
 
 void Ring::vacate(std::uint32_t block) {
-    if (!placed_.at(block)) return;
-    placed_[block] = false;
-    user_[*home_[block]].reset();
+    if (const auto buffer = buffer_of(block)) user_[*buffer].reset();
 }
 
 std::optional<std::uint32_t> Ring::buffer_of(std::uint32_t block) const {
-    return placed_.at(block) ? home_[block] : std::nullopt;
+    const std::optional<std::uint32_t>& home = home_.at(block);
+    return home && user_[*home] == block ? home : std::nullopt;
 }
 
 std::optional<std::uint64_t> Places::take(std::uint64_t bytes) {
-    const std::uint64_t needed = (bytes + alignment_ - 1) / alignment_ * alignment_;
+    const std::uint64_t needed = store::round_up(bytes, store::kPage);
     std::uint64_t begin = taken_.empty() ? 0 : taken_.back().end;
     const std::uint64_t oldest = taken_.empty() ? bytes_ : taken_.front().begin;
     const bool wrapped = !taken_.empty() && taken_.back().begin < taken_.front().begin;

@@ -24,7 +24,6 @@ class Ring {
     void vacate(std::uint32_t block);  // its buffer may take another block; nothing where it has none
     [[nodiscard]] std::optional<std::uint32_t> buffer_of(std::uint32_t block) const;
     [[nodiscard]] std::uint32_t buffers() const { return static_cast<std::uint32_t>(user_.size()); }
-    [[nodiscard]] std::uint64_t bytes_of_block(std::uint32_t block) const { return block_bytes_.at(block); }
 
   private:
     struct Size {
@@ -39,14 +38,14 @@ class Ring {
     std::unordered_map<std::uint64_t, Size> sizes_;
     std::vector<std::optional<std::uint32_t>> user_;  // by buffer: the block that it is in use by
     std::vector<std::optional<std::uint32_t>> home_;  // by block: the buffer that it had last
-    std::vector<bool> placed_;                        // by block: it is in its home now
 };
 
 // Places in a piece of memory that are taken and given back in one order.
 class Places {
   public:
-    Places(std::uint64_t bytes, std::uint64_t alignment) : bytes_(bytes), alignment_(alignment) {}
-    // The offset of a place of this size; nothing while there is no room. Room for the whole is there when it is empty.
+    explicit Places(std::uint64_t bytes) : bytes_(bytes) {}
+    // The offset of a place of this size, on a page; nothing while there is no room. Room for the whole is there when
+    // it is empty.
     [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes);
     void give_back_oldest();
     void clear() { taken_.clear(); }
@@ -58,7 +57,6 @@ class Places {
         std::uint64_t end;
     };
     std::uint64_t bytes_;
-    std::uint64_t alignment_;
     std::deque<Place> taken_;
 };
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from tests.simulated_device import LIBRARY, SimulatedDevice, Twin, the_twin
-from tests.unit.fake_session import FakeEndpoint, FakeSession
-from tests.unit.worker_models import Tiny, loss_of, train
+from tests.simulated_device import LIBRARY, Twin, compute_on_device, the_twin
+from tests.unit.fake_session import FakeSession
+from tests.unit.worker_models import Tiny, loss_of, run_workers, train
 from torch import Tensor, nn
 
 import luwu
@@ -32,12 +33,7 @@ def twin() -> Iterator[Twin]:
 @pytest.fixture
 def on_device(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let models that are parallelized from here on compute on the device."""
-
-    def change() -> None:
-        monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(twin))
-        monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
-
-    return change
+    return partial(compute_on_device, monkeypatch)
 
 
 def trained(folder: Path, model: nn.Module, steps: range, **options) -> tuple[list[float], dict[str, Tensor]]:
@@ -147,8 +143,6 @@ def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, o
 
 
 def test_two_workers_on_devices_train_as_two_on_the_host(tmp_path, on_device):
-    from tests.unit.worker_models import run_workers
-
     def losses_of(folder: Path) -> dict[int, list[float]]:
         losses: dict[int, list[float]] = {}
 

@@ -4,18 +4,17 @@
 #include <algorithm>
 
 #include "store/error.h"
+#include "store/layout.h"
 
 namespace luwu::test {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-
 std::uint64_t largest(const JobShape& shape) {
     return *std::max_element(shape.block_bytes.begin(), shape.block_bytes.end());
 }
 
-std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+std::uint64_t whole_pages(std::uint64_t bytes) { return store::round_up(bytes, store::kPage); }
 
 bool all_are(const std::byte* memory, std::uint64_t bytes, std::uint8_t value) {
     return std::all_of(memory, memory + bytes, [&](std::byte found) { return found == std::byte{value}; });
@@ -30,7 +29,8 @@ std::uint8_t value_of(std::uint32_t block, std::uint32_t step, bool gradient) {
 ServerTwin::ServerTwin(JobShape shape, std::uint64_t seed, double seconds_per_second)
     : shape_(std::move(shape)),
       seed_(seed),
-      seconds_per_second_(seconds_per_second),
+      clocked_(seconds_per_second > 0),
+      updates_(seconds_per_second),
       window_(shape_.window_places * whole_pages(largest(shape_))),
       arena_(whole_pages(shape_.arena_bytes)),
       place_bytes_(whole_pages(largest(shape_))) {
@@ -125,16 +125,7 @@ std::uint32_t ServerTwin::held() const {
 }
 
 void ServerTwin::late(std::mt19937_64& random) const {
-    if (seconds_per_second_ <= 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
-}
-
-void ServerTwin::update() {
-    if (seconds_per_second_ <= 0) return;
-    const std::chrono::duration<double> taken(shape_.update_seconds / seconds_per_second_);
-    const auto now = std::chrono::steady_clock::now();
-    const auto begin = now - busy_until_ < std::chrono::milliseconds(1) ? busy_until_ : now;  // wakes late
-    busy_until_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(taken);
-    std::this_thread::sleep_until(busy_until_);
+    if (!clocked_) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
 }
 
 void ServerTwin::answer(Handle handle, std::int64_t result) {
@@ -167,7 +158,7 @@ void ServerTwin::serve_pulls() {
         if (!lies_there) {
             const TwinAccess access{window_.data() + offset, bytes, 1, "the server writes parameters"};
             twin_server_access(&access);
-            if (seconds_per_second_ <= 0) std::fill_n(window_.data() + offset, bytes, std::byte{value});
+            if (!clocked_) std::fill_n(window_.data() + offset, bytes, std::byte{value});
         }
         lock.lock();
         pulls_.pop_front();
@@ -188,8 +179,8 @@ void ServerTwin::serve_pushes() {
         late(random);
         const TwinAccess access{arena_.data() + request.offset, bytes, 0, "the server reads a gradient"};
         twin_server_access(&access);
-        update();
-        const bool right = seconds_per_second_ > 0 || all_are(arena_.data() + request.offset, bytes, value);
+        updates_.spend(shape_.update_seconds);
+        const bool right = clocked_ || all_are(arena_.data() + request.offset, bytes, value);
         lock.lock();
         if (!right) wrong_.push_back("the gradient of block " + std::to_string(request.block) + " is wrong");
         if (!pushed_.insert(request.block).second) wrong_.push_back("a second push of a block");

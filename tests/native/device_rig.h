@@ -16,6 +16,7 @@
 
 #include "device/engine.h"
 #include "store/aligned_buffer.h"
+#include "twin/paced.h"
 #include "twin/twin.h"
 
 namespace luwu::test {
@@ -64,13 +65,12 @@ class ServerTwin final : public device::DataPlane {
     void serve_pulls();
     void serve_pushes();
     void late(std::mt19937_64& random) const;
-    void update();  // takes its time, if clocked
     void answer(Handle handle, std::int64_t result);
 
     JobShape shape_;
     std::uint64_t seed_;
-    double seconds_per_second_;  // 0: not clocked
-    std::chrono::steady_clock::time_point busy_until_;
+    bool clocked_;
+    twin::Paced updates_;
     store::AlignedBuffer window_;
     store::AlignedBuffer arena_;
     std::uint64_t place_bytes_;

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from tests.simulated_device import LIBRARY, SimulatedDevice, the_twin
+from tests.simulated_device import LIBRARY, compute_on_device, the_twin
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/gpu"
 MODULES = ("accept", "beside", "copies", "depth", "llama", "machine", "parity", "step_time", "timing")
@@ -58,7 +58,7 @@ def test_the_comparison_with_torch_is_right_on_a_simulated_device(parts, tmp_pat
     monkeypatch.setattr(parity, "DEVICE", "cpu")
     monkeypatch.setattr(parity, "SMALL", llama.Shape(layers=2, hidden=32, inner=48, heads=2, vocabulary=64))
     monkeypatch.setattr(parity, "TOKENS", 16)
-    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(the_twin()))
+    compute_on_device(monkeypatch)
     for name, (run, expected, tolerance) in parity.variants(tmp_path, 4).items():
         if name in ("offload host", "float16"):  # pinned memory and autocast are a GPU's
             continue

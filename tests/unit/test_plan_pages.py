@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import plan_table
 
-ROOT = plan_table.README.parent
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGE = (ROOT / "docs" / "one-gpu.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("luwu ")]

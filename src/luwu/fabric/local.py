@@ -68,7 +68,7 @@ class LocalSession(Session):
         return bool(answer["fresh"])
 
     def has_store(self, manifest: Manifest) -> bool:
-        """Whether the server has a store that was made for this model's blocks. Before `attach`."""
+        """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
         return bool(self._ask({"type": "has_store", "manifest": manifest.to_json()})[0]["has"])
 
     def initialised(self) -> None:

@@ -64,7 +64,7 @@ class RemoteSession(Session):
         self._open_link = transports[self._transport]
 
     def has_store(self, manifest: Manifest) -> bool:
-        """Whether the servers have a store that was made for this model's blocks. Before `attach`."""
+        """Return True where the servers have a store made for this manifest. Called before `attach`."""
         try:
             parts = stripe(manifest, len(self._servers)).parts
         except ConfigError:  # too few blocks for so many servers: no such store was made

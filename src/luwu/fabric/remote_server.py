@@ -61,7 +61,7 @@ class RemoteServer:
         return Standing(reply.uuid, tuple(reply.steps))
 
     def has_store(self, manifest: Manifest) -> bool:
-        """Whether its store was made for this manifest."""
+        """Return True where its store was made for this manifest."""
         request = pb.StandingRequest(manifest=manifest.to_json())
         return bool(self.control.call("Standing", request).has_model)
 

@@ -75,7 +75,7 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def has_store(self, manifest: Manifest) -> bool:
-        """Whether the server has a store that was made for this model's blocks. Before `attach`."""
+        """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
 
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
         """Open or create the server's store for this model.

@@ -41,7 +41,12 @@ class TrialSettings(BaseModel):
 
 
 class Trial(BaseModel):
-    """What was seen. Bytes read and written are of a step, from and to the store; memory is the peak while training."""
+    """The measured figures of a short run.
+
+    Bytes read and written are a step's average, from and to the store. They are counted when a step is reported, when
+    the next may have begun: their sum over all measured steps is true within one step. Memory is the peak while
+    training.
+    """
 
     step_seconds: list[float]
     bytes_read: float

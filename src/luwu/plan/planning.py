@@ -142,7 +142,7 @@ def refuse_one_machine(request: Request, what: str) -> None:
 
 
 def variant_of(request: Request) -> Variant:
-    """How a request's run is computed, and bytes of an element on the way."""
+    """Return a run's kernels and dtypes, and the bytes of an element on the wire."""
     run = request.settings.run
     kernels = Kernels(float32=run.dtype == "float32")
     element = 4 if kernels.float32 else 2

@@ -164,7 +164,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
 
 
 def has_store(folders: list[Path], manifest: Manifest) -> bool:
-    """Whether these folders have a store for this manifest, whatever its chunk size; raises as `read_identity`."""
+    """Return True where these folders have a store for this manifest, of any chunk size. Raises as `read_identity`."""
     identity = read_identity(folders[0])
     return identity is not None and first_difference(manifest, identity.manifest) is None
 

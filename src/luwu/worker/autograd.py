@@ -67,7 +67,7 @@ def backward_id() -> int:
 
 
 def saved_tensors_are_seen() -> bool:
-    """Whether hooks of somebody, such as a checkpoint, see what autograd saves now."""
+    """Return True where hooks, such as a checkpoint's, see what autograd saves now."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 

@@ -74,8 +74,7 @@ class DeviceStaging:
         address = self._engine.gradient(block.index, self._accelerator.stream())
         flat = self._at(address, block)
         if self._last.get(address) is not block:
-            for start, stop in block.gaps():
-                flat[start:stop].zero_()
+            block.clear_padding(flat)
             self._last[address] = block
         return flat
 

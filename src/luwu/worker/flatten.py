@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from luwu.errors import ConfigError
 from luwu.store.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
@@ -71,6 +71,11 @@ class Block:
         for slot, end in zip(self.slots, ends, strict=True):
             if slot.offset + slot.numel < end:
                 yield slot.offset + slot.numel, end
+
+    def clear_padding(self, flat: Tensor) -> None:
+        """Write zeros to the padding of values or gradients of shape [elements]."""
+        for start, end in self.gaps():
+            flat[start:end].zero_()
 
     def manifest(self, dtype: torch.dtype) -> BlockManifest:
         """Describe this block for the store of a model of this dtype."""

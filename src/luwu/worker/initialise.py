@@ -173,8 +173,7 @@ def write_unit(unit: Unit, endpoint: Endpoint, arena: Tensor) -> None:
                 f"{arena.numel()}; raise the memory budget, or choose smaller blocks"
             )
         flat = arena[:nbytes].view(torch.float32)
-        for start, end in block.gaps():
-            flat[start:end].zero_()
+        block.clear_padding(flat)
         for slot in block.slots:
             flat[slot.offset : slot.offset + slot.numel].copy_(slot.parameter.detach().reshape(-1))
         endpoint.wait(endpoint.initialise(block.index, 0))

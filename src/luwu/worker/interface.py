@@ -158,7 +158,7 @@ class Session(Protocol):
         ...
 
     def has_store(self, manifest: Manifest) -> bool:
-        """Whether a store is there, made for this manifest. Before `attach`."""
+        """Return True where a store made for this manifest is there. Called before `attach`."""
         ...
 
     def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
@@ -185,7 +185,7 @@ class Weights(Protocol):
     """Values to start from, by the names of the model's parameters and persistent buffers."""
 
     def has(self, name: str) -> bool:
-        """Whether there are values of this name."""
+        """Return True where there are values of this name."""
         ...
 
     def read(self, name: str) -> Tensor:

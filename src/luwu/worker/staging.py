@@ -125,8 +125,7 @@ class HostStaging:
         buffer = self._open[block.index] = self._take_buffer(block)
         flat = self._arena[buffer.offset_bytes : buffer.offset_bytes + block.nbytes].view(block.dtype)
         if buffer.block is not block:
-            for start, stop in block.gaps():
-                flat[start:stop].zero_()
+            block.clear_padding(flat)
             buffer.block = block
         return flat
 

@@ -41,7 +41,6 @@ struct Twin {
     std::map<StreamTwin*, std::unique_ptr<StreamTwin>> streams;
     std::map<EventTwin*, std::unique_ptr<EventTwin>> events;
     std::map<std::string, Failure> failures;
-    std::size_t copied_bytes = 0;
 };
 
 std::unique_ptr<Twin>& the_twin() {
@@ -81,7 +80,6 @@ void copy(StreamTwin& stream, bool to_device, std::uint64_t device, std::byte* h
             twin.world.checker.find(what + " of memory that is not allocated");
         stream.access(address_of(host), bytes, !to_device, what);
         stream.access(device, bytes, to_device, what);
-        twin.copied_bytes += bytes;
         if (!twin.memory.is_registered(host, bytes) || !twin.memory.is_allocated(device, bytes)) return;
         if (to_device) {
             twin.memory.to_device(device, host, bytes);
@@ -342,9 +340,4 @@ std::size_t twin_device_bytes() {
 std::size_t twin_most_device_bytes() {
     const std::lock_guard lock(the_twin()->world.mutex);
     return the_twin()->memory.most_device_bytes();
-}
-
-std::size_t twin_copied_bytes() {
-    const std::lock_guard lock(the_twin()->world.mutex);
-    return the_twin()->copied_bytes;
 }

@@ -14,7 +14,11 @@ Clock& clock_of_this_thread(World& world) { return this_thread == nullptr ? worl
 void set_clock_of_this_thread(Clock* clock) { this_thread = clock; }
 
 StreamTwin::StreamTwin(World& world, Actor actor, bool inlined)
-    : world_(world), actor_(actor), inlined_(inlined), random_(world.settings.seed + actor) {
+    : world_(world),
+      actor_(actor),
+      inlined_(inlined),
+      random_(world.settings.seed + actor),
+      pace_(world.settings.seconds_per_second) {
     if (!inlined_) thread_ = std::thread([this] { run(); });
 }
 
@@ -47,16 +51,6 @@ void StreamTwin::enqueue(Work work) {
 
 void StreamTwin::access(std::uintptr_t begin, std::size_t bytes, bool writes, const std::string& what) {
     world_.checker.access(actor_, clock_, {begin, begin + bytes, writes, what});
-}
-
-void StreamTwin::spend(double seconds) {
-    if (world_.settings.seconds_per_second <= 0) return;
-    const auto now = std::chrono::steady_clock::now();
-    const std::chrono::duration<double> taken(seconds / world_.settings.seconds_per_second);
-    // A thread wakes late; what it is late by is not counted against what comes right behind.
-    const auto begin = now - busy_until_ < std::chrono::milliseconds(1) ? busy_until_ : now;
-    busy_until_ = begin + std::chrono::duration_cast<std::chrono::steady_clock::duration>(taken);
-    std::this_thread::sleep_until(busy_until_);
 }
 
 void StreamTwin::run() {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "twin/checker.h"
+#include "twin/paced.h"
 #include "twin/twin.h"
 
 namespace luwu::twin {
@@ -50,7 +51,7 @@ class StreamTwin {
     Clock& clock() { return clock_; }
     void access(std::uintptr_t begin, std::size_t bytes, bool writes, const std::string& what);
     // Without: time passes, that a clocked twin counts.
-    void spend(double seconds);
+    void spend(double seconds) { pace_.spend(seconds); }
 
   private:
     struct Item {
@@ -65,7 +66,7 @@ class StreamTwin {
     bool inlined_;
     Clock clock_;
     std::mt19937_64 random_;
-    std::chrono::steady_clock::time_point busy_until_;
+    Paced pace_;
     std::mutex mutex_;
     std::condition_variable queued_;
     std::deque<Item> queue_;

@@ -47,4 +47,3 @@ TWIN_EXPORT void twin_forget_findings();
 TWIN_EXPORT std::size_t twin_registered_bytes();
 TWIN_EXPORT std::size_t twin_device_bytes();
 TWIN_EXPORT std::size_t twin_most_device_bytes();
-TWIN_EXPORT std::size_t twin_copied_bytes();
