@@ -145,11 +145,11 @@ def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, o
 def test_two_workers_on_devices_train_as_two_on_the_host(tmp_path, on_device):
     def losses_of(folder: Path) -> dict[int, list[float]]:
         losses: dict[int, list[float]] = {}
+        torch.manual_seed(0)
+        models = [Tiny(), Tiny()]  # beforehand: threads share torch's generator
 
         def work(session: luwu.fabric.session.Session) -> None:
-            torch.manual_seed(0)
-            model = Tiny()
-            parallelize(model, session)
+            model = parallelize(models[session.rank], session)
             optimizer = AdamW(model, lr=1e-2)
             losses[session.rank] = []
             for step in range(3):

@@ -245,13 +245,12 @@ def test_a_trial_averages_the_steps_between_its_first_and_its_last(monkeypatch, 
 def test_a_trial_counts_what_its_server_moved(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a trial learns from this text. " * 2000)
-    wanted = small_settings(settings(), 2, None, text)
-    short = build_settings(wanted.model_dump(exclude_none=True), {"run": {"steps": 8}})
-    found = run_trial(TrialSettings(settings=short, folder=str(tmp_path / "run")))
+    wanted = small_settings(settings(), 2, None, text, timed_steps=2)
+    found = run_trial(TrialSettings(settings=wanted, folder=str(tmp_path / "run")))
     assert isinstance(found, Trial)
-    assert len(found.step_seconds) == 8 - 3 - 3
+    assert len(found.step_seconds) == 2
     shape = gpt_shape(2, 32, 1, sequence=8, vocabulary=256, biases=False)
-    a_step = forecast_here(short, shape).written_bytes
+    a_step = forecast_here(wanted, shape).written_bytes
     assert abs(found.bytes_written - a_step) * len(found.step_seconds) <= a_step  # the next step had begun to write
     assert found.bytes_read == 0
     assert found.workers_bytes > 2**26
@@ -261,7 +260,7 @@ def test_a_trial_counts_what_its_server_moved(tmp_path):
 def test_a_trial_that_fails_says_why(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("short")
-    wanted = small_settings(settings(), 2, None, text)
+    wanted = small_settings(settings(), 2, None, text, timed_steps=2)
     with pytest.raises(LuwuError, match=r"text|short"):
         run_trial(TrialSettings(settings=wanted, folder=str(tmp_path / "run")))
 

@@ -23,7 +23,10 @@ SMALL = gpt_shape(2, BLOCK_ALIGNMENT_ELEMENTS, 1, sequence=8, vocabulary=256, bi
 """A model that takes next to no arithmetic, so that what is left is what a step costs beside it."""
 
 DEEP_LAYERS = 18
-TIMED_STEPS = 100
+STEPS_PER_SECOND = 50
+LEAST_STEPS = 5
+"""A small model's run is timed over so many steps per second that a measurement may take, and over no fewer."""
+
 TEXT_BYTES = 1 << 18
 SCRATCH = ".luwu-plan-"
 """Begins the names of folders for small models' runs; the process's id follows."""
@@ -80,7 +83,8 @@ def measure_machine(
         model: the model that the run trains.
         chunks: chunks of the run's store; the disk is measured with their sizes.
         folder: the folder for the store.
-        seconds: time for each of the longer measurements; each kernel has an eighth of it.
+        seconds: time for each of the longer measurements; each kernel has an eighth of it, and runs of
+            small models 50 steps per second of it.
         on_stage: called with the name of each measurement before it begins.
 
     Raises:
@@ -117,6 +121,7 @@ def measure_machine(
 def measure_costs(settings: Settings, folder: Path, seconds: float, on_stage: OnStage = ignore) -> StepCosts:
     """Train a small model of two depths, and with its batch cut in two: what depth and slices add, and what is left."""
     run, existing = settings.run, nearest_existing(folder)
+    timed_steps = max(LEAST_STEPS, round(seconds * STEPS_PER_SECOND))
     remove_leftovers(existing)
     with tempfile.TemporaryDirectory(dir=existing, prefix=f"{SCRATCH}{os.getpid()}-") as scratch:
         text = Path(scratch, "text.txt")
@@ -128,7 +133,7 @@ def measure_costs(settings: Settings, folder: Path, seconds: float, on_stage: On
             on_stage(
                 f"training a small model of {layers} layers with {run.workers} worker{'s' * (run.workers > 1)}{cut}"
             )
-            wanted = small_settings(settings, layers, micro_batch, text)
+            wanted = small_settings(settings, layers, micro_batch, text, timed_steps)
             return run_trial(TrialSettings(settings=wanted, folder=str(Path(scratch, f"{layers}-{micro_batch}"))))
 
         shallow, deep = train(SMALL.layers), train(DEEP_LAYERS)
@@ -158,7 +163,7 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def small_settings(settings: Settings, layers: int, micro_batch: int | None, text: Path) -> Settings:
+def small_settings(settings: Settings, layers: int, micro_batch: int | None, text: Path, timed_steps: int) -> Settings:
     """The run with another model, of so many layers, and two sequences a worker."""
     shape = replace(SMALL, layers=layers)
     return build_settings(
@@ -168,7 +173,7 @@ def small_settings(settings: Settings, layers: int, micro_batch: int | None, tex
             "optimizer": {"name": settings.optimizer.name},
             "run": {
                 "disk_full_wait_seconds": 0,
-                "steps": TrialSettings.model_fields["warm_steps"].default + TIMED_STEPS + WATCHED_STEPS,
+                "steps": TrialSettings.model_fields["warm_steps"].default + timed_steps + WATCHED_STEPS,
                 "batch": 2 * settings.run.workers,
                 "micro_batch": micro_batch,
                 "workers": settings.run.workers,
