@@ -1,7 +1,8 @@
 """The worker's tests on a simulated GPU: the same gradients, bit for bit, as on the CPU, and every wait is needed.
 
-The tests of the worker run twice, on the CPU and on the twin, and note a hash of all gradients that are pushed. Then
-each wait and each event of the copy engine is taken away in turn, and the native tests must notice each time.
+The tests of the worker run three times, on the CPU, on the twin, and on the twin with some blocks that stay there, and
+note a hash of all gradients that are pushed. Then each wait and each event of the copy engine is taken away in turn,
+and the native tests must notice each time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,22 @@ BAR = "every test of the worker has the CPU's gradients, bit for bit, and every 
 UNIT = "of the removed waits reported"
 WHOLE = Removal("nothing", "// order: the block is read after its copy", "")
 SEEDS = 6
+HOST: tuple[str, ...] = ()
+DEVICE = ("--simulated-device",)
+KEEPING = ("--simulated-device", "--device-memory", "24KiB")
+"""Options of pytest. The models of the tests have blocks of a few KiB: some of them fit."""
 
 
-def pushed(files: list[str], folder: Path, *, device: bool) -> dict[str, tuple[int, str]]:
-    """By test, how many gradients its workers pushed, and a hash of them all."""
-    record = folder / f"{device}.jsonl"
+def pushed(files: list[str], options: Sequence[str], record: Path) -> dict[str, tuple[int, str]]:
+    """Run the tests, and return by test how many gradients its workers pushed, and a hash of them all."""
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "300", "--record-gradients",
-        str(record), *(["--simulated-device"] if device else []), *files,
+        str(record), *options, *files,
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise BenchmarkError(f"tests failed{' on the device' if device else ''}:\n{ended.stdout[-3000:]}")
+        raise BenchmarkError(f"tests failed with {' '.join(options) or 'no option'}:\n{ended.stdout[-3000:]}")
     rows = [json.loads(line) for line in record.read_text().splitlines()]
     return {row["test"]: (row["pushes"], row["digest"]) for row in rows}
 
@@ -62,14 +67,18 @@ def main() -> int:
     files = test_files(options.size(None, quick=["test_worker_training"], check=["test_worker_training"]))
     if options.check:
         files = [f"{file}::test_language_model" for file in files]
+    sides = options.size((DEVICE, KEEPING), check=(DEVICE,))
     removals = options.size(REMOVALS, quick=REMOVALS[:3], check=REMOVALS[:1])
 
     def measure() -> dict[str, Any]:
         build()
         with tempfile.TemporaryDirectory() as folder:
-            host, device = (pushed(files, Path(folder), device=device) for device in (False, True))
-        both = host.keys() & device.keys()
-        different = sorted(test for test in both if host[test] != device[test])
+            host = pushed(files, HOST, Path(folder) / "host")
+            pairs = {}  # of gradients on a device and on the host
+            for number, side in enumerate(sides):
+                found = pushed(files, side, Path(folder) / f"device-{number}")
+                pairs |= {(*side, test): (found[test], host[test]) for test in host.keys() & found.keys()}
+        different = sorted(" ".join(test) for test, (found, expected) in pairs.items() if found != expected)
         try:
             check_complete()
             if not options.check and is_reported(WHOLE, SEEDS):
@@ -78,11 +87,11 @@ def main() -> int:
         except RemovalError as error:
             raise BenchmarkError(str(error)) from error
         table(["removed", "reported"], [[name, found] for name, found in reported.items()])
-        gradients = sum(host[test][0] for test in both)
-        print(f"{len(both) - len(different)} of {len(both)} tests, {gradients} gradients: the CPU's bits")
+        gradients = sum(count for (count, _), _ in pairs.values())
+        print(f"{len(pairs) - len(different)} of {len(pairs)} tests, {gradients} gradients: the CPU's bits")
         print("\n".join(f"other bits: {test}" for test in different))
-        right = not different and all(reported.values()) and len(both) > 0
-        details = {"tests": len(both), "gradients": gradients, "different": different, "reported": reported}
+        right = not different and all(reported.values()) and len(pairs) > 0
+        details = {"tests": len(pairs), "gradients": gradients, "different": different, "reported": reported}
         ours = sum(reported.values()) / len(reported)
         return result(
             NAME, ours=ours, peer=None, ratio=ours, bar=BAR, ok=right, unit=UNIT, right=right, details=details

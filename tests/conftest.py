@@ -42,6 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="models compute on a simulated device, whose copies are checked, where a test asks for the CPU",
     )
     parser.addoption(
+        "--device-memory",
+        metavar="SIZE",
+        help="memory of the simulated device for blocks that stay; default: none stays",
+    )
+    parser.addoption(
         "--record-gradients",
         metavar="FILE",
         help="append to this file, for each test, a hash of all gradients that its workers push",
@@ -73,9 +78,12 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         return
     if request.node.get_closest_marker("host_only"):
         pytest.skip("about the CPU, which computes in the server's memory")
+    device_memory = request.config.getoption("--device-memory")
+    if device_memory and request.node.get_closest_marker("counts_pulls"):
+        pytest.skip("about pulls, which blocks that stay on the device do without")
     from tests.simulated_device import compute_on_device, the_twin
 
-    compute_on_device(monkeypatch)
+    compute_on_device(monkeypatch, device_memory)
     yield
     gc.collect()
     assert the_twin().findings() == []

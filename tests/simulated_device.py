@@ -92,9 +92,15 @@ class SimulatedStaging(DeviceStaging):
     """Notes what torch reads and writes, when it may begin to and when it has ended."""
 
     def __init__(
-        self, units: list[Unit], endpoint: Endpoint, arena: Tensor, accelerator: Accelerator, twin: Twin
+        self,
+        units: list[Unit],
+        endpoint: Endpoint,
+        arena: Tensor,
+        kept: list[Block],
+        accelerator: Accelerator,
+        twin: Twin,
     ) -> None:
-        super().__init__(units, endpoint, arena, accelerator)
+        super().__init__(units, endpoint, arena, kept, accelerator)
         self._twin = twin
         self._taken: dict[int, Tensor] = {}
         self._written: dict[int, Tensor] = {}
@@ -120,20 +126,28 @@ class SimulatedStaging(DeviceStaging):
         super().push(block)
 
 
-def compute_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let models that are parallelized from here on compute on the device, where they ask for the CPU."""
-    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: SimulatedDevice(the_twin()))
+def compute_on_device(monkeypatch: pytest.MonkeyPatch, device_memory: str | None = None) -> None:
+    """Let models that are parallelized from here on compute on the device, where they ask for the CPU.
+
+    ``device_memory``: for blocks that stay there, where a model does not say how much.
+    """
+    device = SimulatedDevice(the_twin(), device_memory)
+    monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: device)
     monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
 
 
 class SimulatedDevice(Device):
     """Stands in for the CPU."""
 
-    def __init__(self, twin: Twin) -> None:
+    def __init__(self, twin: Twin, device_memory: str | None) -> None:
         own = torch.device("cpu")
-        super().__init__(own, Accelerator(own, str(LIBRARY), 0, _DLPACK_CPU, lambda: 0))
+        super().__init__(own, Accelerator(own, str(LIBRARY), 0, _DLPACK_CPU, lambda: 0, lambda: None))
         self._twin = twin
+        self._device_memory = device_memory
 
-    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> SimulatedStaging:
+    def room_for_blocks(self, device_memory: int | str | None) -> int:
+        return super().room_for_blocks(self._device_memory if device_memory is None else device_memory)
+
+    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, kept: list[Block]) -> SimulatedStaging:
         assert self._accelerator is not None
-        return SimulatedStaging(units, endpoint, arena, self._accelerator, self._twin)
+        return SimulatedStaging(units, endpoint, arena, kept, self._accelerator, self._twin)

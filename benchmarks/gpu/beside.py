@@ -43,7 +43,9 @@ class Traffic:
 
     def __init__(self) -> None:
         window, arena = (registered_later(BLOCKS * BLOCK_BYTES) for _ in range(2))
-        self._engine = _native.CopyEngine(Fabric(), CUDA, 0, [BLOCK_BYTES] * BLOCKS, window, arena)
+        self._engine = _native.CopyEngine(
+            Fabric(), CUDA, 0, [BLOCK_BYTES] * BLOCKS, window, arena, 3, [], torch.cuda.empty_cache
+        )
         self._stream = torch.cuda.Stream()
         self._ends = False
         self.copied_bytes = 0

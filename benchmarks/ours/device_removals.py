@@ -42,7 +42,7 @@ def _call_at_once(stream: str, start: str) -> Removal:
 REMOVALS = (
     Removal("compute reads a block before its copy", "    buffer.filled.hold_back(compute);", ""),
     Removal("a block is not noted as read", "        buffer.free.record(compute);", ""),
-    Removal("compute writes a gradient before the last copy out", "    buffer.free.hold_back(compute);", ""),
+    Removal("compute writes a gradient before the last copy out", "    buffer->free.hold_back(compute);", ""),
     Removal("a gradient is not noted as written", "    buffer.filled.record(compute);", ""),
     Removal("a buffer is filled before its last reader", "    buffer.free.hold_back(in_.get());", ""),
     Removal("a copy in is not noted", "    buffer.filled.record(in_.get());", ""),

@@ -78,6 +78,18 @@ std::span<std::byte> span_of(const Bytes& memory) {
     return {reinterpret_cast<std::byte*>(memory.data()), memory.size()};
 }
 
+// Native threads call it and destroy it, too: each takes Python's lock.
+std::function<void()> with_lock(const nb::callable& call) {
+    const std::shared_ptr<nb::callable> kept(new nb::callable(call), [](const nb::callable* last) {
+        const nb::gil_scoped_acquire lock;
+        delete last;
+    });
+    return [kept] {
+        const nb::gil_scoped_acquire lock;
+        called([&] { return (*kept)().is_none(); });
+    };
+}
+
 // A base of the engine, so that the plane is destroyed after it.
 class PlaneOfEngine {
   protected:
@@ -88,10 +100,11 @@ class PlaneOfEngine {
 class OwningEngine : private PlaneOfEngine, public device::CopyEngine {
   public:
     OwningEngine(const nb::object& endpoint, const std::string& library, int ordinal,
-                 std::vector<std::uint64_t> block_bytes, const Bytes& window, const Bytes& arena, std::uint32_t depth)
+                 std::vector<std::uint64_t> block_bytes, const Bytes& window, const Bytes& arena, std::uint32_t depth,
+                 std::vector<std::uint32_t> kept, const nb::callable& make_room)
         : PlaneOfEngine(endpoint),
           CopyEngine({std::make_shared<device::Driver>(library), ordinal, std::move(block_bytes), span_of(window),
-                      span_of(arena), depth},
+                      span_of(arena), depth, std::move(kept), with_lock(make_room)},
                      *plane) {}
 };
 
@@ -121,12 +134,14 @@ void bind_device(nb::module_& module) {
                        "Copies blocks between an endpoint's memory and a device, beside what the device computes. "
                        "Streams are the driver's handles, as torch.cuda.Stream.cuda_stream has them; addresses are the "
                        "device's. Raises DeviceError, and what the endpoint raises.")
-        .def(
-            nb::init<const nb::object&, const std::string&, int, std::vector<std::uint64_t>, const Bytes&, const Bytes&,
-                     std::uint32_t>(),
-            "endpoint"_a, "library"_a, "ordinal"_a, "block_bytes"_a, "window"_a, "arena"_a, "depth"_a = 3,
-            nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
-            "Loads the driver's library and locks both memories in place. `depth`: buffers of each size and direction.")
+        .def(nb::init<const nb::object&, const std::string&, int, std::vector<std::uint64_t>, const Bytes&,
+                      const Bytes&, std::uint32_t, std::vector<std::uint32_t>, const nb::callable&>(),
+             "endpoint"_a, "library"_a, "ordinal"_a, "block_bytes"_a, "window"_a, "arena"_a, "depth"_a, "kept"_a,
+             "make_room"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
+             "Loads the driver's library and locks both memories in place. `depth`: buffers of each size and "
+             "direction; `kept`: blocks that are held for long, for which there is one more each; `make_room` is "
+             "called, in any "
+             "thread, when the device has no memory for a buffer, which is then tried once more.")
         .def("request", &Engine::request, "block"_a, "alone"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Pulls a block, which is copied to the device when it has landed.")
         .def("take", &address_from<&Engine::take>, "block"_a, "stream"_a,

@@ -31,7 +31,7 @@ CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
       device_(config_.driver, config_.ordinal),
       window_(device_, config_.window),
       arena_(device_, config_.arena),
-      in_ring_(config_.block_bytes, config_.depth),
+      in_ring_(config_.block_bytes, config_.depth, config_.kept),
       out_ring_(config_.block_bytes, config_.depth),
       places_(config_.arena.size()),
       in_(device_),
@@ -133,10 +133,17 @@ std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute,
     stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
     plane_.stood_still(begun);
     if (!there) return std::nullopt;
-    const Buffer& buffer = buffer_of(lock, out_ring_, out_buffers_, block);
+    const Buffer* buffer = nullptr;
+    try {
+        buffer = &buffer_of(lock, out_ring_, out_buffers_, block);
+    } catch (const Error&) {
+        if (!lock.owns_lock()) lock.lock();
+        out_ring_.vacate(block);
+        throw;
+    }
     lock.unlock();
-    buffer.free.hold_back(compute);  // order: the gradient is written after the last copy out of its buffer
-    return buffer.memory.address();
+    buffer->free.hold_back(compute);  // order: the gradient is written after the last copy out of its buffer
+    return buffer->memory.address();
 }
 
 void CopyEngine::push(std::uint32_t block, Stream compute) {
@@ -308,12 +315,23 @@ CopyEngine::Buffer& CopyEngine::buffer_of(Lock& lock, const Ring& ring, Buffers&
                                " of other blocks' buffers; activations have the rest: use a smaller micro_batch_size, "
                                "offload='host' or smaller blocks";
     lock.unlock();
-    auto made = std::make_unique<Buffer>(Buffer{DeviceMemory(device_, bytes, beside), Mark(device_), Mark(device_)});
+    auto made = std::make_unique<Buffer>(Buffer{allocate(bytes, beside), Mark(device_), Mark(device_)});
     lock.lock();
     if (buffers.size() <= number) buffers.resize(number + 1);
     buffers[number] = std::move(made);
     stats_.device_bytes += bytes;
     return *buffers[number];
+}
+
+DeviceMemory CopyEngine::allocate(std::uint64_t bytes, const std::string& beside) {
+    if (config_.make_room) {
+        try {
+            return {device_, bytes, beside};
+        } catch (const Error&) {
+            config_.make_room();
+        }
+    }
+    return {device_, bytes, beside};
 }
 
 void CopyEngine::call_after(Stream stream, std::function<void()> function) {

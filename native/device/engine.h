@@ -31,6 +31,9 @@ struct EngineConfig {
     std::span<std::byte> window;             // what pulled blocks lie in
     std::span<std::byte> arena;              // what gradients are pushed from
     std::uint32_t depth = 3;                 // buffers of each size, in each direction
+    std::vector<std::uint32_t> kept;         // blocks that the caller holds for long: each has a buffer more
+    // Gives memory of the device back that others hold and do not use, when there is none left for a buffer.
+    std::function<void()> make_room;
 };
 
 struct EngineStats {
@@ -106,6 +109,7 @@ class CopyEngine {
     [[nodiscard]] std::optional<std::int64_t> wait_for_plane(Lock& lock, DataPlane::Handle handle);
     [[nodiscard]] Buffer* wait_for_buffer(Lock& lock, std::uint32_t block);
     [[nodiscard]] Sent* wait_for_place(Lock& lock, std::uint32_t block);
+    [[nodiscard]] DeviceMemory allocate(std::uint64_t bytes, const std::string& beside);
     [[nodiscard]] Buffer& buffer_of(Lock& lock, const Ring& ring, Buffers& buffers, std::uint32_t block);
 
     void run(std::deque<std::uint32_t>& queue, void (CopyEngine::*handle)(Lock&, std::uint32_t));

@@ -6,13 +6,11 @@
 
 namespace luwu::device {
 
-Ring::Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth)
+Ring::Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth, const std::vector<std::uint32_t>& kept)
     : block_bytes_(std::move(block_bytes)), home_(block_bytes_.size()) {
-    for (const std::uint64_t bytes : block_bytes_) {
-        Size& size = sizes_[bytes];
-        size.blocks += 1;
-        size.most = std::min(depth, size.blocks);
-    }
+    for (const std::uint64_t bytes : block_bytes_) sizes_[bytes].blocks += 1;
+    for (const std::uint32_t block : kept) sizes_.at(block_bytes_.at(block)).most += 1;
+    for (auto& [bytes, size] : sizes_) size.most = std::min(size.most + depth, size.blocks);
 }
 
 std::optional<std::uint32_t> Ring::choose(std::uint32_t block) {

@@ -14,8 +14,9 @@ namespace luwu::device {
 // free, so that its address stays.
 class Ring {
   public:
-    // `depth`: buffers of each size before make_room() adds one.
-    Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth);
+    // `depth`: buffers of each size before make_room() adds one, beside one for each of the `kept` blocks, which hold
+    // theirs for long.
+    Ring(std::vector<std::uint64_t> block_bytes, std::uint32_t depth, const std::vector<std::uint32_t>& kept = {});
 
     // The number of a buffer for this block, which has none; nothing while all of its size are in use.
     [[nodiscard]] std::optional<std::uint32_t> choose(std::uint32_t block);

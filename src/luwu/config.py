@@ -314,6 +314,8 @@ class RunSettings(Group):
     """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
     """where workers compute"""
+    device_memory: Size | None = None
+    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
     checkpoint: bool = True
     """recompute each block's activations in the backward pass instead of keeping them"""
     offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
@@ -355,6 +357,16 @@ class Settings(Group):
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
                 f"found {self.run.workers}; use fewer workers or a larger batch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def device_memory_has_a_device(self) -> Settings:
+        """On a CPU blocks are computed in the server's memory itself."""
+        if self.run.device_memory is not None and self.run.device == "cpu":
+            raise ConfigError(
+                f"run.device_memory: expected none with run.device = cpu, found {format_size(self.run.device_memory)}; "
+                "leave it out, or compute on a GPU with --device cuda"
             )
         return self
 

@@ -35,7 +35,7 @@ def handler():
 
 pythons = handler()
 memory = [np.zeros(4096, np.uint8) for _ in range(2)]
-engine = _native.CopyEngine(Stalled(), sys.argv[1], 0, [4096], *memory)
+engine = _native.CopyEngine(Stalled(), sys.argv[1], 0, [4096], *memory, 3, [], print)
 engine.request(0, False)
 ended = []
 

@@ -164,3 +164,94 @@ def test_two_workers_on_devices_train_as_two_on_the_host(tmp_path, on_device):
     expected = losses_of(tmp_path / "host")
     on_device()
     assert losses_of(tmp_path / "device") == expected
+
+
+ROOMS = pytest.mark.parametrize("room", ["16KiB", "48KiB", "1GiB"])
+
+
+@ROOMS
+@pytest.mark.parametrize("options", [{}, {"checkpoint": False}, {"micro_batch_size": 1}], ids=str)
+def test_blocks_that_stay_on_the_device_train_as_on_the_host(tmp_path, on_device, options, room):
+    torch.manual_seed(0)
+    model = Tiny(6)
+    model.h[1].requires_grad_(False)
+    expected = [trained(tmp_path / "host", model, steps, **options) for steps in (range(3), range(3, 6))]
+    on_device()
+    for steps, result in zip((range(3), range(3, 6)), expected, strict=True):
+        found = trained(tmp_path / "device", model, steps, device_memory=room, **options)
+        assert_same(found, result)
+
+
+def test_a_block_that_stays_is_pulled_once_a_step_and_a_frozen_one_once(tmp_path, on_device):
+    on_device()
+    model = Tiny()
+    model.h[0].requires_grad_(False)
+    frozen = nbytes(model.h[0])
+    with luwu.open(tmp_path, memory="64MiB") as session:
+        parallelize(model, session, device_memory="1GiB")
+        optimizer = AdamW(model, lr=1e-2)
+        once = pulled_by(session, lambda: train(model, optimizer, range(1)))
+        later = pulled_by(session, lambda: train(model, optimizer, range(1, 2)))
+        assert frozen < once - later < frozen + PAGE
+        assert pulled_by(session, lambda: evaluate(model)) == later
+        assert pulled_by(session, lambda: evaluate(model)) == 0
+        # Pulled for an evaluation, which other workers may not have made: pulled again with them.
+        assert pulled_by(session, lambda: train(model, optimizer, range(2, 3))) == later
+
+
+def test_workers_that_keep_blocks_may_evaluate_alone_and_fail_alone(tmp_path, on_device):
+    def losses_of(folder: Path, disturbed: bool, **options: str) -> dict[int, list[float]]:
+        losses: dict[int, list[float]] = {}
+        torch.manual_seed(0)
+        models = [Tiny(6), Tiny(6)]
+
+        def work(session: luwu.fabric.session.Session) -> None:
+            model = parallelize(models[session.rank], session, **options)
+            optimizer = AdamW(model, lr=1e-2)
+            losses[session.rank] = []
+            for step in range(4):
+                if disturbed and session.rank == step % 2:
+                    evaluate(model)
+                if disturbed and step == 2:
+                    give_up(model, at=0 if session.rank == 0 else 4)
+                loss = loss_of(model, step * 2 + session.rank)
+                loss.backward()
+                optimizer.step()
+                losses[session.rank].append(loss.item())
+
+        run_workers(folder, work)
+        return losses
+
+    expected = losses_of(tmp_path / "host", False)
+    on_device()
+    assert losses_of(tmp_path / "device", True, device_memory="40KiB") == expected
+
+
+PAGE = 4096
+
+
+def nbytes(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
+
+
+def evaluate(model: nn.Module) -> None:
+    with torch.no_grad():
+        loss_of(model, 0)
+
+
+def pulled_by(session: luwu.fabric.session.Session, work: Callable[[], object]) -> int:
+    before = session.endpoint.stats()["bytes_pulled"]
+    work()
+    return session.endpoint.stats()["bytes_pulled"] - before
+
+
+def give_up(model: nn.Module, at: int) -> None:
+    """Fail in a forward, when it comes to this layer; the next forward rolls the attempt back."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("on purpose")
+
+    handle = model.h[at].register_forward_hook(fail)
+    with pytest.raises(ValueError, match="on purpose"):
+        loss_of(model, 0)
+    handle.remove()

@@ -209,14 +209,21 @@ struct DeviceJob::Kernel {
     }
 };
 
-DeviceJob::DeviceJob(const JobShape& shape, const TwinSettings& settings) : shape_(shape) {
+DeviceJob::DeviceJob(const JobShape& shape, const TwinSettings& settings, std::function<void()> make_room)
+    : shape_(shape) {
     twin_reset(&settings);
     driver_ = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
     device_ = std::make_unique<device::Device>(driver_, 0);
     server_ = std::make_unique<ServerTwin>(shape_, settings.seed, settings.seconds_per_second);
-    engine_ = std::make_unique<device::CopyEngine>(
-        device::EngineConfig{driver_, 0, shape_.block_bytes, server_->window(), server_->arena(), shape_.depth},
-        *server_);
+    engine_ = std::make_unique<device::CopyEngine>(device::EngineConfig{driver_,
+                                                                        0,
+                                                                        shape_.block_bytes,
+                                                                        server_->window(),
+                                                                        server_->arena(),
+                                                                        shape_.depth,
+                                                                        {},
+                                                                        std::move(make_room)},
+                                                   *server_);
     driver_->check(driver_->functions().stream_create(&compute_, 1), "make a stream");
 }
 

@@ -95,7 +95,7 @@ class ServerTwin final : public device::DataPlane {
 // Runs steps as a worker does: each block forward, then each block backward, with kernels that check what they read.
 class DeviceJob {
   public:
-    DeviceJob(const JobShape& shape, const TwinSettings& settings);
+    DeviceJob(const JobShape& shape, const TwinSettings& settings, std::function<void()> make_room = {});
     ~DeviceJob();
     DeviceJob(const DeviceJob&) = delete;
     DeviceJob& operator=(const DeviceJob&) = delete;

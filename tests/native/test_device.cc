@@ -159,7 +159,8 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
         twin_fail("cuMemHostRegister_v2", 1, 2);
         const auto driver = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
         ServerTwin server(small_job(), 1, 0);
-        const device::EngineConfig config{driver, 0, small_job().block_bytes, server.window(), server.arena(), 3};
+        const device::EngineConfig config{driver, 0, small_job().block_bytes, server.window(), server.arena(), 3,
+                                          {},     {}};
         CHECK(kind_of([&] { const device::CopyEngine engine(config, server); }, "ulimit -l") == ErrorKind::device);
         CHECK(twin_registered_bytes() == 0);
         const device::CopyEngine engine(config, server);  // the next one works
@@ -171,6 +172,26 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
         CHECK(kind_of([&] { until_there([&](auto at_most) { return job.engine().take(1, job.compute(), at_most); }); },
                       "allocate 16384 bytes of the device's memory for a block beside 0 of other") ==
               ErrorKind::device);
+    }
+    SUBCASE("memory of the device, of which others give some back") {
+        int asked = 0;
+        DeviceJob job(small_job(), settings, [&] { asked += 1; });
+        for (int step = 0; step < 2; ++step) {
+            twin_fail("cuMemAlloc_v2", 0, 2);
+            job.run_step();
+        }
+        CHECK(asked == 1);  // all buffers were there in the second step
+        CHECK_MESSAGE(job.wrong().empty(), text_of(job.wrong()));
+    }
+    SUBCASE("memory for a gradient: its buffer may be asked for again") {
+        DeviceJob job(small_job(), settings);
+        twin_fail("cuMemAlloc_v2", 0, 2);
+        const auto gradient = [&] {
+            return *until_there([&](auto at_most) { return job.engine().gradient(1, job.compute(), at_most); });
+        };
+        CHECK(kind_of([&] { (void)gradient(); }, "allocate") == ErrorKind::device);
+        CHECK(gradient() != 0);
+        job.engine().drop_gradient(1);
     }
     SUBCASE("a copy, and a call") {
         for (const char* function : {"cuMemcpyHtoDAsync_v2", "cuLaunchHostFunc"}) {

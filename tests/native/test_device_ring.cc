@@ -110,6 +110,26 @@ TEST_CASE("blocks in turn have stable addresses") {
     CHECK(ring.buffers() == 3);
 }
 
+TEST_CASE("blocks that are held for long leave the others their buffers") {
+    const std::vector<std::uint64_t> same(9, 64);
+    const std::vector<std::uint32_t> kept{2, 5};
+    Ring ring(same, 2, kept);
+    std::vector<std::uint32_t> first;
+    for (int pass = 0; pass < 3; ++pass) {
+        std::vector<std::uint32_t> chosen;
+        for (std::uint32_t block = 0; block < 9; ++block) {
+            const auto buffer = ring.choose(block);
+            REQUIRE(buffer);
+            chosen.push_back(*buffer);
+            if (block != 2 && block != 5) ring.vacate(block);
+        }
+        for (const std::uint32_t block : kept) ring.vacate(block);
+        if (pass == 0) first = chosen;
+        CHECK(chosen == first);
+    }
+    CHECK(ring.buffers() == 4);
+}
+
 TEST_CASE("places do not overlap, and an empty arena has room for all of it") {
     for (std::uint64_t seed = 0; seed < 3000; ++seed) run_places(seed);
 }

@@ -215,6 +215,12 @@ def test_every_setting_is_described_in_the_saved_file():
             assert f"# {describe(group, name)}" in text
 
 
+def test_blocks_stay_on_a_device_alone():
+    assert build_settings({"run": {"device": "cuda", "device_memory": "8GiB"}}).run.device_memory == 8 << 30
+    with pytest.raises(ConfigError, match=r"^run\.device_memory: expected none with run.device = cpu, found 8GiB"):
+        build_settings({"run": {"device_memory": "8GiB"}})
+
+
 NAMES = [
     pytest.param(os.fsdecode(b"a\xff"), "in UTF-8", id="bytes"),
     pytest.param("a\0b", "without a zero byte", id="zero"),

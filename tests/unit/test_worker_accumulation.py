@@ -60,6 +60,7 @@ class Trained:
         assert self.session.endpoint.held == set()
 
 
+@pytest.mark.counts_pulls
 @BOTH_WAYS
 @pytest.mark.parametrize("announce_last", [False, True], ids=["pushed in backward", "pushed in step"])
 @pytest.mark.parametrize("micro_batch_size", [None, 1])

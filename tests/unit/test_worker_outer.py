@@ -140,6 +140,7 @@ def test_compiled_modules_stay_in_the_root() -> None:
 # Order and memory
 
 
+@pytest.mark.counts_pulls
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_the_head_is_pushed_first_and_the_embedding_last(checkpoint: bool) -> None:
     session = FakeSession()
@@ -149,6 +150,7 @@ def test_the_head_is_pushed_first_and_the_embedding_last(checkpoint: bool) -> No
     assert named(session, "pull") == ["<root>", "embed", "h.0", "h.1", "h.2", "head", "h.2", "h.1", "h.0"]
 
 
+@pytest.mark.counts_pulls
 def test_a_tied_table_is_pulled_for_each_use_and_pushed_once_after_both() -> None:
     session = FakeSession()
     model = parallelize(wide(tied=True), session)
@@ -319,6 +321,7 @@ def test_a_table_used_by_name_is_held_and_pushed_when_the_backward_is_over() -> 
     assert bool(torch.isnan(model.embed.weight).all())
 
 
+@pytest.mark.counts_pulls
 def test_a_loss_in_tiles_uses_the_table_as_a_call_does() -> None:
     class Tiled(ByName):
         def forward(self, ids: Tensor, targets: Tensor) -> Tensor:

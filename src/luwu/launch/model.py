@@ -95,6 +95,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         dtype=dtype,
         block_dtypes={pattern: getattr(torch, name) for pattern, name in settings.run.block_dtypes.items()},
         device=device,
+        device_memory=settings.run.device_memory,
         checkpoint=settings.run.checkpoint,
         micro_batch_size=settings.run.micro_batch,
         offload=settings.run.offload,

@@ -149,7 +149,10 @@ class ReadableRun(Readable):
         return self.tokenizer.encode([text])[0]
 
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:
-        changed = self.settings.run.model_copy(update={"micro_batch": micro_batch, "offload": None})
+        changes = {"micro_batch": micro_batch, "offload": None}
+        if device.type == "cpu":
+            changes["device_memory"] = None
+        changed = self.settings.run.model_copy(update=changes)
         return make_model(self.settings.model_copy(update={"run": changed}), session, device, self.vocabulary)
 
 

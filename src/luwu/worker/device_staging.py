@@ -13,6 +13,9 @@ from luwu import _native
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.interface import Endpoint
 
+_DEPTH = 3
+"""Buffers of each size and direction."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -24,6 +27,7 @@ class Accelerator:
         ordinal: the driver's number of the device.
         memory_kind: DLPack's number for the kind of memory that its addresses lie in.
         stream: returns the driver's handle of the stream that torch computes on now.
+        make_room: gives memory of the device back that torch holds and does not use.
     """
 
     device: torch.device
@@ -31,6 +35,7 @@ class Accelerator:
     ordinal: int
     memory_kind: int
     stream: Callable[[], int]
+    make_room: Callable[[], None]
 
 
 class DeviceStaging:
@@ -41,7 +46,9 @@ class DeviceStaging:
     not known yet, for the pull to land or for a buffer to be free.
     """
 
-    def __init__(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, accelerator: Accelerator) -> None:
+    def __init__(
+        self, units: list[Unit], endpoint: Endpoint, arena: Tensor, kept: list[Block], accelerator: Accelerator
+    ) -> None:
         blocks = {block.index: block for unit in units for block in unit.blocks}
         self.device = accelerator.device
         self._endpoint = endpoint
@@ -53,6 +60,9 @@ class DeviceStaging:
             [blocks[index].nbytes for index in range(len(blocks))],
             np.asarray(endpoint.window, dtype=np.uint8),
             arena.numpy(),
+            _DEPTH,
+            [block.index for block in kept],
+            accelerator.make_room,
         )
         self._memory: dict[int, Tensor] = {}  # by address: buffers live as long as the engine
         self._last: dict[int, Block] = {}  # by address, whose gradient a buffer took last

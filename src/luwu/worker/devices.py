@@ -8,9 +8,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from luwu.config import parse_size
 from luwu.errors import ConfigError
 from luwu.worker.device_staging import Accelerator, DeviceStaging
-from luwu.worker.flatten import Unit
+from luwu.worker.flatten import Block, Unit
 from luwu.worker.interface import Endpoint
 from luwu.worker.staging import HostStaging, Staging
 
@@ -30,15 +31,36 @@ class Device:
         """Whether blocks are copied to a memory of the device's own."""
         return self._accelerator is not None
 
-    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor) -> Staging:
-        """Make what moves blocks; ``arena``: the bytes that gradients travel through.
+    def room_for_blocks(self, device_memory: int | str | None) -> int:
+        """Return the bytes of the device's memory in which blocks stay.
+
+        Raises:
+            ConfigError: it is no size, or the device has no memory of its own.
+        """
+        if device_memory is None:
+            return 0
+        if self._accelerator is None:
+            raise ConfigError(
+                f"device_memory: expected None with device='cpu', which computes in the server's memory itself, found "
+                f"{device_memory!r}; raise the server's memory budget instead"
+            )
+        try:
+            room = parse_size(device_memory)
+        except ConfigError as error:
+            raise ConfigError(f"device_memory: {error}") from error
+        if room < 0:
+            raise ConfigError(f"device_memory: expected a size such as 8GiB, found {room}")
+        return room
+
+    def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, kept: list[Block]) -> Staging:
+        """Make what moves blocks; ``arena``: the bytes that gradients travel through; ``kept``: blocks that stay.
 
         Raises:
             DeviceError: the driver refuses memory. MemoryBudgetError: the arena is too small for a block.
         """
         if self._accelerator is None:
             return HostStaging(units, endpoint, arena)
-        return DeviceStaging(units, endpoint, arena, self._accelerator)
+        return DeviceStaging(units, endpoint, arena, kept, self._accelerator)
 
 
 def choose_device(device: torch.device | str) -> Device:
@@ -65,7 +87,8 @@ def choose_device(device: torch.device | str) -> Device:
             "it has GPUs, or name a device"
         )
     own = torch.device("cuda", index)
-    return Device(own, Accelerator(own, _CUDA_LIBRARY, index, _DLPACK_CUDA, partial(_current_stream, own)))
+    stream = partial(_current_stream, own)
+    return Device(own, Accelerator(own, _CUDA_LIBRARY, index, _DLPACK_CUDA, stream, torch.cuda.empty_cache))
 
 
 def _own_index() -> int:

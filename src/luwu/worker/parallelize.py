@@ -19,6 +19,7 @@ from luwu.worker.flatten import Unit, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
+from luwu.worker.kept import KeptBlocks, choose_kept
 from luwu.worker.layout import lay_out
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
@@ -43,6 +44,7 @@ def parallelize(
     block_dtypes: BlockDtypes | None = None,
     loss_scaling: LossScaling | None = None,
     device: torch.device | str = "cpu",
+    device_memory: int | str | None = None,
     checkpoint: bool = True,
     micro_batch_size: int | None = None,
     offload: Where = None,
@@ -75,6 +77,9 @@ def parallelize(
         loss_scaling: how the loss is scaled where blocks are float16; None: as torch.amp.GradScaler does it.
         device: cpu or cuda: where forward and backward run. ``cuda`` without a number is that of this rank, as
             torchrun's LOCAL_RANK has it.
+        device_memory: bytes of a GPU's memory, such as ``8GiB``, for blocks that stay there between their uses instead
+            of being pulled again: frozen ones for good, others for a step, and while a model is evaluated or generates.
+            All workers give the same. None: every block is pulled for each use.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
         micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
             each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
@@ -100,6 +105,7 @@ def parallelize(
     """
     where = choose_device(device)
     check_dtype(dtype, "dtype")
+    room = where.room_for_blocks(device_memory)
     if hasattr(model, RUNTIME_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
     units = lay_out(model, blocks, dtype, block_dtypes)
@@ -125,7 +131,8 @@ def parallelize(
         initialiser.initialise_buffers()
         _move_buffers(model, where.torch)
     # Only now: the arena's memory is other memory once first values have gone through it.
-    staging = where.staging(units, endpoint, arena[: endpoint.gradient_bytes])
+    kept = choose_kept(units, room)
+    staging = where.staging(units, endpoint, arena[: endpoint.gradient_bytes], kept)
     scales = any(block.dtype is torch.float16 for unit in units for block in unit.blocks)
     runtime = Runtime(
         units,
@@ -135,6 +142,7 @@ def parallelize(
         optimizer=manifest.optimizer,
         checkpoint=checkpoint,
         offload=offloaded,
+        kept=KeptBlocks(kept),
         scaler=LossScaler(loss_scaling or LossScaling(), session.loss_scale) if scales else None,
     )
     _wrap(model, units, runtime)

@@ -19,6 +19,7 @@ from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
 from luwu.worker.interface import COMMITTED, HyperParameters, Session
+from luwu.worker.kept import KeptBlocks
 from luwu.worker.loss_scale import LossScaler, scale_gradient, scaled_forward
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Offload
@@ -61,11 +62,13 @@ class Runtime(Uncopyable):
         optimizer: str,
         checkpoint: bool,
         offload: Offload | None,
+        kept: KeptBlocks,
         scaler: LossScaler | None = None,
     ) -> None:
         self.units = units
         self.optimizer = optimizer
-        self.residence = Residence(units, Window(staging), staging.device)
+        self._window = Window(staging, kept)
+        self.residence = Residence(units, self._window, staging.device)
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.offload = offload
@@ -408,6 +411,7 @@ class Runtime(Uncopyable):
         if self._scaler is not None:
             self._scaler.count(end)
         self._staging.answered()
+        self._window.end_attempt(committed=committed)
         if not committed:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._passes[0].revert()
@@ -429,6 +433,7 @@ class Runtime(Uncopyable):
         self._begun_with = hyper_parameters
         self._gradients_seen = False
         self._passes[0].remember()
+        self._window.begin_attempt()
 
     def _begin_forward(self) -> None:
         self._phase = Phase.FORWARD

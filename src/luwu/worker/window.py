@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from luwu.worker.flatten import Block
+from luwu.worker.kept import KeptBlocks
 from luwu.worker.staging import Staging
 
 _CACHED_VIEWS_PER_BLOCK = 8
@@ -23,19 +24,26 @@ class Held:
 
 
 class Window:
-    """Pulls and releases blocks, each at most once at a time."""
+    """Pulls and releases blocks, each at most once at a time; some stay on the device when they are released."""
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, kept: KeptBlocks) -> None:
         self._staging = staging
+        self._kept = kept
         self._requested: set[int] = set()
         self._held: dict[int, Held] = {}
         self._views: dict[int, dict[int, Held]] = {}
 
     def request(self, block: Block, *, alone: bool = False) -> None:
         """Post the pull of a block, unless it is held or asked for already. ``alone``: other workers do not."""
-        if block.index not in self._held and block.index not in self._requested:
+        if block.index in self._held or block.index in self._requested:
+            return
+        if not self._kept.serves(block, alone=alone):
+            if self._kept.is_there(block):  # pulled alone, and now everybody pulls it
+                self._staging.release(block)
             self._staging.request(block, alone=alone)
-            self._requested.add(block.index)
+            if self._kept.stays(block):
+                self._kept.note_pull(block, alone=alone)
+        self._requested.add(block.index)
 
     def take(self, block: Block) -> Held:
         """Wait for a block that was asked for, and hold it."""
@@ -60,8 +68,18 @@ class Window:
         """Give a block back; one only asked for is waited for first."""
         if block.index in self._requested or block.index in self._held:
             self._held.pop(block.index, None)
-            self._staging.release(block)
+            if not self._kept.stays(block):
+                self._staging.release(block)
             self._requested.discard(block.index)
+
+    def begin_attempt(self) -> None:
+        """Note that an attempt begins."""
+        self._kept.begin_attempt()
+
+    def end_attempt(self, *, committed: bool) -> None:
+        """Give back what stayed on the device and is not to be used again; nothing is held."""
+        for block in self._kept.end_attempt(committed=committed):
+            self._staging.release(block)
 
     def owner_of(self, tensor: Tensor, blocks: Iterable[Block]) -> Block | None:
         """Return which of these blocks, if held, the tensor's memory belongs to."""
