@@ -204,6 +204,7 @@ class Pipeline {
     void start_update(std::uint32_t block);
     void start_chunks(std::uint32_t block);
     void want_chunk(std::uint32_t chunk);
+    void want_states(std::uint32_t chunk);
     void states_there(std::uint32_t chunk);
     void chunk_has(std::uint32_t chunk);
     void start_state_read(std::uint32_t chunk);

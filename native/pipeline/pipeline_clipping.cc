@@ -85,8 +85,10 @@ void Pipeline::serve_kept_memory() {
             if (!kept_->take_buffer(chunk)) return;
             if (block.decided) {
                 start_kept_read(chunk);
+                want_states(chunk);
             } else if (speculates_) {
                 chunk_has(chunk);
+                want_states(chunk);
             } else {
                 update_queue_.push_back({chunk, true});
                 update_ready_.notify_one();

@@ -55,7 +55,12 @@ void Pipeline::want_chunk(std::uint32_t chunk) {
     ++stats_.chunks_updated;
     const bool from_disk = kept_ && kept_->on_disk(chunk);
     chunk_needs_[chunk] = from_disk ? 2 : 1;
-    if (from_disk) want_kept_memory(chunk);
+    from_disk ? want_kept_memory(chunk) : want_states(chunk);
+}
+
+// Behind memory for a kept gradient, where the chunk needs both: chunks that wait for such memory with states in hand,
+// and chunks that have it and wait for states, would wait for each other.
+void Pipeline::want_states(std::uint32_t chunk) {
     switch (states_.state(chunk)) {
         case StateCache::State::ready:
             return states_there(chunk);
