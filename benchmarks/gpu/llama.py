@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -62,12 +63,23 @@ class Block(nn.Module):
         return x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
 
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Of hidden values [rows, tokens, hidden], the head's weight, and targets [rows, tokens]: a scalar in nats."""
+
+
+def whole_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Compute all logits at once."""
+    logits = functional.linear(hidden, weight)
+    return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
 class Llama(nn.Module):
     """Returns the loss of the next token; ``checkpoints``: recompute each layer in backward."""
 
-    def __init__(self, shape: Shape, *, checkpoints: bool = False) -> None:
+    def __init__(self, shape: Shape, *, checkpoints: bool = False, loss: Loss = whole_loss) -> None:
         super().__init__()
         self.checkpoints = checkpoints
+        self.loss = loss
         self.embed = nn.Embedding(shape.vocabulary, shape.hidden)
         self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.RMSNorm(shape.hidden)
@@ -78,8 +90,32 @@ class Llama(nn.Module):
         x = self.embed(text[:, :-1])
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints and self.training else layer(x)
-        logits = self.head(self.norm(x))
-        return functional.cross_entropy(logits.flatten(0, 1).float(), text[:, 1:].flatten())
+        return self.loss(self.norm(x), self.head.weight, text[:, 1:])
+
+
+class Adapted(nn.Module):
+    """A frozen layer beside a product of low rank, which begins as zero."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        own = {"bias": False, "device": base.weight.device, "dtype": base.weight.dtype}
+        self.down = nn.Linear(base.in_features, rank, **own)
+        self.up = nn.Linear(rank, base.out_features, **own)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] to [..., out]."""
+        return self.base(x) + self.up(self.down(x))
+
+
+def adapt(model: Llama, rank: int = 8) -> Llama:
+    """Freeze the model, in place, and give the layers of attention adapters."""
+    model.requires_grad_(False)
+    for layer in model.layers:
+        layer.queries_keys_values = Adapted(layer.queries_keys_values, rank)
+        layer.out = Adapted(layer.out, rank)
+    return model
 
 
 def texts(shape: Shape, rows: int, tokens: int, step: int, device: str) -> Tensor:

@@ -1,55 +1,38 @@
 """Time of a step against fused AdamW with all of the model on the GPU: a model of 1.2B parameters in Llama's shape.
 
 The store lies in memory (/dev/shm) where there is room, so that the bus and the server are measured and not the disk.
-Both sides recompute each layer in backward, and take their batch in slices of the same rows.
+Both sides recompute each layer in backward, and take their batch in slices of the same rows; LuWu computes its loss in
+tiles, because its head sees the whole batch.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from llama import LLAMA_1B, Llama, Shape, texts
+from timing import TRAINABLE_BYTES, free_memory, place_for, product_rate, report, seconds_of
 
 import luwu
 
 LEAST = 0.95
 MOST_WAITING = 0.05
+DEVICE = "cuda"
 LENGTH = 2048
 SLICE_ROWS = 4
 SMOKE = Shape(layers=4, hidden=1024, inner=2816, heads=8)
 
 
-def seconds_of(step: Callable[[int], None], repeats: int) -> float:
-    """The median of a step's seconds, after two to warm up."""
-    taken = []
-    for index in range(repeats + 2):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step(index)
-        torch.cuda.synchronize()
-        taken.append(time.perf_counter() - begin)
-    return sorted(taken[2:])[repeats // 2]
-
-
 def on_the_gpu(shape: Shape, rows: int, repeats: int) -> float:
-    """Torch's step in bfloat16, whose memory is free again afterwards."""
-    taken = _on_the_gpu(shape, rows, repeats)
-    torch.cuda.empty_cache()
-    return taken
-
-
-def _on_the_gpu(shape: Shape, rows: int, repeats: int) -> float:
+    """Torch's step in bfloat16."""
     torch.manual_seed(0)
-    model = Llama(shape, checkpoints=True).to("cuda", torch.bfloat16).train()
+    model = Llama(shape, checkpoints=True).to(DEVICE, torch.bfloat16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step(index: int) -> None:
-        batch = texts(shape, rows, LENGTH, index, "cuda")
+        batch = texts(shape, rows, LENGTH, index, DEVICE)
         for part in batch.split(SLICE_ROWS):
             (model(part) * (len(part) / rows)).backward()
         optimizer.step()
@@ -62,14 +45,14 @@ def over_the_bus(shape: Shape, rows: int, repeats: int, folder: Path) -> tuple[f
     """LuWu's step, and the share of it in which the worker waited for the fabric or for a buffer."""
     with tempfile.TemporaryDirectory(dir=folder) as run, luwu.open(run, memory="40GiB") as session:
         with torch.device("meta"):
-            model = Llama(shape)
-        luwu.parallelize(model, session, device="cuda", dtype=torch.bfloat16, micro_batch_size=SLICE_ROWS)
+            model = Llama(shape, loss=luwu.tiled_cross_entropy)
+        luwu.parallelize(model, session, device=DEVICE, dtype=torch.bfloat16, micro_batch_size=SLICE_ROWS)
         optimizer = luwu.AdamW(model, lr=1e-4)
         waited = []
 
         def step(index: int) -> None:
             before = session.endpoint.stats()["wait_seconds"]
-            model(texts(shape, rows, LENGTH, index, "cuda")).backward()
+            model(texts(shape, rows, LENGTH, index, DEVICE)).backward()
             optimizer.step()
             waited.append(session.endpoint.stats()["wait_seconds"] - before)
 
@@ -78,18 +61,25 @@ def over_the_bus(shape: Shape, rows: int, repeats: int, folder: Path) -> tuple[f
 
 
 def measure(*, smoke: bool, folder: Path) -> dict[str, Any]:
-    """Seconds by tokens a step, ratios, MFU (6 FLOP a parameter and token), and the share of waiting."""
+    """Seconds by tokens a step, ratios, the share of waiting, and FLOP/s over those of a product of matrices.
+
+    A step has 6 FLOP a parameter and token; what is computed again in backward does not count.
+    """
     shape, sizes, repeats = (SMOKE, (4,), 2) if smoke else (LLAMA_1B, (2, 8, 16, 32, 64), 3)
-    shared = Path("/dev/shm")
-    place = shared if shared.is_dir() and not smoke else folder
-    rows_found = {}
+    place = folder if smoke else place_for(TRAINABLE_BYTES * shape.parameters, folder)
+    rate = product_rate()
+    found: dict[int, dict[str, float]] = {}
+    figures = {"by_tokens": found, "parameters": shape.parameters, "store": str(place), "product_flop_per_second": rate}
     for rows in sizes:
         theirs = on_the_gpu(shape, rows, repeats)
+        free_memory()
         ours, waiting = over_the_bus(shape, rows, repeats, place)
-        flop = 6 * shape.parameters * rows * LENGTH
-        rows_found[rows * LENGTH] = {
-            "luwu": ours, "torch": theirs, "ratio": theirs / ours, "waiting": waiting, "flop_per_second": flop / ours,
+        free_memory()
+        used = 6 * shape.parameters * rows * LENGTH / ours
+        found[rows * LENGTH] = {
+            "luwu": ours, "torch": theirs, "ratio": theirs / ours, "waiting": waiting, "utilisation": used / rate,
         }  # fmt: skip
-    largest = rows_found[max(rows_found)]
+        report(figures)
+    largest = found[max(found)]
     ok = None if smoke else largest["ratio"] >= LEAST and largest["waiting"] <= MOST_WAITING
-    return {"ok": ok, "by_tokens": rows_found, "parameters": shape.parameters}
+    return {"ok": ok, **figures}

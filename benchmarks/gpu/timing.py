@@ -1,10 +1,56 @@
-"""Time on a GPU, by its own events."""
+"""Time on a GPU, by its own events, and figures that a part has so far."""
 
 from __future__ import annotations
 
+import gc
+import json
+import shutil
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+
+
+def report(found: dict[str, Any]) -> None:
+    """Print the figures so far: they are what is left of a part that fails or takes too long."""
+    print(json.dumps(found), flush=True)
+
+
+def free_memory() -> None:
+    """Give back what a model that is gone had on the GPU."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+TRAINABLE_BYTES, FROZEN_BYTES = 32, 3
+"""Of a parameter in a store, at most: two versions of states and values, and what files add."""
+
+
+def place_for(store_bytes: int, folder: Path) -> Path:
+    """Return a folder in memory for a store of so many bytes; ``folder`` where there is no room."""
+    shared = Path("/dev/shm")
+    room = shutil.disk_usage(shared).free if shared.is_dir() else 0
+    return shared if room > store_bytes else folder
+
+
+def product_rate(side: int = 8192) -> float:
+    """Return the FLOP/s of a product of square matrices in bfloat16."""
+    left = torch.randn(side, side, device="cuda", dtype=torch.bfloat16)
+    return 2 * side**3 / gpu_seconds(lambda: left @ left, 20)
+
+
+def seconds_of(step: Callable[[int], None], repeats: int) -> float:
+    """Return the median of a step's seconds, after two to warm up."""
+    taken = []
+    for index in range(repeats + 2):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        step(index)
+        torch.cuda.synchronize()
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken[2:])[repeats // 2]
 
 
 def gpu_seconds(work: Callable[[], object], repeats: int) -> float:

@@ -13,20 +13,10 @@ namespace {
 constexpr std::chrono::milliseconds kStopCheck{100};  // how soon a thread that waits for the fabric sees the end
 constexpr std::size_t kMostSent = 64;  // pushes without an answer: the fabric forgets handles that are much older
 
-EngineConfig checked(EngineConfig config) {
-    const auto largest = std::max_element(config.block_bytes.begin(), config.block_bytes.end());
-    if (largest != config.block_bytes.end() && *largest > config.arena.size()) {
-        throw Error(ErrorKind::memory_budget, "gradient arena: expected at least " + std::to_string(*largest) +
-                                                  " bytes, the largest block, found " +
-                                                  std::to_string(config.arena.size()) + "; raise the memory budget");
-    }
-    return config;
-}
-
 }  // namespace
 
 CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
-    : config_(checked(std::move(config))),
+    : config_(std::move(config)),
       plane_(plane),
       device_(config_.driver, config_.ordinal),
       window_(device_, config_.window),
@@ -121,6 +111,12 @@ bool CopyEngine::release(std::uint32_t block, Stream compute, Time at_most) {
 }
 
 std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute, Time at_most) {
+    if (config_.block_bytes.at(block) > config_.arena.size()) {  // a frozen block may be larger: it has no gradient
+        throw Error(ErrorKind::memory_budget, "gradient arena: expected at least " +
+                                                  std::to_string(config_.block_bytes[block]) +
+                                                  " bytes, the size of block " + std::to_string(block) + ", found " +
+                                                  std::to_string(config_.arena.size()) + "; raise the memory budget");
+    }
     const Device::Current current(device_);
     Lock lock(mutex_);
     const std::uint64_t begun = fabric::monotonic_ns();

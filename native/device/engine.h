@@ -51,7 +51,7 @@ class CopyEngine {
   public:
     using Time = std::chrono::milliseconds;
 
-    // Throws Error(device), and Error(memory_budget) when the arena is smaller than the largest block.
+    // Throws Error(device).
     CopyEngine(EngineConfig config, DataPlane& plane);
     ~CopyEngine();  // returns when the device has ended every copy
     CopyEngine(const CopyEngine&) = delete;
@@ -65,7 +65,8 @@ class CopyEngine {
     // more.
     [[nodiscard]] bool release(std::uint32_t block, Stream compute, Time at_most);
 
-    // Gradients: a place to write a block's to, and, when `compute` has all work that writes it, its push.
+    // Gradients: a place to write a block's to, and, when `compute` has all work that writes it, its push. Throws
+    // Error(memory_budget) where the arena is smaller than the block.
     [[nodiscard]] std::optional<Address> gradient(std::uint32_t block, Stream compute, Time at_most);
     void push(std::uint32_t block, Stream compute);
     void drop_gradient(std::uint32_t block);  // it is not pushed; nothing where there is none

@@ -199,6 +199,34 @@ def test_a_block_that_stays_is_pulled_once_a_step_and_a_frozen_one_once(tmp_path
         assert pulled_by(session, lambda: train(model, optimizer, range(2, 3))) == later
 
 
+def test_frozen_blocks_may_be_larger_than_the_memory_for_gradients(tmp_path, on_device):
+    def adapted() -> nn.Module:
+        torch.manual_seed(0)
+        layers = [nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 4, bias=False)) for _ in range(2)]
+        for layer in layers:
+            layer[0].requires_grad_(False)
+        return nn.ModuleList(layers)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = adapted()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return sum(layer(x).square().mean() for layer in self.h)
+
+    def losses(folder: Path) -> list[float]:
+        model, rows = Both(), torch.ones(2, 512)
+        with luwu.open(folder, memory="64MiB") as session:
+            parallelize(model, session, blocks=["h.*"])
+            assert session.endpoint.gradient_bytes < model.h[0][0].weight.nbytes
+            return train(model, AdamW(model, lr=1e-2), range(3), lambda module, _: module(rows))
+
+    expected = losses(tmp_path / "host")
+    on_device()
+    assert losses(tmp_path / "device") == expected
+
+
 def test_workers_that_keep_blocks_may_evaluate_alone_and_fail_alone(tmp_path, on_device):
     def losses_of(folder: Path, disturbed: bool, **options: str) -> dict[int, list[float]]:
         losses: dict[int, list[float]] = {}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +16,8 @@ import torch
 from tests.simulated_device import LIBRARY, compute_on_device, the_twin
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/gpu"
-MODULES = ("accept", "beside", "copies", "depth", "llama", "machine", "parity", "step_time", "timing")
+PARTS = ("adapters", "beside", "copies", "depth", "disk", "machine", "parity", "peers", "step_time")
+MODULES = ("accept", *PARTS, "llama", "timing")
 
 
 @pytest.fixture
@@ -37,6 +40,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 
 def test_every_part_has_a_module_and_a_deadline(parts):
+    assert sorted(part.name for part in parts["accept"].PARTS) == list(PARTS)
     for part in parts["accept"].PARTS:
         assert callable(parts[part.name].measure)
         assert 0 < part.smoke_seconds <= part.full_seconds <= 600
@@ -66,3 +70,51 @@ def test_the_comparison_with_torch_is_right_on_a_simulated_device(parts, tmp_pat
         assert losses == run(), name
         assert losses == pytest.approx(expected, rel=tolerance), name
     assert the_twin().findings() == []
+
+
+def test_what_a_part_had_measured_when_its_deadline_ended_it_is_kept(parts, tmp_path, monkeypatch):
+    accept = parts["accept"]
+    program = tmp_path / "accept.py"
+    program.write_text(
+        "import json, time\nprint('no figures', flush=True)\nprint(json.dumps({'peaks': {'4': 1}}), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(accept, "HERE", tmp_path)
+    part = accept.Part("depth", "none", smoke_seconds=3, full_seconds=3)
+    found = accept.run_part(part, smoke=True, folder=tmp_path)
+    assert (found["ok"], found["error"], found["peaks"]) == (False, "took longer than 3 s", {"4": 1})
+
+
+@pytest.fixture
+def small_parts(parts, monkeypatch) -> dict[str, ModuleType]:
+    """The parts that train, with a small model, on the simulated device."""
+    shape = parts["llama"].Shape(layers=4, hidden=128, inner=192, heads=2, vocabulary=256)
+    for name in ("adapters", "disk", "peers", "step_time"):
+        monkeypatch.setattr(parts[name], "SMOKE", shape)
+        monkeypatch.setattr(parts[name], "LENGTH", 16)
+        monkeypatch.setattr(parts[name], "DEVICE", "cpu")
+    monkeypatch.setattr(parts["depth"], "shape_of", lambda layers: replace(shape, layers=layers))
+    monkeypatch.setattr(parts["depth"], "TOKENS", 16)
+    monkeypatch.setattr(parts["depth"], "DEVICE", "cpu")
+    monkeypatch.setattr(parts["disk"], "memory_for", lambda _: 16 << 20)
+    monkeypatch.setattr(parts["peers"], "BACKENDS", "gloo")
+    monkeypatch.setattr(parts["peers"], "OFFLOAD", parts["peers"].OffloadPolicy())
+    monkeypatch.setattr(parts["step_time"], "product_rate", lambda: 1e12)
+    for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+    compute_on_device(monkeypatch)
+    return parts
+
+
+@pytest.mark.skipif(not LIBRARY.exists(), reason="the native tests are not built: run make test")
+@pytest.mark.parametrize("name", ["adapters", "depth", "disk", "peers", "step_time"])
+def test_the_parts_that_train_run_on_a_simulated_device(small_parts, tmp_path, name):
+    found = small_parts[name].measure(smoke=True, folder=tmp_path)
+    assert found["ok"] is None
+    assert json.loads(json.dumps(found))
+    assert the_twin().findings() == []
+    if name == "depth":
+        tokens = small_parts["depth"].ROWS * 16
+        held = {layers: peak + layers * tokens * 128 * 2 for layers, peak in found["peaks"].items()}
+        assert held[4] == held[8] > 0  # what native code has on the device does not grow with depth

@@ -67,6 +67,11 @@ class DeviceStaging:
         self._memory: dict[int, Tensor] = {}  # by address: buffers live as long as the engine
         self._last: dict[int, Block] = {}  # by address, whose gradient a buffer took last
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of all buffers so far."""
+        return int(self._engine.stats()["device_bytes"])
+
     def request(self, block: Block, *, alone: bool) -> None:
         """Pull the block; it is copied to the device when it has landed."""
         self._engine.request(block.index, alone)

@@ -56,7 +56,7 @@ class Device:
         """Make what moves blocks; ``arena``: the bytes that gradients travel through; ``kept``: blocks that stay.
 
         Raises:
-            DeviceError: the driver refuses memory. MemoryBudgetError: the arena is too small for a block.
+            DeviceError: the driver refuses memory. MemoryBudgetError: the arena is too small for a gradient.
         """
         if self._accelerator is None:
             return HostStaging(units, endpoint, arena)

@@ -135,6 +135,11 @@ class Runtime(Uncopyable):
         return self._endpoint.grad_norm
 
     @property
+    def device_bytes(self) -> int:
+        """Bytes of the device's own memory that blocks and gradients have, which torch does not count."""
+        return self._staging.device_bytes
+
+    @property
     def loss_scale(self) -> float:
         """What the loss of the attempt that is under way, or comes next, is multiplied by; 1 without float16 blocks."""
         return 1.0 if self._scaler is None else self._scaler.scale

@@ -30,6 +30,11 @@ class Staging(Protocol):
 
     device: torch.device
 
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of the device's own memory that blocks and gradients have, which torch does not count."""
+        ...
+
     def request(self, block: Block, *, alone: bool) -> None:
         """Start to pull a block. ``alone``: other workers do not."""
         ...
@@ -102,6 +107,11 @@ class HostStaging:
         self._root_block = units[0].trainable
         self._outer = {block.index: block for block in _trainable_blocks([unit for unit in units if unit.outer])}
         self._root_buffer, self._outer_buffers, self._buffers = self._lay_out(units)
+
+    @property
+    def device_bytes(self) -> int:
+        """None: blocks are computed with in place."""
+        return 0
 
     def request(self, block: Block, *, alone: bool) -> None:
         """Post the pull."""
