@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 
+import torch
+
 from luwu.observe import machine
 from luwu.observe.machine import direct_io_error, examine, nearest_existing
 
@@ -22,3 +24,12 @@ def test_the_closest_folder_that_exists(tmp_path):
 
 def test_a_folder_that_takes_no_files_is_reported():
     assert direct_io_error(machine.PROC) in (errno.ENOENT, errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+def test_gpus_are_shown_with_their_memory_and_what_a_worker_locks(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (index << 30, 8 << 30))
+    found = {finding.name: finding for finding in examine(tmp_path)}
+    assert found["CUDA devices"].found == "GPU 0, 0 B of 8.0 GiB free; GPU 1, 1.0 GiB of 8.0 GiB free"
+    assert found["page-locked memory"].found.startswith("a part of --memory")

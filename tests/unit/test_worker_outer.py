@@ -541,3 +541,9 @@ def test_functions_of_torch_func_over_an_outer_unit() -> None:
             return torch.vmap(self.head)(x)
 
     assert_same_training(wide(Mapped))
+
+
+def test_a_copy_of_a_parameter_reads_as_the_parameter_does_outside_of_a_forward() -> None:
+    model = parallelize(wide(), FakeSession())
+    for copied in copy.deepcopy(list(model.parameters())):
+        assert torch.isnan(2 * copied).all()

@@ -19,6 +19,10 @@ from luwu.observe.display import size
 DIRECT_BYTES = 4096
 """The smallest direct write that every common disk takes."""
 
+PAGE_LOCKED = (
+    "a part of --memory, for copies to and from GPUs: the window and the memory for gradients; luwu plan says how much"
+)
+
 PROC = Path("/proc")
 SYS = Path("/sys")
 
@@ -213,16 +217,17 @@ def _torch() -> list[Finding]:
         return [Finding("torch", "not installed", False, "this machine can be a server but not a worker")]
     import torch
 
-    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    devices = [_device(index) for index in range(torch.cuda.device_count())]
     products = bfloat16_products()
     return [
         Finding("torch", str(torch.__version__)),
         Finding(
             "CUDA devices",
-            ", ".join(devices) or "none",
+            "; ".join(devices) or "none",
             bool(devices),
             "workers compute on the processor",
         ),
+        *([Finding("page-locked memory", PAGE_LOCKED)] if devices else []),
         Finding(
             "bfloat16 on the processor",
             "matrix products" if products else "no matrix products",
@@ -230,6 +235,13 @@ def _torch() -> list[Finding]:
             "torch multiplies number by number, ten to a hundred times slower: train with --dtype float32",
         ),
     ]
+
+
+def _device(index: int) -> str:
+    import torch
+
+    free, total = torch.cuda.mem_get_info(index)
+    return f"{torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
 
 
 def bfloat16_products() -> bool:

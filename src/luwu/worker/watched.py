@@ -38,8 +38,8 @@ def _bring_values(cls: Any, function: Any, types: Any, args: Any = (), kwargs: A
     """Call a function of torch on parameters that nobody holds, as ``__torch_function__``."""
     kwargs = kwargs or {}
     if function not in _WITHOUT_VALUES:
-        drivers = [driver_of(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _BOTH)]
-        if all(runtime.hold(unit) for runtime, unit in drivers):
+        drivers = [driver_of(leaf) for leaf in tree_leaves((args, kwargs)) if is_watched(leaf)]
+        if drivers and all(runtime.hold(unit) for runtime, unit in drivers):
             return function(*args, **kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         return function(*args, **kwargs)
@@ -70,9 +70,9 @@ def begin_to_watch(unit: Unit, runtime: Runtime) -> None:
     watch(unit)
 
 
-def is_watched(tensor: Tensor | None) -> bool:
-    """Whether this is a parameter of an outer unit that nobody calls now."""
-    return isinstance(tensor, _BOTH)
+def is_watched(tensor: Any) -> bool:
+    """Return True for a parameter of an outer unit that nobody calls now; a copy of one is driven by nobody."""
+    return isinstance(tensor, _BOTH) and _DRIVEN_BY_ATTRIBUTE in vars(tensor)
 
 
 def driver_of(parameter: Any) -> tuple[Runtime, Unit]:
