@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from tests.unit.test_worker_outer import wide
 from torch import nn
 
 from luwu.errors import ConfigError
@@ -23,13 +24,19 @@ def units_of(layers: int = 4, frozen: int = 2):
     return lay_out(model, [nn.Linear], torch.float32, None)
 
 
-def test_frozen_blocks_come_first_and_then_the_last_trainable_ones():
+def test_blocks_that_save_most_pulls_come_first_and_of_these_the_last():
     units = units_of()
     first, second, third, last = (unit.blocks[0] for unit in units[1:])
     assert choose_kept(units, 0) == []
-    assert choose_kept(units, first.nbytes * 2 - 1) == [first]
-    assert choose_kept(units, first.nbytes * 3) == [first, second, last]
-    assert choose_kept(units, 1 << 30)[:4] == [first, second, last, third]
+    assert choose_kept(units, first.nbytes * 2 - 1) == [second]
+    assert choose_kept(units, first.nbytes * 3) == [second, first, last]
+    assert choose_kept(units, 1 << 30)[:4] == [second, first, last, third]
+
+
+def test_tables_and_heads_which_a_step_pulls_once_come_behind_layers():
+    units = lay_out(wide(), None, torch.float32, None)
+    names = [block.name for block in choose_kept(units, 1 << 30)]
+    assert names == ["h.2", "h.1", "h.0", "head", "embed", "<root>"]
 
 
 def test_a_cpu_has_no_memory_of_its_own():

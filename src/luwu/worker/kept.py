@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from luwu.worker.flatten import Block, Unit
 
 
-def choose_kept(units: Iterable[Unit], room_bytes: int) -> list[Block]:
-    """Return the blocks that fit into so many bytes together, those first that save most pulls.
+def choose_kept(units: Sequence[Unit], room_bytes: int) -> list[Block]:
+    """Return the blocks that fit into so many bytes together, those first that save most pulls in a step.
 
-    A frozen block is pulled once for all steps, a trainable one once a step and not twice. Among trainable blocks the
-    last of the forward come first, because backward needs them soonest.
+    Of those that save as many, the last of the forward come first, because backward needs them soonest. ``units[0]`` is
+    the root's.
     """
-    blocks = [block for unit in units for block in unit.blocks]
-    frozen = [block for block in blocks if not block.trainable]
+    saved = {block: _saved_pulls(unit, block) for unit in units for block in unit.blocks}
     chosen = []
-    for block in [*frozen, *(block for block in reversed(blocks) if block.trainable)]:
+    for block in sorted(saved, key=lambda block: (saved[block], block.index), reverse=True):
         if block.nbytes <= room_bytes:
             chosen.append(block)
             room_bytes -= block.nbytes
     return chosen
+
+
+def _saved_pulls(unit: Unit, block: Block) -> int:
+    """Forward and backward pull a layer's blocks; the root's and outer units' are pulled once, mostly.
+
+    A frozen block need not be pulled again, a trainable one once a step.
+    """
+    pulls = 1 if unit.index == 0 or unit.outer else 2
+    return pulls - block.trainable
 
 
 class KeptBlocks:
