@@ -41,9 +41,10 @@ std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
 std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
                                                   std::uint32_t rank, std::uint32_t workers,
                                                   const std::vector<BlockSpec>& blocks, double reconnect_seconds,
-                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls) {
+                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
+                                                  bool shared_window) {
     auto worker = std::make_unique<fabric::RemoteWorker>(
-        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls}));
+        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window}));
     wait_connected(*worker);
     return worker;
 }
@@ -128,16 +129,11 @@ void bind_remote_worker(nb::module_& module) {
     nb::class_<Self>(module, "RemoteWorker",
                      "A worker's connections to the TcpServers of its job, with memory of its own.")
         .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
-             "timing"_a, "tls"_a = nb::none(),
+             "timing"_a, "tls"_a = nb::none(), "shared_window"_a = false,
              "Returns when it is connected. cuts: (server, first element, elements) of each block, in order. tls: "
-             "paths of the PEM files (certificate, key, ca).")
-        .def(
-            "endpoint",
-            [](const Self& self, bool shared_window) {
-                return self.endpoint(shared_window ? fabric::MapMode::shared : fabric::MapMode::private_copy);
-            },
-            "shared_window"_a = false,
-            "Pulls, pushes and first values; a step begins and ends through the control plane. One for each worker.")
+             "paths of the PEM files (certificate, key, ca). shared_window: a device copies parameters from it.")
+        .def("endpoint", &Self::endpoint,
+             "Pulls, pushes and first values; a step begins and ends through the control plane. One for each worker.")
         .def(
             "fail",
             [](Self& self, const std::string& class_name, const std::string& message) {

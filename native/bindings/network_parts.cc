@@ -40,6 +40,7 @@ std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files
 fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
     const store::StoreShape shape = make_shape(parts.blocks);
     fabric::RemoteConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
+    if (parts.shared_window) config.window_mode = fabric::MapMode::shared;
     for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
     if (config.placement.servers() != parts.servers.size()) {
         throw Error(ErrorKind::invalid, "cuts: expected " + std::to_string(parts.servers.size()) + " servers, found " +

@@ -41,6 +41,7 @@ struct WorkerParts {
     double reconnect_seconds;
     fabric::Timing timing;
     std::optional<TlsFiles> tls;
+    bool shared_window;
 };
 [[nodiscard]] fabric::RemoteConfig make_remote_config(const WorkerParts& parts);
 void wait_connected(fabric::RemoteWorker& worker);  // with the interpreter's lock held; Ctrl-C is seen

@@ -105,10 +105,10 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& se
                                                std::uint32_t rank, std::uint32_t workers,
                                                const std::vector<BlockSpec>& blocks, double reconnect_seconds,
                                                const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
-                                               const std::optional<TlsFiles>& tls) {
+                                               const std::optional<TlsFiles>& tls, bool shared_window) {
     if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
     const fabric::RemoteConfig config =
-        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls});
+        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window});
     std::vector<fabric::UdpSocket> sockets;
     for (UdpPlace* place : places) {
         if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
@@ -151,7 +151,7 @@ void bind_worker(nb::module_& module) {
     using Self = fabric::UdpWorker;
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
         .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
-             "places"_a, "timing"_a, "tls"_a = nb::none(),
+             "places"_a, "timing"_a, "tls"_a = nb::none(), "shared_window"_a = false,
              "As RemoteWorker; takes the sockets of the places, one for each server.")
         .def(
             "start",
@@ -164,12 +164,7 @@ void bind_worker(nb::module_& module) {
         .def("begin_step", &Self::begin_step, "server"_a, "epoch"_a, "given_up"_a,
              "What UdpServer.begin answered; until end_step, pulls and pushes are those of all workers.")
         .def("end_step", &Self::end_step)
-        .def(
-            "endpoint",
-            [](Self& self, bool shared_window) {
-                return self.remote().endpoint(shared_window ? fabric::MapMode::shared : fabric::MapMode::private_copy);
-            },
-            "shared_window"_a = false)
+        .def("endpoint", [](Self& self) { return self.remote().endpoint(); })
         .def(
             "fail",
             [](Self& self, const std::string& class_name, const std::string& message) {

@@ -35,10 +35,11 @@ RemoteWorker::RemoteWorker(const RemoteConfig& config, const pipeline::Residency
       placement_(config.placement),
       initialised_(config.initialised),
       step_path_(config.step_path),
+      window_mode_(config.window_mode),
       arena_file_("luwu-arena", arena_file_bytes(shape_, plan)),
       arena_(arena_file_.descriptor(), MapMode::shared),
       streams_(1, bytes_of_blocks(shape_)),
-      window_(plan, bytes_of_blocks(shape_),
+      window_(plan, config.held, bytes_of_blocks(shape_), window_mode_,
               [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }) {
     for (const LinkSettings& settings : config.links) {
         links_.push_back(std::make_unique<TcpLink>(settings, [this](const Error& error) { fail(error); }));
@@ -62,13 +63,9 @@ bool RemoteWorker::wait_connected(std::chrono::milliseconds at_most) {
     return connected;
 }
 
-std::array<int, 3> RemoteWorker::files() const {
-    return {streams_.descriptor(), window_.descriptor(), arena_file_.descriptor()};
-}
-
-std::unique_ptr<Endpoint> RemoteWorker::endpoint(MapMode window_mode) const {
+std::unique_ptr<Endpoint> RemoteWorker::endpoint() const {
     return std::make_unique<Endpoint>(
-        EndpointFiles{streams_.descriptor(), window_.descriptor(), arena_file_.descriptor(), -1}, 0, window_mode);
+        EndpointFiles{streams_.descriptor(), window_.descriptor(), arena_file_.descriptor(), -1}, 0, window_mode_);
 }
 
 void RemoteWorker::fail(const Error& error) {

@@ -2,7 +2,6 @@
 // and sends over TCP. A step's beginning and its votes go through the control plane instead.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,8 +31,9 @@ struct RemoteConfig {
     std::vector<bool> held;           // per block
     std::vector<LinkSettings> links;  // to each server
     Placement placement;
-    std::vector<bool> initialised = {};  // per server, if several: has first values, so that it takes none
-    StepPath* step_path = nullptr;       // none: all goes over TCP
+    std::vector<bool> initialised = {};           // per server, if several: has first values, so that it takes none
+    StepPath* step_path = nullptr;                // none: all goes over TCP
+    MapMode window_mode = MapMode::private_copy;  // how its endpoint maps parameters
 };
 
 class RemoteWorker {
@@ -45,9 +45,7 @@ class RemoteWorker {
 
     // Whether it is connected to all servers, within this time. Throws Error once it has failed.
     [[nodiscard]] bool wait_connected(std::chrono::milliseconds at_most);
-    // Descriptors of control, window and arena; they stay the worker's. The endpoint's rank in them is 0.
-    [[nodiscard]] std::array<int, 3> files() const;
-    [[nodiscard]] std::unique_ptr<Endpoint> endpoint(MapMode window_mode) const;
+    [[nodiscard]] std::unique_ptr<Endpoint> endpoint() const;
     // Pulls over TCP what belongs to no step.
     void read(const Piece& piece, std::span<std::byte> into, StepPath::Done done);
     void fail(const Error& error);  // whoever waits raises it; the first one counts
@@ -80,6 +78,7 @@ class RemoteWorker {
     Placement placement_;
     std::vector<bool> initialised_;
     StepPath* step_path_;
+    MapMode window_mode_;
     MemoryFile arena_file_;
     Mapping arena_;
     Streams streams_;

@@ -50,7 +50,7 @@ Mapping::~Mapping() {
 
 void Mapping::forget(std::uint64_t offset, std::uint64_t bytes) const { madvise(data_ + offset, bytes, MADV_DONTNEED); }
 
-void Mapping::discard() const { madvise(data_, bytes_, MADV_REMOVE); }
+void Mapping::discard(std::uint64_t offset, std::uint64_t bytes) const { madvise(data_ + offset, bytes, MADV_REMOVE); }
 
 bool Mapping::written(std::uint64_t offset, std::uint64_t bytes) const {
     if (mode_ == MapMode::shared) return false;

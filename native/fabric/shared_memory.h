@@ -48,8 +48,9 @@ class Mapping {
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
     // Drops this process's pages of a range (page aligned): its resident memory shrinks, the shared contents stay.
     void forget(std::uint64_t offset, std::uint64_t bytes) const;
-    // Frees the memory of the whole file, for all: it reads as zeros.
-    void discard() const;
+    // Frees the memory of the file, or of a range of it (page aligned), for all: it reads as zeros.
+    void discard() const { discard(0, bytes_); }
+    void discard(std::uint64_t offset, std::uint64_t bytes) const;
     // Whether this process may have writes of its own in a range (page aligned): in a private copy, since it last
     // forgot the range; never in shared memory.
     [[nodiscard]] bool written(std::uint64_t offset, std::uint64_t bytes) const;

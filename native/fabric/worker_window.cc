@@ -1,21 +1,43 @@
 #include "fabric/worker_window.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "store/layout.h"
 
 namespace luwu::fabric {
 
-WorkerWindow::WorkerWindow(const pipeline::ResidencyPlan& plan, std::vector<std::uint64_t> parameter_bytes, Fetch fetch)
+namespace {
+
+// Bytes of the largest block that has a place of its own without being held, whole pages.
+std::uint64_t largest_of(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+                         const std::vector<std::uint64_t>& parameter_bytes) {
+    std::uint64_t largest = 0;
+    for (std::size_t block = 0; block < held.size(); ++block) {
+        if (plan.pinned_offset[block] >= 0 && !held[block]) largest = std::max(largest, parameter_bytes[block]);
+    }
+    return store::round_up(largest, store::kPage);
+}
+
+}  // namespace
+
+WorkerWindow::WorkerWindow(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+                           std::vector<std::uint64_t> parameter_bytes, MapMode mode, Fetch fetch)
     : slots_offset_(plan.slots_offset),
       slot_bytes_(plan.slot_bytes),
+      common_offset_(plan.window_bytes),
       parameter_bytes_(std::move(parameter_bytes)),
       fetch_(std::move(fetch)),
-      file_("luwu-window", plan.window_bytes),
+      file_("luwu-window",
+            plan.window_bytes + (mode == MapMode::shared ? 0 : largest_of(plan, held, parameter_bytes_))),
       memory_(file_.descriptor(), MapMode::shared),
-      blocks_(parameter_bytes_.size()) {
+      blocks_(parameter_bytes_.size()),
+      common_free_(mode == MapMode::private_copy),
+      gives_memory_back_(mode == MapMode::private_copy) {
     for (std::size_t block = 0; block < blocks_.size(); ++block) {
         if (plan.pinned_offset[block] < 0) continue;
-        blocks_[block].pinned = true;
-        blocks_[block].offset = static_cast<std::uint64_t>(plan.pinned_offset[block]);
+        blocks_[block].kind = held[block] ? Kind::held : Kind::large;
+        blocks_[block].own_offset = static_cast<std::uint64_t>(plan.pinned_offset[block]);
     }
     for (std::uint32_t slot = plan.slots; slot-- > 0;) free_slots_.push_back(slot);
 }
@@ -48,27 +70,47 @@ bool WorkerWindow::release(std::uint32_t block) {
         const std::lock_guard lock(mutex_);
         Block& entry = blocks_[block];
         if (entry.holds == 0) return false;
-        if (--entry.holds > 0 || entry.pinned) return true;
-        free_slots_.push_back(entry.slot);
-        entry.offset.reset();
+        if (--entry.holds > 0) return true;
+        give_back_place(block);
         placed = place_waiting();
     }
     fetch(placed);
     return true;
 }
 
+void WorkerWindow::give_back_place(std::uint32_t block) {
+    Block& entry = blocks_[block];
+    if (entry.kind == Kind::turning) {
+        free_slots_.push_back(entry.slot);
+    } else if (entry.offset == common_offset_) {
+        common_free_ = true;
+    } else if (entry.kind == Kind::large && gives_memory_back_) {
+        memory_.discard(entry.own_offset, store::round_up(parameter_bytes_[block], store::kPage));
+    }
+    entry.offset.reset();
+}
+
 std::vector<std::uint32_t> WorkerWindow::place_waiting() {
     std::vector<std::uint32_t> placed;
-    while (!queue_.empty() && (blocks_[queue_.front()].pinned || !free_slots_.empty())) {
-        const std::uint32_t block = queue_.front();
+    while (!queue_.empty() && (blocks_[queue_.front()].kind != Kind::turning || !free_slots_.empty())) {
+        placed.push_back(queue_.front());
         queue_.pop_front();
-        placed.push_back(block);
-        if (blocks_[block].pinned) continue;
-        blocks_[block].slot = free_slots_.back();
-        blocks_[block].offset = slots_offset_ + free_slots_.back() * slot_bytes_;
-        free_slots_.pop_back();
+        place(blocks_[placed.back()]);
     }
     return placed;
+}
+
+void WorkerWindow::place(Block& block) {
+    if (block.kind == Kind::turning) {
+        block.slot = free_slots_.back();
+        block.offset = slots_offset_ + block.slot * slot_bytes_;
+        free_slots_.pop_back();
+    } else if (block.kind == Kind::large && common_free_) {
+        block.offset = common_offset_;
+        common_free_ = false;
+    } else {
+        block.offset = block.own_offset;
+    }
 }
 
 void WorkerWindow::fetch(const std::vector<std::uint32_t>& blocks) {

@@ -1,5 +1,10 @@
 // A worker's own memory for parameters, where the server's is out of reach: each held block has a place of its own, the
 // others take turns in slots. A block is fetched when it is pulled and forgotten when it is released.
+//
+// Blocks that are much larger than the others take turns in one place of the largest one's size, so that the largest
+// block sets the memory and not their sum. Two of them may be held at once: the second is fetched to a place of its
+// own, whose memory is given back when it is released. Nobody waits for that one place, so nobody can wait for ever.
+// Memory that a device copies from cannot be given back: there each has its own place alone.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +26,10 @@ class WorkerWindow {
     // Fetches a block's parameters into its place and calls fetched() then, from any thread. Must not wait.
     using Fetch = std::function<void(std::uint32_t block, bool alone, std::span<std::byte> into)>;
 
-    // `plan`: of one worker's memory (pipeline::plan_minimum); `parameter_bytes` per block, without padding.
-    WorkerWindow(const pipeline::ResidencyPlan& plan, std::vector<std::uint64_t> parameter_bytes, Fetch fetch);
+    // `plan`: of one worker's memory (pipeline::plan_minimum); `held` and `parameter_bytes` (without padding) per
+    // block; `mode`: how an endpoint maps the window, shared where a device copies from it.
+    WorkerWindow(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+                 std::vector<std::uint64_t> parameter_bytes, MapMode mode, Fetch fetch);
 
     // Never waits: the reply comes at once for a block that is held, else when it was fetched, for which it may have to
     // wait for a slot. A block that is held is not fetched again. Blocks are fetched in the order of their pulls, so
@@ -34,9 +41,11 @@ class WorkerWindow {
     [[nodiscard]] int descriptor() const { return file_.descriptor(); }
 
   private:
+    enum class Kind : std::uint8_t { held, large, turning };
     struct Block {
+        Kind kind = Kind::turning;
+        std::uint64_t own_offset = 0;         // of its own place, if it is not turning
         std::optional<std::uint64_t> offset;  // where it lies or is being fetched to
-        bool pinned = false;
         bool alone = false;
         std::uint32_t slot = 0;
         std::uint32_t holds = 0;
@@ -44,10 +53,13 @@ class WorkerWindow {
     };
 
     [[nodiscard]] std::vector<std::uint32_t> place_waiting();  // with the mutex held
+    void place(Block& block);                                  // there is a slot for it, if it is turning
+    void give_back_place(std::uint32_t block);
     void fetch(const std::vector<std::uint32_t>& blocks);
 
     std::uint64_t slots_offset_;
     std::uint64_t slot_bytes_;
+    std::uint64_t common_offset_;  // of the place in which large blocks take turns
     std::vector<std::uint64_t> parameter_bytes_;
     Fetch fetch_;
     MemoryFile file_;
@@ -55,6 +67,8 @@ class WorkerWindow {
     std::mutex mutex_;
     std::vector<Block> blocks_;
     std::vector<std::uint32_t> free_slots_;
+    bool common_free_;
+    bool gives_memory_back_;
     std::deque<std::uint32_t> queue_;  // blocks that wait for a slot
     bool failed_ = false;
 };

@@ -62,7 +62,7 @@ class TcpJob final : public TestJob {
     explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(config_of(options))) {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             workers_.push_back(std::make_unique<fabric::RemoteWorker>(remote_config(*server_, server_->port(), rank)));
-            endpoints_.push_back(workers_.back()->endpoint(fabric::MapMode::private_copy));
+            endpoints_.push_back(workers_.back()->endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->wait_connected(milliseconds(100)); });
     }
@@ -131,7 +131,7 @@ class UdpJob final : public UdpTestJob {
             std::vector<fabric::UdpSocket> own;
             own.push_back(std::move(sockets[rank]));
             workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(own)));
-            endpoints_.push_back(workers_.back()->remote().endpoint(fabric::MapMode::private_copy));
+            endpoints_.push_back(workers_.back()->remote().endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });
         start_tree(options);

@@ -79,7 +79,7 @@ Trainee::Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config)
       rank_(config.links[0].rank),
       shape_(config.shape),
       worker_(config),
-      endpoint_(worker_.endpoint(fabric::MapMode::private_copy)) {
+      endpoint_(worker_.endpoint()) {
     wait_until([this] { return worker_.wait_connected(std::chrono::milliseconds(100)); });
 }
 

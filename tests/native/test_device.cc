@@ -124,6 +124,14 @@ TEST_CASE("nothing stays registered or allocated when an engine ends, even in th
     }
 }
 
+TEST_CASE("an engine may end while the server still writes a block that was asked for") {
+    DeviceJob job(small_job(), {3, 0, 0, 0});
+    const TwinAccess write{job.server().window().data(), 8192, 1, "the server writes parameters"};
+    twin_server_access(&write);
+    job.end_engine();
+    CHECK_MESSAGE(job.wrong().empty(), text_of(job.wrong()));
+}
+
 TEST_CASE("a stalled server lets the caller go, and one that ends says why") {
     DeviceJob job(small_job(), {3, 0, 0, 0});
     job.server().stall();

@@ -50,7 +50,7 @@ class Job {
                 config.links.push_back(test::remote_config(*server, server->port(), rank).links[0]);
             }
             workers_.push_back(std::make_unique<fabric::RemoteWorker>(config));
-            endpoints_.push_back(workers_.back()->endpoint(fabric::MapMode::private_copy));
+            endpoints_.push_back(workers_.back()->endpoint());
             test::wait_until([&] { return workers_.back()->wait_connected(kLook); });
             pushes_.emplace_back(kServers, 0);
         }

@@ -28,7 +28,7 @@ class LinkEndpoint(DataEndpoint, Protocol):
 class WorkerLink(Protocol):
     """A worker's connection to the data plane. Its functions may be called from any thread."""
 
-    def endpoint(self, shared_window: bool = False) -> LinkEndpoint:
+    def endpoint(self) -> LinkEndpoint:
         """Pull, push and first values; `begin` and `commit` are the control plane's."""
         ...
 
@@ -72,7 +72,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """What a link needs to know."""
+    """What a link needs to know; ``shared_window``: a device copies parameters from the worker's memory."""
 
     servers: list[ServerSettings]
     striping: Striping
@@ -81,6 +81,7 @@ class LinkSettings:
     manifest: Manifest
     tls: TlsFiles | None
     timeouts: Timeouts
+    shared_window: bool
 
 
 OpenLink = Callable[[LinkSettings], WorkerLink]
@@ -151,6 +152,7 @@ def _common(settings: LinkSettings) -> dict[str, Any]:
         "reconnect_seconds": settings.timeouts.reconnect_seconds,
         "tls": settings.tls.paths if settings.tls is not None else None,
         "timing": native_timing(settings.timeouts),
+        "shared_window": settings.shared_window,
     }
 
 

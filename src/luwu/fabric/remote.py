@@ -135,6 +135,7 @@ class RemoteSession(Session):
                 manifest=manifest,
                 tls=self._credentials.tls,
                 timeouts=self._timeouts,
+                shared_window=shared_window,
             )
         )
         with self._lock:
@@ -143,7 +144,7 @@ class RemoteSession(Session):
         if error is not None:  # it came before there was a link to tell
             link.fail(type(error).__name__, str(error))
         controls = [server.control for server in self._servers]
-        self._endpoint = RemoteEndpoint(link, controls, striping, shared_window=shared_window)
+        self._endpoint = RemoteEndpoint(link, controls, striping)
         self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
         self.first = Counts(replies[0].first_step, replies[0].first_attempts, replies[0].first_rolled_back)
         self.word = str(replies[0].word)

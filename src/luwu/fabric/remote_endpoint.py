@@ -25,14 +25,11 @@ class RemoteEndpoint:
         link: the data plane.
         controls: of each server.
         striping: which servers have what of each block.
-        shared_window: map parameters so that a device can copy from them.
     """
 
-    def __init__(
-        self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping, *, shared_window: bool
-    ) -> None:
+    def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping) -> None:
         self._link = link
-        self._data: LinkEndpoint = link.endpoint(shared_window)
+        self._data: LinkEndpoint = link.endpoint()
         self._controls = controls
         self._striping = striping
         self._pushes = [0] * len(controls)

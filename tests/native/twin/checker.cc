@@ -47,6 +47,10 @@ void Checker::forget(std::uintptr_t begin, std::uintptr_t end) {
     std::erase_if(past_, [&](const Past& past) { return overlap(past.access, begin, end); });
 }
 
+void Checker::forget_of(Actor actor, std::uintptr_t begin, std::uintptr_t end) {
+    std::erase_if(past_, [&](const Past& past) { return past.actor == actor && overlap(past.access, begin, end); });
+}
+
 void Checker::find(std::string finding) {
     const bool known = std::find(findings_.begin(), findings_.end(), finding) != findings_.end();
     if (!known && findings_.size() < kMostFindings) findings_.push_back(std::move(finding));

@@ -33,6 +33,7 @@ class Checker {
     // The actor's clock has ticked since its last access.
     void access(Actor actor, const Clock& clock, const Access& access);
     void forget(std::uintptr_t begin, std::uintptr_t end);  // memory that is somebody else's from now on
+    void forget_of(Actor actor, std::uintptr_t begin, std::uintptr_t end);  // its accesses alone
     void find(std::string finding);
     void forget_findings() { findings_.clear(); }
     [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }

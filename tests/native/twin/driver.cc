@@ -126,10 +126,12 @@ TWIN_EXPORT int cuMemHostUnregister(void* memory) {
     if (mincore(reinterpret_cast<void*>(first), pages.size() * kPage, pages.data()) != 0) {
         twin.world.checker.find("the end of a registration of memory that is not mapped any more");
     }
-    twin.world.checker.access(
-        kCaller, twin.world.caller,
-        {address_of(memory), address_of(memory) + bytes, true, "the end of a registration of memory"});
-    twin.world.checker.forget(address_of(memory), address_of(memory) + bytes);
+    // Copies must have ended. The server may go on: it does not need the registration.
+    const std::uintptr_t end = address_of(memory) + bytes;
+    twin.world.checker.forget_of(kServer, address_of(memory), end);
+    twin.world.checker.access(kCaller, twin.world.caller,
+                              {address_of(memory), end, true, "the end of a registration of memory"});
+    twin.world.checker.forget(address_of(memory), end);
     return kSuccess;
 }
 
