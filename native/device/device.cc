@@ -1,5 +1,9 @@
 #include "device/device.h"
 
+#include <array>
+
+#include "device/host_memory.h"
+
 namespace luwu::device {
 
 namespace {
@@ -8,12 +12,15 @@ constexpr unsigned kStreamNonBlocking = 1;  // does not wait for the default str
 constexpr unsigned kEventBlockingSync = 1;  // a thread that waits sleeps
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kRegisterPortable = 1;  // for every context of the process
+constexpr int kBusIdBytes = 32;            // CUDA asks for 13 at least
 
 }  // namespace
 
 Device::Device(std::shared_ptr<const Driver> driver, int ordinal) : driver_(std::move(driver)), ordinal_(ordinal) {
     const std::string name = "device " + std::to_string(ordinal);
     check(functions().device_get(&device_, ordinal), "find " + name);
+    std::array<char, kBusIdBytes> bus_id{};
+    if (functions().device_bus_id(bus_id.data(), kBusIdBytes, device_) == 0) numa_node_ = numa_node_of(bus_id.data());
     check(functions().context_retain(&context_, device_), "open " + name);
 }
 
@@ -76,6 +83,7 @@ DeviceMemory::~DeviceMemory() {
 PinnedMemory::PinnedMemory(const Device& device, std::span<std::byte> memory) : device_(device), memory_(memory) {
     if (memory_.empty()) return;
     const Device::Current current(device);
+    place_near(memory, device.numa_node());
     device.check(device.functions().host_register(memory.data(), memory.size(), kRegisterPortable),
                  "lock " + std::to_string(memory.size()) +
                      " bytes of host memory in place (raise the limit of locked memory, ulimit -l, or lower the "

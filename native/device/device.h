@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -20,6 +21,7 @@ class Device {
 
     [[nodiscard]] const Driver& driver() const { return *driver_; }
     [[nodiscard]] const Functions& functions() const { return driver_->functions(); }
+    [[nodiscard]] std::optional<int> numa_node() const { return numa_node_; }
     void check(Status status, const std::string& doing) const { driver_->check(status, doing); }
 
     // Calls, on this device, what gives something back. It is not checked: a process that exits may have lost its
@@ -43,6 +45,7 @@ class Device {
     int ordinal_;
     int device_ = 0;
     Context context_ = nullptr;
+    std::optional<int> numa_node_;
 };
 
 // A point in a stream's work, for other streams to wait for. A thread that waits for it sleeps.
@@ -92,8 +95,9 @@ class DeviceMemory {
     Address address_ = 0;
 };
 
-// Host memory whose pages are locked in place, so that the device copies from and to it by itself. The memory must
-// outlive this, and its pages must not be given back to the system before.
+// Host memory whose pages are locked in place, so that the device copies from and to it by itself. Pages that are not
+// there yet are taken near the device. The memory must outlive this, and its pages must not be given back to the system
+// before.
 class PinnedMemory {
   public:
     PinnedMemory(const Device& device, std::span<std::byte> memory);

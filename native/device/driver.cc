@@ -31,6 +31,7 @@ Driver::Driver(const std::string& library) : library_(library) {
     Functions& f = functions_;
     find(handle, library, "cuInit", f.init);
     find(handle, library, "cuDeviceGet", f.device_get);
+    find(handle, library, "cuDeviceGetPCIBusId", f.device_bus_id);
     find(handle, library, "cuDevicePrimaryCtxRetain", f.context_retain);
     find(handle, library, "cuDevicePrimaryCtxRelease_v2", f.context_release);
     find(handle, library, "cuCtxPushCurrent_v2", f.context_push);

@@ -19,6 +19,7 @@ using HostFunction = void (*)(void*);
 struct Functions {
     Status (*init)(unsigned flags);
     Status (*device_get)(int* device, int ordinal);
+    Status (*device_bus_id)(char* id, int bytes, int device);
     Status (*context_retain)(Context* context, int device);
     Status (*context_release)(int device);
     Status (*context_push)(Context context);

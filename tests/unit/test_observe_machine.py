@@ -33,3 +33,17 @@ def test_gpus_are_shown_with_their_memory_and_what_a_worker_locks(monkeypatch, t
     found = {finding.name: finding for finding in examine(tmp_path)}
     assert found["CUDA devices"].found == "GPU 0, 0 B of 8.0 GiB free; GPU 1, 1.0 GiB of 8.0 GiB free"
     assert found["page-locked memory"].found.startswith("a part of --memory")
+
+
+def test_huge_pages_of_shared_memory_are_shown_beside_gpus(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (index << 30, 8 << 30))
+    monkeypatch.setattr(machine, "SYS", tmp_path)
+    setting = tmp_path / "kernel/mm/transparent_hugepage/shmem_enabled"
+    setting.parent.mkdir(parents=True)
+    for text, good in (("always within_size advise [never] deny force", False), ("always [advise] never", True)):
+        setting.write_text(text)
+        found = {finding.name: finding for finding in examine(tmp_path)}["huge pages of shared memory"]
+        assert found.good is good
+        assert found.found in text

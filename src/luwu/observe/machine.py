@@ -182,12 +182,23 @@ def _direct_io(folder: Path) -> Finding:
 
 def _huge_pages() -> Finding:
     setting = _read(SYS / "kernel/mm/transparent_hugepage/enabled")
-    chosen = setting.partition("[")[2].partition("]")[0] or "not in this kernel"
+    chosen = _chosen(setting)
     return Finding(
         "huge pages",
         f"transparent: {chosen}",
         chosen in ("always", "madvise"),
         "large buffers take more page table walks: some per cent of the optimizer's speed",
+    )
+
+
+def _shared_huge_pages() -> Finding:
+    setting = SYS / "kernel/mm/transparent_hugepage/shmem_enabled"
+    chosen = _chosen(_read(setting))
+    return Finding(
+        "huge pages of shared memory",
+        chosen,
+        chosen in ("always", "within_size", "advise", "force"),
+        f"memory for copies to and from GPUs is locked and mapped in small pages: echo advise > {setting}",
     )
 
 
@@ -227,7 +238,7 @@ def _torch() -> list[Finding]:
             bool(devices),
             "workers compute on the processor",
         ),
-        *([Finding("page-locked memory", PAGE_LOCKED)] if devices else []),
+        *([Finding("page-locked memory", PAGE_LOCKED), _shared_huge_pages()] if devices else []),
         Finding(
             "bfloat16 on the processor",
             "matrix products" if products else "no matrix products",
@@ -250,6 +261,11 @@ def bfloat16_products() -> bool:
 
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is None or bool(supported())
+
+
+def _chosen(setting: str) -> str:
+    """The choice that the kernel shows in brackets."""
+    return setting.partition("[")[2].partition("]")[0] or "not in this kernel"
 
 
 def _read(path: Path) -> str:

@@ -101,6 +101,8 @@ TWIN_EXPORT int cuDeviceGet(int* device, int ordinal) {
     return ordinal == 0 ? checked("cuDeviceGet") : kInvalidValue;
 }
 
+TWIN_EXPORT int cuDeviceGetPCIBusId(char*, int, int) { return kInvalidValue; }  // it is on no bus
+
 TWIN_EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
     *context = the_twin().get();
     return kSuccess;
