@@ -42,12 +42,12 @@ class NumpyWorker:
     With ``coarse`` they are multiples of 1/1024, whose sum is exact in fp32 and in fixed point alike.
     """
 
-    def __init__(self, session: Session, manifest: Manifest, *, coarse: bool = False) -> None:
+    def __init__(self, session: Session, manifest: Manifest, *, coarse: bool = False, kept: Sequence[str] = ()) -> None:
         self.coarse = coarse
         self.max_grad_norm: float | None = None
         self.session = session
         self.manifest = manifest
-        self.fresh = session.attach(manifest)
+        self.fresh = session.attach(manifest, kept=kept)
         self.endpoint = session.endpoint
         self.arena = self.endpoint.register(self.endpoint.arena_bytes).view(np.float32)
         if self.fresh:

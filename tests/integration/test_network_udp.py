@@ -92,6 +92,27 @@ def test_a_gradient_is_off_by_the_documented_error_at_most(tmp_path: Path, form:
         assert np.all(np.abs(first_moment - 0.1 * mean) <= bound)
 
 
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_workers_that_keep_other_blocks_on_their_devices_are_refused_over_udp(tmp_path: Path, transport: str) -> None:
+    keeps = (("h.0", "h.1"), ("h.1",))
+
+    def error_of(rank: int) -> LuwuError | None:
+        try:
+            with remote(server.url, 2)(rank) as session:
+                assert NumpyWorker(session, small_manifest(), kept=keeps[rank]).step()
+        except LuwuError as error:
+            return error
+        return None
+
+    with udp_server(tmp_path / "store", 2, transport=transport) as server:
+        errors = in_threads(2, error_of)
+    if transport == "tcp":
+        assert errors == [None, None]
+        return
+    assert {type(error) for error in errors} == {ConfigError}
+    assert all("some keep h.0 there and others do not" in str(error) for error in errors)
+
+
 def test_certificates_and_udp_go_together_only_where_both_sides_agree_to_plain_data(tmp_path: Path) -> None:
     authority = make_authority(tmp_path, "ours")
     served, ours = (make_certificate(tmp_path, name, authority) for name in ("server", "worker"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -269,7 +270,7 @@ class FakeSession:
     def has_store(self, manifest: Manifest) -> bool:
         return self.store.manifest == manifest
 
-    def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
+    def attach(self, manifest: Manifest, *, shared_window: bool = False, kept: Sequence[str] = ()) -> bool:
         assert Manifest.from_json(manifest.to_json()) == manifest
         fresh = self.store.manifest is None
         if fresh:

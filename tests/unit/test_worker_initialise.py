@@ -78,7 +78,7 @@ def test_ranks_other_than_the_first_materialise_nothing():
     store.manifest, manifest = None, store.manifest  # as if the store were still fresh
 
     class Second(FakeSession):
-        def attach(self, manifest, *, shared_window=False):
+        def attach(self, manifest, **how):
             self.store.manifest = manifest
             return super().attach(manifest) or True
 

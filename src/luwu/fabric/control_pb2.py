@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19luwu/fabric/control.proto\x12\x0fluwu.control.v1\"\x07\n\x05\x45mpty\"7\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"K\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x14\n\x0c\x61sks_for_key\x18\x03 \x01(\x08\"P\n\x11JoinWorkerRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\"\x95\x01\n\x11JoinSwitchRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0e\n\x06\x66\x61n_in\x18\x06 \x01(\r\x12\x15\n\rpayload_bytes\x18\x07 \x01(\r\x12\x0e\n\x06parent\x18\x08 \x01(\t\">\n\tJoinReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x11\n\ttransport\x18\x03 \x01(\t\"\x0e\n\x0cWatchRequest\"\xc7\x01\n\x05\x45vent\x12-\n\x08watching\x18\x01 \x01(\x0b\x32\x19.luwu.control.v1.WatchingH\x00\x12+\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x18.luwu.control.v1.FailureH\x00\x12-\n\x08topology\x18\x03 \x01(\x0b\x32\x19.luwu.control.v1.TopologyH\x00\x12+\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x18.luwu.control.v1.ClosingH\x00\x42\x06\n\x04kind\"\n\n\x08Watching\")\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x07\x43losing\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xc4\x01\n\x08Topology\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x05\x62\x65low\x18\x06 \x03(\x0b\x32\x1a.luwu.control.v1.Neighbour\x12)\n\x07network\x18\x07 \x01(\x0b\x32\x18.luwu.control.v1.Network\x12\x13\n\x0bincarnation\x18\x08 \x01(\r\"\xc0\x02\n\x07Network\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\r\x12\x0c\n\x04\x66orm\x18\x04 \x01(\t\x12\x0f\n\x07windows\x18\x05 \x03(\r\x12\x19\n\x11heartbeat_seconds\x18\x06 \x01(\x01\x12\x1e\n\x16idle_heartbeat_seconds\x18\x07 \x01(\x01\x12\x16\n\x0eresend_seconds\x18\x08 \x01(\x01\x12\x1e\n\x16longest_resend_seconds\x18\t \x01(\x01\x12\x18\n\x10queueing_seconds\x18\n \x01(\x01\x12\x16\n\x0eparent_address\x18\x0b \x01(\t\x12\x13\n\x0bparent_port\x18\x0c \x01(\r\x12\x15\n\rgroup_address\x18\r \x01(\t\x12\x12\n\ngroup_port\x18\x0e \x01(\r\"8\n\tNeighbour\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"#\n\x0fStandingRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\"?\n\rStandingReply\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x04\x12\x11\n\thas_model\x18\x03 \x01(\x08\"B\n\x05Share\x12\x0f\n\x07servers\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x11\n\x04step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_step\"\x9b\x01\n\rAttachRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\r\x12\x0e\n\x06switch\x18\x05 \x01(\t\x12%\n\x05share\x18\x06 \x01(\x0b\x32\x16.luwu.control.v1.Share\x12\x0b\n\x03run\x18\x07 \x01(\t\"\xea\x01\n\x0b\x41ttachReply\x12\r\n\x05\x66resh\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x04\x12\x13\n\x0brolled_back\x18\x04 \x01(\x04\x12\x12\n\ndata_token\x18\x05 \x01(\x0c\x12.\n\nloss_scale\x18\x06 \x01(\x0b\x32\x1a.luwu.control.v1.LossScale\x12\x12\n\nfirst_step\x18\x07 \x01(\x04\x12\x16\n\x0e\x66irst_attempts\x18\x08 \x01(\x04\x12\x19\n\x11\x66irst_rolled_back\x18\t \x01(\x04\x12\x0c\n\x04word\x18\n \x01(\t\"\x14\n\x12InitialisedRequest\"O\n\x12SetSegmentsRequest\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12*\n\x08segments\x18\x02 \x03(\x0b\x32\x18.luwu.control.v1.Segment\"%\n\x07Segment\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\"\x9e\x01\n\x0c\x42\x65ginRequest\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .luwu.control.v1.HyperParameters\x12\x1a\n\rmax_grad_norm\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12.\n\nloss_scale\x18\x03 \x01(\x0b\x32\x1a.luwu.control.v1.LossScaleB\x10\n\x0e_max_grad_norm\".\n\tLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\x12\n\ngood_steps\x18\x02 \x01(\x04\"-\n\nBeginReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08given_up\x18\x02 \x01(\x08\"!\n\x0fHyperParameters\x12\x0e\n\x06values\x18\x01 \x03(\x01\"2\n\rCommitRequest\x12\x11\n\troll_back\x18\x01 \x01(\x08\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\"B\n\rDecideRequest\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\x08\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"V\n\x0b\x43ommitReply\x12%\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x18.luwu.control.v1.StepEnd\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"\x11\n\x0fSnapshotRequest\"\x1d\n\rSnapshotReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\x1f\n\rReportRequest\x12\x0e\n\x06report\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x66\x61ilure\x18\x01 \x01(\t*G\n\x07StepEnd\x12\x0f\n\x0bROLLED_BACK\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0c\n\x08PREPARED\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x32\xff\x07\n\x07\x43ontrol\x12\x43\n\x05Hello\x12\x1d.luwu.control.v1.HelloRequest\x1a\x1b.luwu.control.v1.HelloReply\x12L\n\nJoinWorker\x12\".luwu.control.v1.JoinWorkerRequest\x1a\x1a.luwu.control.v1.JoinReply\x12L\n\nJoinSwitch\x12\".luwu.control.v1.JoinSwitchRequest\x1a\x1a.luwu.control.v1.JoinReply\x12@\n\x05Watch\x12\x1d.luwu.control.v1.WatchRequest\x1a\x16.luwu.control.v1.Event0\x01\x12L\n\x08Standing\x12 .luwu.control.v1.StandingRequest\x1a\x1e.luwu.control.v1.StandingReply\x12\x46\n\x06\x41ttach\x12\x1e.luwu.control.v1.AttachRequest\x1a\x1c.luwu.control.v1.AttachReply\x12J\n\x0bInitialised\x12#.luwu.control.v1.InitialisedRequest\x1a\x16.luwu.control.v1.Empty\x12J\n\x0bSetSegments\x12#.luwu.control.v1.SetSegmentsRequest\x1a\x16.luwu.control.v1.Empty\x12\x43\n\x05\x42\x65gin\x12\x1d.luwu.control.v1.BeginRequest\x1a\x1b.luwu.control.v1.BeginReply\x12\x46\n\x06\x43ommit\x12\x1e.luwu.control.v1.CommitRequest\x1a\x1c.luwu.control.v1.CommitReply\x12\x46\n\x06\x44\x65\x63ide\x12\x1e.luwu.control.v1.DecideRequest\x1a\x1c.luwu.control.v1.CommitReply\x12L\n\x08Snapshot\x12 .luwu.control.v1.SnapshotRequest\x1a\x1e.luwu.control.v1.SnapshotReply\x12@\n\x06Report\x12\x1e.luwu.control.v1.ReportRequest\x1a\x16.luwu.control.v1.Empty\x12>\n\x05Leave\x12\x1d.luwu.control.v1.LeaveRequest\x1a\x16.luwu.control.v1.Emptyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19luwu/fabric/control.proto\x12\x0fluwu.control.v1\"\x07\n\x05\x45mpty\"7\n\x0cHelloRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"K\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05nonce\x18\x02 \x01(\x0c\x12\x14\n\x0c\x61sks_for_key\x18\x03 \x01(\x08\"P\n\x11JoinWorkerRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0f\n\x07workers\x18\x04 \x01(\r\"\x95\x01\n\x11JoinSwitchRequest\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\r\x12\x0e\n\x06\x66\x61n_in\x18\x06 \x01(\r\x12\x15\n\rpayload_bytes\x18\x07 \x01(\r\x12\x0e\n\x06parent\x18\x08 \x01(\t\">\n\tJoinReply\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x11\n\ttransport\x18\x03 \x01(\t\"\x0e\n\x0cWatchRequest\"\xc7\x01\n\x05\x45vent\x12-\n\x08watching\x18\x01 \x01(\x0b\x32\x19.luwu.control.v1.WatchingH\x00\x12+\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x18.luwu.control.v1.FailureH\x00\x12-\n\x08topology\x18\x03 \x01(\x0b\x32\x19.luwu.control.v1.TopologyH\x00\x12+\n\x07\x63losing\x18\x04 \x01(\x0b\x32\x18.luwu.control.v1.ClosingH\x00\x42\x06\n\x04kind\"\n\n\x08Watching\")\n\x07\x46\x61ilure\x12\r\n\x05\x65rror\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x1a\n\x07\x43losing\x12\x0f\n\x07message\x18\x01 \x01(\t\"\xc4\x01\n\x08Topology\x12\x0b\n\x03job\x18\x01 \x01(\x04\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x05\x62\x65low\x18\x06 \x03(\x0b\x32\x1a.luwu.control.v1.Neighbour\x12)\n\x07network\x18\x07 \x01(\x0b\x32\x18.luwu.control.v1.Network\x12\x13\n\x0bincarnation\x18\x08 \x01(\r\"\xc0\x02\n\x07Network\x12\x0b\n\x03key\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x15\n\rpayload_bytes\x18\x03 \x01(\r\x12\x0c\n\x04\x66orm\x18\x04 \x01(\t\x12\x0f\n\x07windows\x18\x05 \x03(\r\x12\x19\n\x11heartbeat_seconds\x18\x06 \x01(\x01\x12\x1e\n\x16idle_heartbeat_seconds\x18\x07 \x01(\x01\x12\x16\n\x0eresend_seconds\x18\x08 \x01(\x01\x12\x1e\n\x16longest_resend_seconds\x18\t \x01(\x01\x12\x18\n\x10queueing_seconds\x18\n \x01(\x01\x12\x16\n\x0eparent_address\x18\x0b \x01(\t\x12\x13\n\x0bparent_port\x18\x0c \x01(\r\x12\x15\n\rgroup_address\x18\r \x01(\t\x12\x12\n\ngroup_port\x18\x0e \x01(\r\"8\n\tNeighbour\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"#\n\x0fStandingRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\"?\n\rStandingReply\x12\x0c\n\x04uuid\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x04\x12\x11\n\thas_model\x18\x03 \x01(\x08\"B\n\x05Share\x12\x0f\n\x07servers\x18\x01 \x01(\r\x12\x0c\n\x04uuid\x18\x02 \x01(\t\x12\x11\n\x04step\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_step\"\xa9\x01\n\rAttachRequest\x12\x10\n\x08manifest\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\x15\n\rpayload_bytes\x18\x04 \x01(\r\x12\x0e\n\x06switch\x18\x05 \x01(\t\x12%\n\x05share\x18\x06 \x01(\x0b\x32\x16.luwu.control.v1.Share\x12\x0b\n\x03run\x18\x07 \x01(\t\x12\x0c\n\x04kept\x18\x08 \x03(\t\"\xea\x01\n\x0b\x41ttachReply\x12\r\n\x05\x66resh\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x04\x12\x13\n\x0brolled_back\x18\x04 \x01(\x04\x12\x12\n\ndata_token\x18\x05 \x01(\x0c\x12.\n\nloss_scale\x18\x06 \x01(\x0b\x32\x1a.luwu.control.v1.LossScale\x12\x12\n\nfirst_step\x18\x07 \x01(\x04\x12\x16\n\x0e\x66irst_attempts\x18\x08 \x01(\x04\x12\x19\n\x11\x66irst_rolled_back\x18\t \x01(\x04\x12\x0c\n\x04word\x18\n \x01(\t\"\x14\n\x12InitialisedRequest\"O\n\x12SetSegmentsRequest\x12\r\n\x05\x62lock\x18\x01 \x01(\r\x12*\n\x08segments\x18\x02 \x03(\x0b\x32\x18.luwu.control.v1.Segment\"%\n\x07Segment\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\r\n\x05group\x18\x02 \x01(\r\"\x9e\x01\n\x0c\x42\x65ginRequest\x12\x30\n\x06groups\x18\x01 \x03(\x0b\x32 .luwu.control.v1.HyperParameters\x12\x1a\n\rmax_grad_norm\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12.\n\nloss_scale\x18\x03 \x01(\x0b\x32\x1a.luwu.control.v1.LossScaleB\x10\n\x0e_max_grad_norm\".\n\tLossScale\x12\r\n\x05scale\x18\x01 \x01(\x01\x12\x12\n\ngood_steps\x18\x02 \x01(\x04\"-\n\nBeginReply\x12\r\n\x05\x65poch\x18\x01 \x01(\r\x12\x10\n\x08given_up\x18\x02 \x01(\x08\"!\n\x0fHyperParameters\x12\x0e\n\x06values\x18\x01 \x03(\x01\"2\n\rCommitRequest\x12\x11\n\troll_back\x18\x01 \x01(\x08\x12\x0e\n\x06pushes\x18\x02 \x01(\x04\"B\n\rDecideRequest\x12\x0f\n\x07\x63ommits\x18\x01 \x01(\x08\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"V\n\x0b\x43ommitReply\x12%\n\x03\x65nd\x18\x01 \x01(\x0e\x32\x18.luwu.control.v1.StepEnd\x12\x14\n\x07squares\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_squares\"\x11\n\x0fSnapshotRequest\"\x1d\n\rSnapshotReply\x12\x0c\n\x04step\x18\x01 \x01(\x04\"\x1f\n\rReportRequest\x12\x0e\n\x06report\x18\x01 \x01(\t\"\x1f\n\x0cLeaveRequest\x12\x0f\n\x07\x66\x61ilure\x18\x01 \x01(\t*G\n\x07StepEnd\x12\x0f\n\x0bROLLED_BACK\x10\x00\x12\r\n\tCOMMITTED\x10\x01\x12\x0c\n\x08PREPARED\x10\x02\x12\x0e\n\nNOT_FINITE\x10\x03\x32\xff\x07\n\x07\x43ontrol\x12\x43\n\x05Hello\x12\x1d.luwu.control.v1.HelloRequest\x1a\x1b.luwu.control.v1.HelloReply\x12L\n\nJoinWorker\x12\".luwu.control.v1.JoinWorkerRequest\x1a\x1a.luwu.control.v1.JoinReply\x12L\n\nJoinSwitch\x12\".luwu.control.v1.JoinSwitchRequest\x1a\x1a.luwu.control.v1.JoinReply\x12@\n\x05Watch\x12\x1d.luwu.control.v1.WatchRequest\x1a\x16.luwu.control.v1.Event0\x01\x12L\n\x08Standing\x12 .luwu.control.v1.StandingRequest\x1a\x1e.luwu.control.v1.StandingReply\x12\x46\n\x06\x41ttach\x12\x1e.luwu.control.v1.AttachRequest\x1a\x1c.luwu.control.v1.AttachReply\x12J\n\x0bInitialised\x12#.luwu.control.v1.InitialisedRequest\x1a\x16.luwu.control.v1.Empty\x12J\n\x0bSetSegments\x12#.luwu.control.v1.SetSegmentsRequest\x1a\x16.luwu.control.v1.Empty\x12\x43\n\x05\x42\x65gin\x12\x1d.luwu.control.v1.BeginRequest\x1a\x1b.luwu.control.v1.BeginReply\x12\x46\n\x06\x43ommit\x12\x1e.luwu.control.v1.CommitRequest\x1a\x1c.luwu.control.v1.CommitReply\x12\x46\n\x06\x44\x65\x63ide\x12\x1e.luwu.control.v1.DecideRequest\x1a\x1c.luwu.control.v1.CommitReply\x12L\n\x08Snapshot\x12 .luwu.control.v1.SnapshotRequest\x1a\x1e.luwu.control.v1.SnapshotReply\x12@\n\x06Report\x12\x1e.luwu.control.v1.ReportRequest\x1a\x16.luwu.control.v1.Empty\x12>\n\x05Leave\x12\x1d.luwu.control.v1.LeaveRequest\x1a\x16.luwu.control.v1.Emptyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'luwu.fabric.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STEPEND']._serialized_start=2690
-  _globals['_STEPEND']._serialized_end=2761
+  _globals['_STEPEND']._serialized_start=2704
+  _globals['_STEPEND']._serialized_end=2775
   _globals['_EMPTY']._serialized_start=46
   _globals['_EMPTY']._serialized_end=53
   _globals['_HELLOREQUEST']._serialized_start=55
@@ -68,37 +68,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SHARE']._serialized_start=1470
   _globals['_SHARE']._serialized_end=1536
   _globals['_ATTACHREQUEST']._serialized_start=1539
-  _globals['_ATTACHREQUEST']._serialized_end=1694
-  _globals['_ATTACHREPLY']._serialized_start=1697
-  _globals['_ATTACHREPLY']._serialized_end=1931
-  _globals['_INITIALISEDREQUEST']._serialized_start=1933
-  _globals['_INITIALISEDREQUEST']._serialized_end=1953
-  _globals['_SETSEGMENTSREQUEST']._serialized_start=1955
-  _globals['_SETSEGMENTSREQUEST']._serialized_end=2034
-  _globals['_SEGMENT']._serialized_start=2036
-  _globals['_SEGMENT']._serialized_end=2073
-  _globals['_BEGINREQUEST']._serialized_start=2076
-  _globals['_BEGINREQUEST']._serialized_end=2234
-  _globals['_LOSSSCALE']._serialized_start=2236
-  _globals['_LOSSSCALE']._serialized_end=2282
-  _globals['_BEGINREPLY']._serialized_start=2284
-  _globals['_BEGINREPLY']._serialized_end=2329
-  _globals['_HYPERPARAMETERS']._serialized_start=2331
-  _globals['_HYPERPARAMETERS']._serialized_end=2364
-  _globals['_COMMITREQUEST']._serialized_start=2366
-  _globals['_COMMITREQUEST']._serialized_end=2416
-  _globals['_DECIDEREQUEST']._serialized_start=2418
-  _globals['_DECIDEREQUEST']._serialized_end=2484
-  _globals['_COMMITREPLY']._serialized_start=2486
-  _globals['_COMMITREPLY']._serialized_end=2572
-  _globals['_SNAPSHOTREQUEST']._serialized_start=2574
-  _globals['_SNAPSHOTREQUEST']._serialized_end=2591
-  _globals['_SNAPSHOTREPLY']._serialized_start=2593
-  _globals['_SNAPSHOTREPLY']._serialized_end=2622
-  _globals['_REPORTREQUEST']._serialized_start=2624
-  _globals['_REPORTREQUEST']._serialized_end=2655
-  _globals['_LEAVEREQUEST']._serialized_start=2657
-  _globals['_LEAVEREQUEST']._serialized_end=2688
-  _globals['_CONTROL']._serialized_start=2764
-  _globals['_CONTROL']._serialized_end=3787
+  _globals['_ATTACHREQUEST']._serialized_end=1708
+  _globals['_ATTACHREPLY']._serialized_start=1711
+  _globals['_ATTACHREPLY']._serialized_end=1945
+  _globals['_INITIALISEDREQUEST']._serialized_start=1947
+  _globals['_INITIALISEDREQUEST']._serialized_end=1967
+  _globals['_SETSEGMENTSREQUEST']._serialized_start=1969
+  _globals['_SETSEGMENTSREQUEST']._serialized_end=2048
+  _globals['_SEGMENT']._serialized_start=2050
+  _globals['_SEGMENT']._serialized_end=2087
+  _globals['_BEGINREQUEST']._serialized_start=2090
+  _globals['_BEGINREQUEST']._serialized_end=2248
+  _globals['_LOSSSCALE']._serialized_start=2250
+  _globals['_LOSSSCALE']._serialized_end=2296
+  _globals['_BEGINREPLY']._serialized_start=2298
+  _globals['_BEGINREPLY']._serialized_end=2343
+  _globals['_HYPERPARAMETERS']._serialized_start=2345
+  _globals['_HYPERPARAMETERS']._serialized_end=2378
+  _globals['_COMMITREQUEST']._serialized_start=2380
+  _globals['_COMMITREQUEST']._serialized_end=2430
+  _globals['_DECIDEREQUEST']._serialized_start=2432
+  _globals['_DECIDEREQUEST']._serialized_end=2498
+  _globals['_COMMITREPLY']._serialized_start=2500
+  _globals['_COMMITREPLY']._serialized_end=2586
+  _globals['_SNAPSHOTREQUEST']._serialized_start=2588
+  _globals['_SNAPSHOTREQUEST']._serialized_end=2605
+  _globals['_SNAPSHOTREPLY']._serialized_start=2607
+  _globals['_SNAPSHOTREPLY']._serialized_end=2636
+  _globals['_REPORTREQUEST']._serialized_start=2638
+  _globals['_REPORTREQUEST']._serialized_end=2669
+  _globals['_LEAVEREQUEST']._serialized_start=2671
+  _globals['_LEAVEREQUEST']._serialized_end=2702
+  _globals['_CONTROL']._serialized_start=2778
+  _globals['_CONTROL']._serialized_end=3801
 # @@protoc_insertion_point(module_scope)

@@ -205,7 +205,7 @@ class Share(_message.Message):
     def __init__(self, servers: _Optional[int] = ..., uuid: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share", "run")
+    __slots__ = ("manifest", "address", "port", "payload_bytes", "switch", "share", "run", "kept")
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class AttachRequest(_message.Message):
     SWITCH_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     manifest: str
     address: str
     port: int
@@ -220,7 +221,8 @@ class AttachRequest(_message.Message):
     switch: str
     share: Share
     run: str
-    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ...) -> None: ...
+    kept: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, manifest: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., switch: _Optional[str] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., run: _Optional[str] = ..., kept: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
     __slots__ = ("fresh", "step", "attempts", "rolled_back", "data_token", "loss_scale", "first_step", "first_attempts", "first_rolled_back", "word")

@@ -52,7 +52,7 @@ class LocalSession(Session):
         """The server that this process embeds, if it does."""
         return self._server
 
-    def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
         first_values = ", and for worker 0 to write its first values" if self.rank else ""
         with saying(log, f"the server to open the store{first_values}", None):
             answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})

@@ -123,9 +123,9 @@ class RemoteSession(Session):
             )
         return found[0]
 
-    def _attach(self, manifest: Manifest, shared_window: bool) -> bool:
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
         striping = stripe(manifest, len(self._servers))
-        replies = self._attach_all(striping)
+        replies = self._attach_all(striping, kept)
         link = self._open_link(
             LinkSettings(
                 servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
@@ -153,14 +153,14 @@ class RemoteSession(Session):
             self.loss_scale = recorded[0].scale, recorded[0].good_steps
         return any(reply.fresh for reply in replies)
 
-    def _attach_all(self, striping: Striping) -> list[pb.AttachReply]:
+    def _attach_all(self, striping: Striping, kept: Sequence[str]) -> list[pb.AttachReply]:
         """Attach to all servers at once: each answers when all workers have come, and some when there are values."""
         shares = [Share()]
         if len(self._servers) > 1:
             shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
         run = "" if self.claim is None else self.claim.to_json()
         calls = [
-            server.attach(part, share, self._transport, self._switch, run)
+            server.attach(part, share, self._transport, self._switch, run, kept)
             for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
         ]
         others = "the server to open its store, and for the other workers and the switches of the run,"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -65,7 +65,9 @@ class RemoteServer:
         request = pb.StandingRequest(manifest=manifest.to_json())
         return bool(self.control.call("Standing", request).has_model)
 
-    def attach(self, manifest: Manifest, share: Share, transport: str, switch: str, run: str) -> grpc.Future:
+    def attach(
+        self, manifest: Manifest, share: Share, transport: str, switch: str, run: str, kept: Sequence[str]
+    ) -> grpc.Future:
         """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
         request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)
         if share.servers > 1:
@@ -74,6 +76,7 @@ class RemoteServer:
             reach = look_up(self._address.host, self._address.port)
             self._udp = _native.UdpPlace(reach.own, 0)
             request.address, request.port, request.payload_bytes = reach.own, self._udp.port, reach.payload_bytes
+            request.kept.extend(kept)
         return self.control.start("Attach", request, patient=True)
 
     def place(self, attached: pb.AttachReply) -> ServerSettings:

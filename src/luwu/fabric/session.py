@@ -77,23 +77,25 @@ class Session(OfThisProcess, ABC):
     def has_store(self, manifest: Manifest) -> bool:
         """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
 
-    def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
+    def attach(self, manifest: Manifest, *, shared_window: bool = False, kept: Sequence[str] = ()) -> bool:
         """Open or create the server's store for this model.
 
         Args:
             manifest: the model's blocks and parameters.
             shared_window: map parameters so that a device can copy from them (CUDA).
+            kept: names of blocks that stay on this worker's device, which it does not pull whenever it uses them.
 
         Returns:
             True if the store is fresh: this worker (rank 0) then writes the first values and calls `initialised`.
 
         Raises:
-            ManifestMismatchError: the store holds another model. Others: see `luwu.errors`.
+            ManifestMismatchError: the store holds another model.
+            ConfigError: over UDP, other workers keep other blocks. Others: see `luwu.errors`.
         """
         self.require_process()
         if self._endpoint is not None:
             raise ConfigError("this session has a model already; open another session for another model")
-        return self._attach(manifest, shared_window)
+        return self._attach(manifest, shared_window, kept)
 
     @abstractmethod
     def initialised(self) -> None:
@@ -141,7 +143,7 @@ class Session(OfThisProcess, ABC):
             self._end(failed=failed)
 
     @abstractmethod
-    def _attach(self, manifest: Manifest, shared_window: bool) -> bool: ...
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
 
     @abstractmethod
     def _end(self, *, failed: bool) -> None:

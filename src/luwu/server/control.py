@@ -20,7 +20,7 @@ from luwu.server.cores import StepEnding
 from luwu.server.door import ControlDoor
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line
-from luwu.server.run import Worker
+from luwu.server.run import Terms, Worker
 from luwu.server.runs import Runs, claim_nothing
 from luwu.server.topology import Place, SwitchMember
 from luwu.store.manifest import Manifest
@@ -174,8 +174,9 @@ class ControlService(control_pb2_grpc.ControlServicer):
         """Open the store for a worker's model."""
         worker = self._worker(context)
         place = Place(request.address, request.port, request.payload_bytes, request.switch)
+        terms = Terms(_share_of(request), frozenset(request.kept))
         claim = functools.partial(self._claim, Claim.from_json(request.run)) if request.run else claim_nothing
-        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), _share_of(request), place, claim)
+        attached = self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)
         counts = attached.stats
         reply = pb.AttachReply(
             fresh=attached.fresh,

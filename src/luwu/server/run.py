@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from luwu.errors import ConfigError, LuwuError
 from luwu.fabric import control_pb2 as pb
@@ -29,6 +30,16 @@ ClaimStore = Callable[[Counts], tuple[Counts, str]]
 """Gives a run the store. Takes the store's counts; returns those at which the run began, and a message for its user."""
 
 log = logging.getLogger(__name__)
+
+
+class Terms(NamedTuple):
+    """What the workers of a run must agree on beside the model.
+
+    ``share``: this server's part of the job. ``kept``: over UDP, the blocks that a worker keeps on its device.
+    """
+
+    share: Share
+    kept: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,10 +66,8 @@ class Run(Membership[NetworkCore]):
     ) -> None:
         self.job = secrets.randbits(63)
         self._step_at_rest = step_at_rest
-        self._share: Share | None = None
-        super().__init__(
-            workers, lambda manifest: open_core(manifest, self.job, self._share or Share()), timeouts.gather_seconds
-        )
+        self._terms: Terms | None = None
+        super().__init__(workers, lambda manifest: open_core(manifest, self.job, self._share), timeouts.gather_seconds)
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
         self._look_seconds = timeouts.look_seconds
@@ -95,15 +104,24 @@ class Run(Membership[NetworkCore]):
         self.people[rank] = worker
         return worker
 
-    def agree(self, share: Share) -> None:
-        """Note this server's share of the job, before `attach`; raises ConfigError where workers differ on it."""
+    def agree(self, terms: Terms) -> None:
+        """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:
-            self._share = self._share or share
-            if share != self._share:
-                raise ConfigError(
-                    f"servers: expected {self._share} as of the workers before, found {share}; "
-                    "give every worker the same servers in the same order"
-                )
+            expected = self._terms = self._terms or terms
+        if terms.share != expected.share:
+            raise ConfigError(
+                f"servers: expected {expected.share} as of the workers before, found {terms.share}; "
+                "give every worker the same servers in the same order"
+            )
+        for name in sorted(terms.kept ^ expected.kept):
+            raise ConfigError(
+                f"device_memory: expected the same blocks on every worker's device, found that some keep {name} there "
+                "and others do not; over UDP all pull alike: give every worker the same device_memory"
+            )
+
+    @property
+    def _share(self) -> Share:
+        return Share() if self._terms is None else self._terms.share
 
     def fail(self, error: LuwuError) -> None:
         """End the run, and tell every worker why. The first error counts."""

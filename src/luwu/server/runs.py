@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.fabric import control_pb2 as pb
-from luwu.fabric.striping import Share
 from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.waiting import until
 from luwu.server.participants import Participant, Participants
 from luwu.server.room_watch import RoomWatch
-from luwu.server.run import ClaimStore, OpenCore, Run, Worker
+from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.manifest import Manifest
@@ -145,7 +144,7 @@ class Runs:
         self,
         worker: Worker,
         manifest: Manifest,
-        share: Share,
+        terms: Terms,
         place: Place = NOWHERE,
         claim: ClaimStore = claim_nothing,
     ) -> Attached:
@@ -153,7 +152,7 @@ class Runs:
         run = worker.run
         worker.place = place
         try:
-            run.agree(share)
+            run.agree(terms)
             fresh = run.attach(worker.rank, manifest)
             first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)

@@ -161,10 +161,11 @@ class Session(Protocol):
         """Return True where a store made for this manifest is there. Called before `attach`."""
         ...
 
-    def attach(self, manifest: Manifest, *, shared_window: bool = False) -> bool:
+    def attach(self, manifest: Manifest, *, shared_window: bool = False, kept: Sequence[str] = ()) -> bool:
         """Open or create the store for this manifest; True: it is fresh and rank 0 must initialise it.
 
-        ``shared_window``: map the window so that a device can copy from it.
+        ``shared_window``: map the window so that a device can copy from it. ``kept``: blocks, by name, that stay on
+        the device, which this worker does not pull whenever it uses them.
         """
         ...
 

@@ -79,7 +79,7 @@ def parallelize(
             torchrun's LOCAL_RANK has it.
         device_memory: bytes of a GPU's memory, such as ``8GiB``, for blocks that stay there between their uses instead
             of being pulled again: frozen ones for good, others for a step, and while a model is evaluated or generates.
-            All workers give the same. None: every block is pulled for each use.
+            Over UDP all workers give the same. None: every block is pulled for each use.
         checkpoint: recompute each unit's forward in backward rather than keep its activations.
         micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
             each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
@@ -118,7 +118,8 @@ def parallelize(
     micro_batches = MicroBatches(units, micro_batch_size)
     offloaded = make_offload(offload, where.torch, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
-    fresh = session.attach(manifest, shared_window=where.copies)
+    kept = choose_kept(units, room)
+    fresh = session.attach(manifest, shared_window=where.copies, kept=[block.name for block in kept])
     endpoint = session.endpoint
     arena = torch.frombuffer(endpoint.register(endpoint.arena_bytes), dtype=torch.uint8)
     with torch.inference_mode(False):
@@ -131,7 +132,6 @@ def parallelize(
         initialiser.initialise_buffers()
         _move_buffers(model, where.torch)
     # Only now: the arena's memory is other memory once first values have gone through it.
-    kept = choose_kept(units, room)
     staging = where.staging(units, endpoint, arena[: endpoint.gradient_bytes], kept)
     scales = any(block.dtype is torch.float16 for unit in units for block in unit.blocks)
     runtime = Runtime(
