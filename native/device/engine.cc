@@ -28,17 +28,27 @@ CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
       out_(device_) {
     stats_.pinned_bytes = window_.bytes() + arena_.bytes();
     in_thread_ = std::thread([this] { run(landing_, &CopyEngine::bring_in); });
-    out_thread_ = std::thread([this] { run(leaving_, &CopyEngine::send_out); });
+    try {
+        out_thread_ = std::thread([this] { run(leaving_, &CopyEngine::send_out); });
+    } catch (...) {  // the system has no thread left
+        stop();
+        throw;
+    }
 }
 
-CopyEngine::~CopyEngine() {
+void CopyEngine::stop() {
     {
         const Lock lock(mutex_);
         stopping_ = true;
     }
     changed_.notify_all();
-    in_thread_.join();
-    out_thread_.join();
+    for (std::thread* thread : {&in_thread_, &out_thread_}) {
+        if (thread->joinable()) thread->join();
+    }
+}
+
+CopyEngine::~CopyEngine() {
+    stop();
     try {  // copies may be under way to memory that is given back next
         const Device::Current current(device_);
         const Mark end(device_);

@@ -113,6 +113,7 @@ class CopyEngine {
     [[nodiscard]] DeviceMemory allocate(std::uint64_t bytes, const std::string& beside);
     [[nodiscard]] Buffer& buffer_of(Lock& lock, const Ring& ring, Buffers& buffers, std::uint32_t block);
 
+    void stop();  // ends the threads
     void run(std::deque<std::uint32_t>& queue, void (CopyEngine::*handle)(Lock&, std::uint32_t));
     void copy_in(std::uint32_t block, std::uint64_t offset, const Buffer& buffer);
     void copy_out(Sent& sent, const Buffer& buffer);

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tests.network.namespaces import wait_until
 from tests.simulated_device import LIBRARY, Twin, compute_on_device, the_twin
 from tests.unit.fake_session import FakeSession
 from tests.unit.worker_models import Tiny, loss_of, run_workers, train
@@ -115,6 +118,28 @@ def test_the_device_holds_a_few_blocks_at_any_depth(on_device, twin):
         held.append(twin.device_bytes - before)
         del model
     assert held[0] == held[1]
+
+
+def test_a_forked_child_may_drop_its_copy_of_a_model_on_a_device(on_device):
+    on_device()
+    model = Tiny()
+    parallelize(model, FakeSession())
+    optimizer = AdamW(model, lr=1e-2)
+    train(model, optimizer, range(1))
+    child = os.fork()
+    if child == 0:
+        del model, optimizer
+        gc.collect()  # would join threads that only the parent has
+        os._exit(7)
+    ended: list[int] = []
+    try:
+        wait_until(lambda: ended.extend(os.waitpid(child, os.WNOHANG)) or ended[-2] == child, "the child to end")
+    finally:
+        if child not in ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended[-1]) == 7
+    train(model, optimizer, range(1, 3))
 
 
 def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, on_device):

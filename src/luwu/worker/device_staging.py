@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from luwu import _native
+from luwu.fabric.forks import OfThisProcess
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.interface import Endpoint
 
@@ -38,7 +39,7 @@ class Accelerator:
     make_room: Callable[[], None]
 
 
-class DeviceStaging:
+class DeviceStaging(OfThisProcess):
     """Blocks and gradients in a ring of device buffers, whose addresses stay.
 
     Work that torch queues after `take` sees the block's values, and what it queues before `release` or `push` is the
@@ -46,9 +47,12 @@ class DeviceStaging:
     not known yet, for the pull to land or for a buffer to be free.
     """
 
+    _what = "a model on a device"
+
     def __init__(
         self, units: list[Unit], endpoint: Endpoint, arena: Tensor, kept: list[Block], accelerator: Accelerator
     ) -> None:
+        super().__init__()
         blocks = {block.index: block for unit in units for block in unit.blocks}
         self.device = accelerator.device
         self._endpoint = endpoint
