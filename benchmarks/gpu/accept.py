@@ -43,7 +43,7 @@ PARTS = (
     Part("depth", "the GPU's peak at 8, 16 and 32 blocks, less checkpoints, within 1 %", 60, 240),
     Part("disk", "with a quarter of the states in memory at least 0.9 of what the disk allows", 60, 300),
     Part("adapters", "8B parameters at 16k tokens a step: at least 0.9 of the frozen model held whole", 60, 600),
-    Part("peers", "at least 1.5 times FSDP2 with its values and states in the host's memory", 90, 600),
+    Part("peers", "at least 1.5 times the faster of FSDP2 and DeepSpeed, both offloaded to the host's memory", 90, 600),
     Part("step_time", "at least 0.95 of fused AdamW on the GPU at the most tokens; waiting under 5 %", 90, 600),
 )
 

@@ -9,12 +9,30 @@ namespace luwu::fabric {
 
 namespace {
 
-// Bytes of the largest block that has a place of its own without being held, whole pages.
-std::uint64_t largest_of(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
-                         const std::vector<std::uint64_t>& parameter_bytes) {
-    std::uint64_t largest = 0;
+// Which blocks take turns in one place: those that are much larger than the others, are not held and have a place of
+// their own. None where a device copies from the window, whose memory cannot be given back.
+std::vector<bool> find_large(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+                             const std::vector<std::uint64_t>& parameter_bytes, MapMode mode) {
+    std::vector<bool> large(held.size(), false);
+    if (mode == MapMode::shared) return large;
+    std::vector<std::uint64_t> sizes;
     for (std::size_t block = 0; block < held.size(); ++block) {
-        if (plan.pinned_offset[block] >= 0 && !held[block]) largest = std::max(largest, parameter_bytes[block]);
+        if (!held[block]) sizes.push_back(parameter_bytes[block]);
+    }
+    if (sizes.empty()) return large;
+    const auto median = sizes.begin() + static_cast<std::ptrdiff_t>((sizes.size() - 1) / 2);
+    std::nth_element(sizes.begin(), median, sizes.end());
+    for (std::size_t block = 0; block < held.size(); ++block) {
+        large[block] = !held[block] && plan.pinned_offset[block] >= 0 && parameter_bytes[block] >= 2 * *median;
+    }
+    return large;
+}
+
+// Bytes of the largest one, whole pages.
+std::uint64_t largest_of(const std::vector<bool>& large, const std::vector<std::uint64_t>& parameter_bytes) {
+    std::uint64_t largest = 0;
+    for (std::size_t block = 0; block < large.size(); ++block) {
+        if (large[block]) largest = std::max(largest, parameter_bytes[block]);
     }
     return store::round_up(largest, store::kPage);
 }
@@ -27,17 +45,14 @@ WorkerWindow::WorkerWindow(const pipeline::ResidencyPlan& plan, const std::vecto
       slot_bytes_(plan.slot_bytes),
       common_offset_(plan.window_bytes),
       parameter_bytes_(std::move(parameter_bytes)),
+      large_(find_large(plan, held, parameter_bytes_, mode)),
       fetch_(std::move(fetch)),
-      file_("luwu-window",
-            plan.window_bytes + (mode == MapMode::shared ? 0 : largest_of(plan, held, parameter_bytes_))),
+      file_("luwu-window", plan.window_bytes + largest_of(large_, parameter_bytes_)),
       memory_(file_.descriptor(), MapMode::shared),
-      blocks_(parameter_bytes_.size()),
-      common_free_(mode == MapMode::private_copy),
-      gives_memory_back_(mode == MapMode::private_copy) {
+      blocks_(parameter_bytes_.size()) {
     for (std::size_t block = 0; block < blocks_.size(); ++block) {
-        if (plan.pinned_offset[block] < 0) continue;
-        blocks_[block].kind = held[block] ? Kind::held : Kind::large;
-        blocks_[block].own_offset = static_cast<std::uint64_t>(plan.pinned_offset[block]);
+        blocks_[block].turning = plan.pinned_offset[block] < 0;
+        if (!blocks_[block].turning) blocks_[block].own_offset = static_cast<std::uint64_t>(plan.pinned_offset[block]);
     }
     for (std::uint32_t slot = plan.slots; slot-- > 0;) free_slots_.push_back(slot);
 }
@@ -80,11 +95,11 @@ bool WorkerWindow::release(std::uint32_t block) {
 
 void WorkerWindow::give_back_place(std::uint32_t block) {
     Block& entry = blocks_[block];
-    if (entry.kind == Kind::turning) {
+    if (entry.turning) {
         free_slots_.push_back(entry.slot);
-    } else if (entry.offset == common_offset_) {
+    } else if (large_[block] && entry.offset == common_offset_) {
         common_free_ = true;
-    } else if (entry.kind == Kind::large && gives_memory_back_) {
+    } else if (large_[block]) {
         memory_.discard(entry.own_offset, store::round_up(parameter_bytes_[block], store::kPage));
     }
     entry.offset.reset();
@@ -92,24 +107,25 @@ void WorkerWindow::give_back_place(std::uint32_t block) {
 
 std::vector<std::uint32_t> WorkerWindow::place_waiting() {
     std::vector<std::uint32_t> placed;
-    while (!queue_.empty() && (blocks_[queue_.front()].kind != Kind::turning || !free_slots_.empty())) {
+    while (!queue_.empty() && (!blocks_[queue_.front()].turning || !free_slots_.empty())) {
         placed.push_back(queue_.front());
         queue_.pop_front();
-        place(blocks_[placed.back()]);
+        place(placed.back());
     }
     return placed;
 }
 
-void WorkerWindow::place(Block& block) {
-    if (block.kind == Kind::turning) {
-        block.slot = free_slots_.back();
-        block.offset = slots_offset_ + block.slot * slot_bytes_;
+void WorkerWindow::place(std::uint32_t block) {
+    Block& entry = blocks_[block];
+    if (entry.turning) {
+        entry.slot = free_slots_.back();
+        entry.offset = slots_offset_ + entry.slot * slot_bytes_;
         free_slots_.pop_back();
-    } else if (block.kind == Kind::large && common_free_) {
-        block.offset = common_offset_;
+    } else if (large_[block] && common_free_) {
+        entry.offset = common_offset_;
         common_free_ = false;
     } else {
-        block.offset = block.own_offset;
+        entry.offset = entry.own_offset;
     }
 }
 

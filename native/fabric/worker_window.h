@@ -1,10 +1,11 @@
 // A worker's own memory for parameters, where the server's is out of reach: each held block has a place of its own, the
 // others take turns in slots. A block is fetched when it is pulled and forgotten when it is released.
 //
-// Blocks that are much larger than the others take turns in one place of the largest one's size, so that the largest
-// block sets the memory and not their sum. Two of them may be held at once: the second is fetched to a place of its
-// own, whose memory is given back when it is released. Nobody waits for that one place, so nobody can wait for ever.
-// Memory that a device copies from cannot be given back: there each has its own place alone.
+// Of the blocks for which the plan has places of their own, the large ones, twice the median and more, take turns in
+// one place of the largest one's size, so that the largest block sets the memory and not their sum. Two of them may be
+// held at once: the second is fetched to a place of its own, whose memory is given back when it is released. Nobody
+// waits for that one place, so nobody can wait for ever. Memory that a device copies from cannot be given back: there
+// each has its own place alone.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +42,8 @@ class WorkerWindow {
     [[nodiscard]] int descriptor() const { return file_.descriptor(); }
 
   private:
-    enum class Kind : std::uint8_t { held, large, turning };
     struct Block {
-        Kind kind = Kind::turning;
+        bool turning = false;                 // in slots
         std::uint64_t own_offset = 0;         // of its own place, if it is not turning
         std::optional<std::uint64_t> offset;  // where it lies or is being fetched to
         bool alone = false;
@@ -53,7 +53,7 @@ class WorkerWindow {
     };
 
     [[nodiscard]] std::vector<std::uint32_t> place_waiting();  // with the mutex held
-    void place(Block& block);                                  // there is a slot for it, if it is turning
+    void place(std::uint32_t block);                           // there is a slot for it, if it is turning
     void give_back_place(std::uint32_t block);
     void fetch(const std::vector<std::uint32_t>& blocks);
 
@@ -61,14 +61,14 @@ class WorkerWindow {
     std::uint64_t slot_bytes_;
     std::uint64_t common_offset_;  // of the place in which large blocks take turns
     std::vector<std::uint64_t> parameter_bytes_;
+    std::vector<bool> large_;
     Fetch fetch_;
     MemoryFile file_;
     Mapping memory_;
     std::mutex mutex_;
     std::vector<Block> blocks_;
     std::vector<std::uint32_t> free_slots_;
-    bool common_free_;
-    bool gives_memory_back_;
+    bool common_free_ = true;
     std::deque<std::uint32_t> queue_;  // blocks that wait for a slot
     bool failed_ = false;
 };
