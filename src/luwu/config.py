@@ -313,7 +313,7 @@ class RunSettings(Group):
     block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}
     """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
-    """where workers compute"""
+    """where workers compute, cpu or cuda; each worker takes a GPU of its own of those in CUDA_VISIBLE_DEVICES"""
     device_memory: Size | None = None
     """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
     checkpoint: bool = True
@@ -367,6 +367,16 @@ class Settings(Group):
             raise ConfigError(
                 f"run.device_memory: expected none with run.device = cpu, found {format_size(self.run.device_memory)}; "
                 "leave it out, or compute on a GPU with --device cuda"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def offload_has_a_device(self) -> Settings:
+        """On a CPU the inputs of blocks are in the host's memory already."""
+        if self.run.offload == "host" and self.run.device == "cpu":
+            raise ConfigError(
+                "run.offload: expected a folder with run.device = cpu, found host, in whose memory blocks' inputs are "
+                "already; leave it out, or compute on a GPU with --device cuda"
             )
         return self
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
@@ -39,11 +40,17 @@ def luwu(monkeypatch, tmp_path):
         (["--data", "empty.parquet", "--tokenizer", "."], ["tokenizer", "found none"]),
         (["--block-dtype", "float32"], ["--block-dtype", "PATTERN=DTYPE", "found 'float32'"]),
         (["--block-dtype", "blocks.0=half"], ["run.block_dtypes.blocks.0", "found 'half'"]),
+        (["--device", "cuda"], ["run.device", torch.__version__, "--device cpu"]),
+        (["--offload", "host"], ["run.offload", "expected a folder with run.device = cpu"]),
+        (["--server", "luwu://localhost:1", "--memory", "1GiB"], ["--memory", "beside --server", "luwu server"]),
+        (["--server", "luwu://localhost:1", "--snapshot-every", "2"], ["--snapshot-every", "beside --server"]),
         (["--config", "missing.toml"], ["missing.toml", "cannot be read"]),
         (["--config", "wrong.toml"], ["model.depth", "no such setting"]),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, arguments, words):
+def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("LUWU_JOB_KEY", "a" * 64)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "empty.parquet").write_bytes(b"PAR1")
     (tmp_path / "short.txt").write_text("ten letter")

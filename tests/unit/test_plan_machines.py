@@ -179,7 +179,7 @@ def test_the_command_says_what_is_hidden_and_what_to_take():
         "From this many tokens a step per worker the copies, the server and the disk are hidden",
         "nothing is bought",
         "the machine's memory",
-        "bottleneck: disk",
+        "disk needs the most",
     ):
         assert text in shown.output
     assert "$" not in shown.output

@@ -23,7 +23,7 @@ import plan_table
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGE = (ROOT / "docs" / "one-gpu.md").read_text()
-COMMANDS = [line for line in PAGE.splitlines() if line.startswith("luwu ")]
+COMMANDS = [line for line in PAGE.splitlines() if line.startswith(("luwu plan", "luwu train", "luwu export"))]
 MACHINE = {"model": "llama-3.1-8b", "seq": 2048, "machine": "desktop", "gpu": "rtx-4090"}
 SHARED = {"ram": "64GiB", "disk": "4TB@7GB/s"}
 

@@ -88,6 +88,10 @@ def train(
     workers on several machines start a script that calls `luwu.connect` under torchrun.
     """
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca), plain_data)
+    if remote is not None:
+        refuse_beside_server(
+            {"store": store, "memory": memory, "snapshot-every": snapshot_every, "snapshot-keep": snapshot_keep}
+        )
     flags: dict[str, dict[str, Any]] = {
         "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
         "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
@@ -137,6 +141,15 @@ def parse_block_dtypes(given: list[str]) -> dict[str, str]:
     return found
 
 
+def refuse_beside_server(given: dict[str, Any]) -> None:
+    """Raise ConfigError for a flag that a server elsewhere has by itself."""
+    from luwu.errors import ConfigError
+
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name}: expected none beside --server; give it to luwu server, whose it is")
+
+
 def find_server(
     url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None], plain_data: bool = False
 ) -> RemoteServer | None:
@@ -171,7 +184,7 @@ def run_training(
 
     from luwu.config import build_settings, check_resume, read_toml
     from luwu.data.tokenizer import BYTE_VALUES
-    from luwu.launch.checks import check_memory, check_store
+    from luwu.launch.checks import check_device, check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
     from luwu.observe.display import choose_display
@@ -183,6 +196,7 @@ def run_training(
     settings = build_settings(saved or {}, *chosen)
     if settings.model.path is not None:
         check_model(Path(settings.model.path))
+    check_device(settings)
     if saved is not None:
         check_resume(build_settings(saved), settings)
     else:

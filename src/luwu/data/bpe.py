@@ -70,7 +70,7 @@ def train_tokenizer(
     if vocabulary < SMALLEST_VOCABULARY:
         raise ConfigError(f"vocabulary: expected at least {SMALLEST_VOCABULARY} tokens, found {vocabulary}")
     if find_spec("tokenizers") is None:
-        raise DataError("training a tokenizer needs the package tokenizers, found none; pip install 'luwu[data]'")
+        raise DataError("training a tokenizer needs the package tokenizers, found none; pip install tokenizers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     source, every = data if isinstance(data, Source) else find_text(data), round(1 / validation_fraction)

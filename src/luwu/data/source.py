@@ -133,4 +133,4 @@ def _is_text(file: Path, only: bool) -> bool:
 def check_parquet(file: Path) -> None:
     """See that Parquet can be read here; raises DataError, which says what to install."""
     if find_spec("pyarrow") is None:
-        raise DataError(f"data {file}: Parquet needs the package pyarrow, found none; pip install 'luwu[data]'")
+        raise DataError(f"data {file}: Parquet needs the package pyarrow, found none; pip install pyarrow")

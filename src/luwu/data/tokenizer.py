@@ -147,7 +147,7 @@ def find_tokenizer(path: str | Path) -> Path:
             "`luwu tokenizer`, or have transformers write one with save_pretrained of a fast tokenizer"
         )
     if find_spec("tokenizers") is None:
-        raise DataError(f"tokenizer {path}: needs the package tokenizers, found none; pip install 'luwu[data]'")
+        raise DataError(f"tokenizer {path}: needs the package tokenizers, found none; pip install tokenizers")
     return file
 
 

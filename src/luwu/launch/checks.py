@@ -71,6 +71,21 @@ def check_memory(settings: Settings, vocabulary: int, folder: RunFolder) -> None
         )
 
 
+def check_device(settings: Settings) -> None:
+    """Raise ConfigError if workers are to compute on GPUs and torch finds none."""
+    if settings.run.device == "cpu":
+        return
+    import torch  # takes a second, which a run on the CPU does without
+
+    if torch.cuda.is_available():
+        return
+    build = "that build has no CUDA: install another" if torch.version.cuda is None else "look at NVIDIA's driver"
+    raise ConfigError(
+        f"run.device: expected a GPU that torch {torch.__version__} can use, found none; {build}, or use --device cpu "
+        "(luwu doctor says what there is)"
+    )
+
+
 def check_steps(settings: Settings, made: int) -> None:
     """Raise ConfigError if a run has made more steps than its settings ask for."""
     if made > settings.run.steps:

@@ -155,7 +155,7 @@ def check_model(path: Path) -> None:
             f"model.path: expected {MODEL_CONFIG_NAME} of a model or a folder with one, found no {file}; check the path"
         )
     if find_spec("transformers") is None:
-        raise ConfigError("model.path: needs the package transformers, found none; pip install 'luwu[hf]'")
+        raise ConfigError("model.path: needs the package transformers, found none; pip install transformers")
 
 
 def has_weights(path: Path) -> bool:

@@ -15,11 +15,11 @@ from luwu.config import Settings
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
 from luwu.data.tokenizer import Tokens
-from luwu.errors import ConfigError, DataError, LuwuError
+from luwu.errors import DataError, LuwuError
 from luwu.fabric.credentials import TlsFiles
 from luwu.fabric.local import join
 from luwu.fabric.session import Session
-from luwu.launch.checks import check_steps
+from luwu.launch.checks import check_device, check_steps
 from luwu.launch.evaluation import evaluate, validate
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
@@ -88,10 +88,9 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
 
 def choose_device(settings: Settings, rank: int) -> torch.device:
     """The CPU, or this worker's turn of the CUDA devices; ConfigError if there is none."""
+    check_device(settings)
     if settings.run.device == "cpu":
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError("run.device: expected a CUDA device, found none that torch can use; use --device cpu")
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 

@@ -136,7 +136,7 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
     try:
         import transformers
     except ImportError as error:
-        raise ConfigError("model.path: needs the package transformers, found none; pip install 'luwu[hf]'") from error
+        raise ConfigError("model.path: needs the package transformers, found none; pip install transformers") from error
     file = path / CONFIG_NAME if path.is_dir() else path
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -34,7 +34,7 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
     try:
         import transformers
     except ImportError as error:
-        raise ConfigError("models of Hugging Face need transformers; pip install 'luwu[hf]'") from error
+        raise ConfigError("models of Hugging Face need transformers; pip install transformers") from error
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder}: expected {CONFIG_NAME} there, found none; name the folder of a model")

@@ -153,7 +153,7 @@ def _hidden(plan: Plan) -> Rows:
         ("copies", copies),
         ("server", f"{found.server:,.0f}"),
         ("disk", f"{found.disk:,.0f}"),
-        ("bottleneck", f"{found.bottleneck}, at {found.everything:,.0f}"),
+        ("all of it", f"{found.everything:,.0f}; {found.bottleneck} needs the most"),
         ("this plan", f"{tokens:,} tokens: " + (f"not hidden: {', '.join(exposed)}" if exposed else "all hidden")),
     ]
     if plan.worker.host:
@@ -172,7 +172,7 @@ def _recommended(advice: Advice | None) -> str:
     hidden = f"{', '.join(advice.exposed)} not hidden, no larger batch fits" if advice.exposed else "all hidden"
     return (
         f"--batch {advice.batch} --micro-batch {advice.micro_batch}{memory}: {advice.tokens:,} tokens, {hidden}; "
-        f"bottleneck: {advice.bottleneck}; {advice.plan.tokens_per_second:,.0f} tokens/s planned"
+        f"{advice.bottleneck} needs the most; {advice.plan.tokens_per_second:,.0f} tokens/s planned"
     )
 
 
