@@ -31,14 +31,15 @@ def start(example, *arguments, rank=0, workers=1, **environment):
         [sys.executable, str(EXAMPLES / f"{example}.py"), *map(str, arguments)],
         env=os.environ | {name: str(value) for name, value in (given | environment).items()},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,
         text=True,
     )
 
 
 def finish(process):
-    output = process.communicate(timeout=300)[0]
-    assert process.returncode == 0, output
+    """What it printed; on standard error it may say what it waits for, which takes longer on a busy machine."""
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, output + errors
     return output
 
 
