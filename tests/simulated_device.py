@@ -5,6 +5,8 @@ CPU kernels compute in. The twin checks that nothing is read or written out of t
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -61,6 +63,15 @@ class Twin:
         ]  # fmt: skip
         settings = _Settings(_SEED, _MOST_DELAY_MICROSECONDS, 0.0, 0.0)
         self._library.twin_reset(ctypes.byref(settings))
+
+    @contextmanager
+    def late(self, microseconds: int) -> Iterator[None]:
+        """Let each piece of a stream's work be up to so late."""
+        self._library.twin_delay(ctypes.c_uint32(microseconds))
+        try:
+            yield
+        finally:
+            self._library.twin_delay(ctypes.c_uint32(_MOST_DELAY_MICROSECONDS))
 
     def findings(self) -> list[str]:
         """What was out of turn since the last call."""
@@ -133,7 +144,7 @@ def compute_on_device(monkeypatch: pytest.MonkeyPatch, device_memory: str | None
     """
     device = SimulatedDevice(the_twin(), device_memory)
     monkeypatch.setattr("luwu.worker.parallelize.choose_device", lambda _: device)
-    monkeypatch.setattr(FakeEndpoint, "pulls_again", True)
+    monkeypatch.setattr(FakeEndpoint, "gives_back_late", True)
 
 
 class SimulatedDevice(Device):

@@ -142,8 +142,15 @@ void bind_device(nb::module_& module) {
              "direction; `kept`: blocks that are held for long, for which there is one more each; `make_room` is "
              "called, in any "
              "thread, when the device has no memory for a buffer, which is then tried once more.")
-        .def("request", &Engine::request, "block"_a, "alone"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Pulls a block, which is copied to the device when it has landed.")
+        .def(
+            "request",
+            [](Engine& self, std::uint32_t block, bool alone) {
+                wait_for([&](auto at_most) { return self.request(block, alone, at_most); });
+            },
+            "block"_a, "alone"_a,
+            "Pulls a block, which is copied to the device when it has landed; waits while its last copy still reads "
+            "the "
+            "window.")
         .def("take", &address_from<&Engine::take>, "block"_a, "stream"_a,
              "The block's address: the stream's later work sees its values.")
         .def(

@@ -60,7 +60,12 @@ CopyEngine::~CopyEngine() {
     }
 }
 
-void CopyEngine::request(std::uint32_t block, bool alone) {
+bool CopyEngine::request(std::uint32_t block, bool alone, Time at_most) {
+    {
+        Lock lock(mutex_);
+        const auto given_back = [&] { return !giving_back_.contains(block); };
+        if (!given_back() && !wait_counted(lock, at_most, given_back)) return false;
+    }
     const DataPlane::Handle handle = plane_.pull(block, alone);
     {
         const Lock lock(mutex_);
@@ -68,18 +73,16 @@ void CopyEngine::request(std::uint32_t block, bool alone) {
         landing_.push_back(block);
     }
     changed_.notify_all();
+    return true;
 }
 
 std::optional<Address> CopyEngine::take(std::uint32_t block, Stream compute, Time at_most) {
     const Device::Current current(device_);
     Lock lock(mutex_);
-    const std::uint64_t begun = fabric::monotonic_ns();
     caller_waits_ = true;
     changed_.notify_all();
-    const bool there = wait(lock, at_most, [&] { return is_there(block); });
+    const bool there = wait_counted(lock, at_most, [&] { return is_there(block); });
     caller_waits_ = false;
-    stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
-    plane_.stood_still(begun);
     if (!there) return std::nullopt;
     incoming_.at(block).step = Step::taken;
     const Buffer& buffer = *in_buffers_[*in_ring_.buffer_of(block)];
@@ -129,15 +132,12 @@ std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute,
     }
     const Device::Current current(device_);
     Lock lock(mutex_);
-    const std::uint64_t begun = fabric::monotonic_ns();
-    const bool there = wait(lock, at_most, [&] {
+    const bool there = wait_counted(lock, at_most, [&] {
         if (out_ring_.choose(block)) return true;
         if (!leaving_.empty()) return false;
         out_ring_.make_room(block);  // the caller itself holds all that there are
         return out_ring_.choose(block).has_value();
     });
-    stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
-    plane_.stood_still(begun);
     if (!there) return std::nullopt;
     const Buffer* buffer = nullptr;
     try {
@@ -171,7 +171,7 @@ void CopyEngine::drop_gradient(std::uint32_t block) {
 bool CopyEngine::settle(Time at_most) {
     Lock lock(mutex_);
     return wait(lock, at_most, [&] {
-        return landing_.empty() && giving_back_ == 0 && leaving_.empty() &&
+        return landing_.empty() && giving_back_.empty() && leaving_.empty() &&
                std::all_of(sent_.begin(), sent_.end(), [](const Sent& sent) { return sent.handle.has_value(); });
     });
 }
@@ -212,7 +212,7 @@ void CopyEngine::bring_in(Lock& lock, std::uint32_t block) {
     // The block's place is known when the pull has landed, and not before.
     const std::optional<std::int64_t> offset = wait_for_plane(lock, incoming_.at(block).handle);
     if (!offset) return;
-    giving_back_ += 1;
+    giving_back_.insert(block);
     const Buffer* buffer = wait_for_buffer(lock, block);
     if (stopping_) return;
     const bool wanted = buffer != nullptr && incoming_.at(block).step == Step::asked;
@@ -223,7 +223,7 @@ void CopyEngine::bring_in(Lock& lock, std::uint32_t block) {
         plane_.release(block);
     }
     lock.lock();
-    if (!wanted) giving_back_ -= 1;
+    if (!wanted) giving_back_.erase(block);
     Incoming& incoming = incoming_.at(block);
     if (incoming.step == Step::asked) {
         incoming.step = Step::copying;
@@ -252,7 +252,7 @@ void CopyEngine::copy_in(std::uint32_t block, std::uint64_t offset, const Buffer
     call_after(in_.get(), [this, block] {  // order: the window's place is given back after the copy
         plane_.release(block);
         const Lock lock(mutex_);
-        giving_back_ -= 1;
+        giving_back_.erase(block);
     });
 }
 
@@ -375,6 +375,14 @@ bool CopyEngine::wait(Lock& lock, Time at_most, const std::function<bool()>& don
     bool is_done = false;
     changed_.wait_for(lock, at_most, [&] { return failure_ != nullptr || (is_done = done()); });
     if (failure_ != nullptr) std::rethrow_exception(failure_);
+    return is_done;
+}
+
+bool CopyEngine::wait_counted(Lock& lock, Time at_most, const std::function<bool()>& done) {
+    const std::uint64_t begun = fabric::monotonic_ns();
+    const bool is_done = wait(lock, at_most, done);
+    stats_.wait_nanoseconds += fabric::monotonic_ns() - begun;
+    plane_.stood_still(begun);
     return is_done;
 }
 

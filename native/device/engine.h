@@ -13,6 +13,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <thread>
 #include <unordered_map>
@@ -59,7 +60,9 @@ class CopyEngine {
 
     // Parameters. `compute` is the stream that uses them. What waits returns nothing, or false, when it takes longer
     // than `at_most`; call it again. All throw what the fabric or the device failed with, once one of them has.
-    void request(std::uint32_t block, bool alone);
+    // A pull is posted when the block's last place in the window is given back: before, it would fetch nothing, and the
+    // other workers, who fetch together, would be one pull ahead.
+    [[nodiscard]] bool request(std::uint32_t block, bool alone, Time at_most);
     [[nodiscard]] std::optional<Address> take(std::uint32_t block, Stream compute, Time at_most);
     // After take(): the work that `compute` has so far is the last that reads the block. Without, it is not wanted any
     // more.
@@ -122,6 +125,7 @@ class CopyEngine {
     void guarded(const std::function<void()>& work);   // keeps what it throws for the caller
     [[nodiscard]] bool is_there(std::uint32_t block);  // on the device, or its copy is enqueued; with the lock
     [[nodiscard]] bool wait(Lock& lock, Time at_most, const std::function<bool()>& done);
+    [[nodiscard]] bool wait_counted(Lock& lock, Time at_most, const std::function<bool()>& done);  // as standing still
 
     EngineConfig config_;
     DataPlane& plane_;
@@ -138,7 +142,7 @@ class CopyEngine {
     Buffers in_buffers_;
     std::deque<std::uint32_t> landing_;                     // asked for, in order, whose copies are not enqueued
     std::unordered_map<std::uint32_t, Incoming> incoming_;  // until they are released
-    std::uint64_t giving_back_ = 0;                         // places in the window that a copy still reads
+    std::set<std::uint32_t> giving_back_;                   // whose places in the window a copy still reads
     bool caller_waits_ = false;                             // in take()
 
     Ring out_ring_;

@@ -313,7 +313,7 @@ class RunSettings(Group):
     block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}
     """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
-    """where workers compute, cpu or cuda; each worker takes a GPU of its own of those in CUDA_VISIBLE_DEVICES"""
+    """where workers compute: cpu or cuda; each worker takes a GPU of its own"""
     device_memory: Size | None = None
     """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
     checkpoint: bool = True

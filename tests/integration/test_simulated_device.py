@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.integration.udp import in_threads, remote, udp_server
 from tests.network.namespaces import wait_until
 from tests.simulated_device import LIBRARY, Twin, compute_on_device, the_twin
 from tests.unit.fake_session import FakeSession
@@ -140,6 +141,39 @@ def test_a_forked_child_may_drop_its_copy_of_a_model_on_a_device(on_device):
             os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(ended[-1]) == 7
     train(model, optimizer, range(1, 3))
+
+
+@pytest.mark.timeout(120)  # a pull that one worker does not make waits for ever
+@pytest.mark.parametrize("device_memory", [None, "40KiB"])
+def test_workers_over_udp_pull_together_though_places_are_given_back_late(tmp_path, on_device, twin, device_memory):
+    torch.manual_seed(0)
+    model = Tiny(1)  # what an evaluation used last, a step uses first
+
+    def losses(folder: Path) -> list[list[float]]:
+        models = [copy.deepcopy(model) for _ in range(2)]
+
+        def work(rank: int) -> list[float]:
+            own, found = models[rank], []
+            with remote(server.url, 2)(rank) as session:
+                parallelize(own, session)
+                optimizer = AdamW(own, lr=1e-2)
+                for step in range(6):
+                    if rank == 0:  # pulls alone, just before all pull the same blocks
+                        with torch.no_grad():
+                            loss_of(own, 100 + step)
+                    loss = loss_of(own, 2 * step + rank)
+                    loss.backward()
+                    optimizer.step()
+                    found.append(loss.item())
+            return found
+
+        with udp_server(folder, 2) as server:
+            return in_threads(2, work)
+
+    expected = losses(tmp_path / "host")
+    on_device(device_memory=device_memory)
+    with twin.late(20_000):
+        assert losses(tmp_path / "device") == expected
 
 
 def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, on_device):

@@ -145,6 +145,9 @@ void ServerTwin::serve_pulls() {
         const Request request = pulls_.front();
         auto found = places_.find(request.block);
         const bool lies_there = found != places_.end();
+        if (lies_there) {  // over UDP all workers make a pull together, and this one would be none
+            wrong_.push_back("a pull of block " + std::to_string(request.block) + " before its place was given back");
+        }
         if (!lies_there) {
             found = places_.emplace(request.block, std::pair{*free_places_.begin(), 0U}).first;
             free_places_.erase(free_places_.begin());
@@ -268,7 +271,7 @@ void DeviceJob::run_step() {
 
 void DeviceJob::ask(const std::vector<std::uint32_t>& order, std::size_t position) {
     for (std::size_t i = position; i <= position + shape_.ahead && i < order.size(); ++i) {
-        if (asked_.insert(order[i]).second) engine_->request(order[i], false);
+        if (asked_.insert(order[i]).second) request(*engine_, order[i], false);
     }
 }
 

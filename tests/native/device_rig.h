@@ -136,4 +136,8 @@ auto until_there(Call call) {
     }
 }
 
+inline void request(device::CopyEngine& engine, std::uint32_t block, bool alone) {
+    until_there([&](auto at_most) { return engine.request(block, alone, at_most); });
+}
+
 }  // namespace luwu::test

@@ -69,8 +69,8 @@ TEST_CASE("a block that nobody needs any more is given back, taken or not") {
     DeviceJob job(shape, {3, 200, 0, 0});
     device::CopyEngine& engine = job.engine();
     for (int round = 0; round < 20; ++round) {
-        engine.request(1, true);
-        engine.request(2, true);
+        request(engine, 1, true);
+        request(engine, 2, true);
         if (round % 2 == 0) {
             until_there([&](auto at_most) { return engine.take(1, job.compute(), at_most); });
         }
@@ -93,7 +93,7 @@ TEST_CASE("a caller may hold more blocks than there are buffers, and gradients t
     device::CopyEngine& engine = job.engine();
     std::set<device::Address> addresses;
     for (std::uint32_t block = 0; block < 6; ++block) {
-        engine.request(block, false);
+        request(engine, block, false);
         addresses.insert(*until_there([&](auto at_most) { return engine.take(block, job.compute(), at_most); }));
         addresses.insert(*until_there([&](auto at_most) { return engine.gradient(block, job.compute(), at_most); }));
     }
@@ -113,7 +113,7 @@ TEST_CASE("nothing stays registered or allocated when an engine ends, even in th
         DeviceJob job(small_job(), {3, 2000, 0, 0});
         CHECK(twin_registered_bytes() > 0);
         if (stalled) job.server().stall();
-        for (const std::uint32_t block : {1U, 2U, 3U}) job.engine().request(block, false);
+        for (const std::uint32_t block : {1U, 2U, 3U}) request(job.engine(), block, false);
         if (!stalled) {
             until_there([&](auto at_most) { return job.engine().take(1, job.compute(), at_most); });
         }
@@ -135,7 +135,7 @@ TEST_CASE("an engine may end while the server still writes a block that was aske
 TEST_CASE("a stalled server lets the caller go, and one that ends says why") {
     DeviceJob job(small_job(), {3, 0, 0, 0});
     job.server().stall();
-    job.engine().request(1, false);
+    request(job.engine(), 1, false);
     CHECK_FALSE(job.engine().take(1, job.compute(), std::chrono::milliseconds(20)));
     CHECK_FALSE(job.engine().release(1, job.compute(), std::chrono::milliseconds(20)));
     job.server().fail();
@@ -148,7 +148,7 @@ TEST_CASE("a block whose release was interrupted may be taken after all") {
     DeviceJob job(small_job(), {3, 0, 0, 0});
     device::CopyEngine& engine = job.engine();
     job.server().stall();
-    engine.request(1, false);
+    request(engine, 1, false);
     CHECK_FALSE(engine.release(1, job.compute(), std::chrono::milliseconds(20)));
     CHECK_FALSE(engine.take(1, job.compute(), std::chrono::milliseconds(20)));
     job.server().go_on();
@@ -176,7 +176,7 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
     SUBCASE("memory of the device") {
         DeviceJob job(small_job(), settings);
         twin_fail("cuMemAlloc_v2", 0, 2);
-        job.engine().request(1, false);
+        request(job.engine(), 1, false);
         CHECK(kind_of([&] { until_there([&](auto at_most) { return job.engine().take(1, job.compute(), at_most); }); },
                       "allocate 16384 bytes of the device's memory for a block beside 0 of other") ==
               ErrorKind::device);

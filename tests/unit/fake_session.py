@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -60,10 +59,10 @@ class FakeStore:
 class FakeEndpoint:
     """The worker's end; ``log`` lists (what, block) in the order asked for.
 
-    ``pulls_again``: a block may be pulled while it is held, as native code does whose copy of it has not ended.
+    ``gives_back_late``: blocks are given back when their copies have ended, as native code does.
     """
 
-    pulls_again: ClassVar[bool] = False
+    gives_back_late: ClassVar[bool] = False
 
     def __init__(self, store: FakeStore, window_bytes: int, arena_bytes: int) -> None:
         self.store = store
@@ -84,7 +83,6 @@ class FakeEndpoint:
         self._next_handle = 1
         self._next_offset = 0
         self._held: dict[int, tuple[int, bool]] = {}  # block -> offset, waited for
-        self._holds: Counter[int] = Counter()  # beyond the first
         self._released = threading.Condition()
         self._collected: dict[int, Tensor] = {}
         self._pushed: set[int] = set()
@@ -103,7 +101,7 @@ class FakeEndpoint:
 
     @property
     def held(self) -> set[int]:
-        if self.pulls_again:  # blocks are given back when their copies have ended
+        if self.gives_back_late:
             with self._released:
                 self._released.wait_for(lambda: not self._held, timeout=5)
         return set(self._held)
@@ -122,10 +120,6 @@ class FakeEndpoint:
         self.log.append(("begin", -1))
 
     def pull(self, block: int, alone: bool = False) -> int:
-        if self.pulls_again and block in self._held:
-            self._holds[block] += 1
-            self.together.extend([] if alone else [block])
-            return self._post("pull", block, self._held[block][0])
         assert block not in self._held, f"block {block} is held already"
         assert block not in self._pushed, f"block {block} pulled after its push"
         offset = self._allocate(self._block_bytes(block))
@@ -136,9 +130,6 @@ class FakeEndpoint:
         return self._post("pull", block, offset)
 
     def release(self, block: int) -> None:
-        if self._holds[block]:
-            self._holds[block] -= 1
-            return
         with self._released:
             offset, waited = self._held.pop(block)
             self._released.notify_all()

@@ -274,6 +274,12 @@ void twin_reset(const TwinSettings* settings) {
     twin = std::make_unique<Twin>(*settings);
 }
 
+void twin_delay(std::uint32_t most_microseconds) {
+    World& world = the_twin()->world;
+    const std::lock_guard lock(world.mutex);
+    world.settings.most_delay_microseconds = most_microseconds;
+}
+
 void twin_launch(void* stream, void (*function)(void*), void* argument, const TwinAccess* accesses, std::size_t count,
                  double seconds) {
     Twin& twin = *the_twin();

@@ -61,12 +61,16 @@ void StreamTwin::run() {
         const Item item = std::move(queue_.front());
         queue_.pop_front();
         lock.unlock();
-        if (world_.settings.most_delay_microseconds > 0) {
-            std::this_thread::sleep_for(
-                std::chrono::microseconds(random_() % (world_.settings.most_delay_microseconds + 1)));
+        if (const std::uint32_t most = most_delay(); most > 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(random_() % (most + 1)));
         }
         execute(item);
     }
+}
+
+std::uint32_t StreamTwin::most_delay() const {
+    const std::lock_guard lock(world_.mutex);
+    return world_.settings.most_delay_microseconds;
 }
 
 void StreamTwin::execute(const Item& item) {

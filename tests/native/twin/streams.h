@@ -59,6 +59,7 @@ class StreamTwin {
         Clock enqueued;
     };
     void run();
+    [[nodiscard]] std::uint32_t most_delay() const;
     void execute(const Item& item);
 
     World& world_;

@@ -30,6 +30,8 @@ struct TwinSettings {
 
 // Forgets everything: streams, memory and findings. Nothing may be in use.
 TWIN_EXPORT void twin_reset(const TwinSettings* settings);
+// Changes how late work is, from now on.
+TWIN_EXPORT void twin_delay(std::uint32_t most_microseconds);
 // Enqueues work that makes these accesses.
 TWIN_EXPORT void twin_launch(void* stream, void (*function)(void*), void* argument, const TwinAccess* accesses,
                              std::size_t count, double seconds);
