@@ -17,8 +17,10 @@ from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
 LEAST = 0.9
 DEVICE = "cuda"
 ROWS, LENGTH = 8, 2048
-STATE_BYTES, RECORD_BYTES = 12, 14
-"""Of a parameter: what an update reads, and what it writes."""
+STATE_BYTES, VALUE_BYTES = 12, 2
+"""Of a parameter, with AdamW and in bfloat16."""
+READ_BYTES, WRITTEN_BYTES = 9, 14
+"""Of a parameter in a step: three quarters of the states are read; states and values are written, whatever is held."""
 
 SMOKE = Shape(layers=8, hidden=1024, inner=2816, heads=8)
 
@@ -44,8 +46,8 @@ def measure(*, smoke: bool, folder: Path) -> dict[str, Any]:
         bytes_moved = sorted(moved[2:])[repeats // 2]
         rates = measure_disk(
             folder,
-            read_bytes=STATE_BYTES * DEFAULT_CHUNK_ELEMENTS,
-            write_bytes=RECORD_BYTES * DEFAULT_CHUNK_ELEMENTS,
+            read_bytes=READ_BYTES * DEFAULT_CHUNK_ELEMENTS,
+            write_bytes=WRITTEN_BYTES * DEFAULT_CHUNK_ELEMENTS,
             seconds=1 if smoke else 10,
         )
     share = bytes_moved / rates.mixed_rate / seconds
@@ -56,8 +58,9 @@ def measure(*, smoke: bool, folder: Path) -> dict[str, Any]:
 
 
 def memory_for(shape: Shape) -> int:
-    """Return the server's budget: a quarter of the states."""
-    return STATE_BYTES * shape.parameters // 4
+    """Return the server's budget: all values, two of the largest gradient, and a quarter of the states."""
+    largest = max(shape.block_parameters, shape.vocabulary * shape.hidden)
+    return VALUE_BYTES * (shape.parameters + 2 * largest) + STATE_BYTES * shape.parameters // 4
 
 
 def bytes_of(stats: dict[str, Any]) -> int:

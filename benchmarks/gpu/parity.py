@@ -106,8 +106,10 @@ def variants(folder: Path, steps: int) -> dict[str, tuple[Callable[[], Losses], 
 
     def second_session() -> Losses:
         with run_folder(folder) as run, luwu.open(run, memory="1GiB") as session:
-            luwu.parallelize(nn.Linear(8, 8), session, device=DEVICE)
-            return fresh()
+            other = luwu.parallelize(nn.Linear(8, 8), session, device=DEVICE)
+            losses = fresh()
+            del other  # it lived beside
+            return losses
 
     return {
         "fresh": (fresh, once, TOLERANCE),

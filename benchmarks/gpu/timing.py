@@ -28,11 +28,13 @@ TRAINABLE_BYTES, FROZEN_BYTES = 32, 3
 """Of a parameter in a store, at most: two versions of states and values, and what files add."""
 
 
+IN_MEMORY = Path("/dev/shm")
+
+
 def place_for(store_bytes: int, folder: Path) -> Path:
     """Return a folder in memory for a store of so many bytes; ``folder`` where there is no room."""
-    shared = Path("/dev/shm")
-    room = shutil.disk_usage(shared).free if shared.is_dir() else 0
-    return shared if room > store_bytes else folder
+    room = shutil.disk_usage(IN_MEMORY).free if IN_MEMORY.is_dir() else 0
+    return IN_MEMORY if room > store_bytes else folder
 
 
 def product_rate(side: int = 8192) -> float:

@@ -31,12 +31,17 @@ std::optional<int> numa_node_of(std::string bus_id, const std::filesystem::path&
 
 void place_near(std::span<std::byte> memory, std::optional<int> node) {
     if (memory.empty()) return;
-    madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+    const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(memory.data()) / page * page;
+    const std::uintptr_t end =
+        (reinterpret_cast<std::uintptr_t>(memory.data()) + memory.size() + page - 1) / page * page;
+    void* const pages = reinterpret_cast<void*>(begin);
+    madvise(pages, end - begin, MADV_HUGEPAGE);
     if (!node) return;
     std::array<unsigned long, kMostNodes / kBitsOfWord> nodes{};
     const auto word = static_cast<std::size_t>(*node) / kBitsOfWord;
     nodes.at(word) = 1UL << (static_cast<unsigned>(*node) % kBitsOfWord);
-    syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, nodes.data(), kMostNodes, 0);
+    syscall(SYS_mbind, pages, end - begin, MPOL_PREFERRED, nodes.data(), kMostNodes, 0);
 }
 
 }  // namespace luwu::device

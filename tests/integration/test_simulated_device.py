@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 import luwu
 from luwu.optim.adamw import AdamW
+from luwu.worker.device_staging import DeviceStaging
+from luwu.worker.flatten import Block
 from luwu.worker.parallelize import full_state_dict, parallelize
 
 pytestmark = pytest.mark.skipif(not LIBRARY.exists(), reason="the native tests are not built: run make test")
@@ -174,6 +176,52 @@ def test_workers_over_udp_pull_together_though_places_are_given_back_late(tmp_pa
     on_device(device_memory=device_memory)
     with twin.late(20_000):
         assert losses(tmp_path / "device") == expected
+
+
+class TestCtrlC:
+    """It comes while a block that stayed on the device is given back."""
+
+    @pytest.fixture
+    def interrupt(self, monkeypatch) -> Callable[[], None]:
+        """Interrupt the next release, once the block is given back."""
+        release = DeviceStaging.release
+
+        def interrupted(staging: DeviceStaging, block: Block) -> None:
+            monkeypatch.setattr(DeviceStaging, "release", release)
+            release(staging, block)
+            raise KeyboardInterrupt
+
+        return lambda: monkeypatch.setattr(DeviceStaging, "release", interrupted)
+
+    def test_because_all_pull_what_was_pulled_alone(self, tmp_path, on_device, interrupt):
+        on_device(device_memory="1MiB")
+        model = Tiny()
+        with luwu.open(tmp_path, memory="64MiB") as session:
+            parallelize(model, session)
+            optimizer = AdamW(model, lr=1e-2)
+            with torch.no_grad():
+                expected = loss_of(model, 0)
+                interrupt()
+            with pytest.raises(KeyboardInterrupt):
+                loss_of(model, 0)
+            with torch.no_grad():
+                assert loss_of(model, 0) == expected
+            assert train(model, optimizer, range(1)) == [expected.item()]
+
+    def test_because_a_step_has_changed_it(self, tmp_path, on_device, interrupt):
+        on_device(device_memory="1MiB")
+        model = Tiny()
+        with luwu.open(tmp_path, memory="64MiB") as session:
+            parallelize(model, session)
+            optimizer = AdamW(model, lr=1e-2)
+            loss_of(model, 0).backward()
+            interrupt()
+            with pytest.raises(KeyboardInterrupt):
+                optimizer.step()
+            assert session.step == 1
+            loss_of(model, 1).backward()
+            optimizer.step()
+            assert session.step == 2
 
 
 def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, on_device):

@@ -52,8 +52,8 @@ TEST_CASE("a device's NUMA node is what the system says of its place on the bus"
 TEST_CASE("shared memory prefers a device's node and huge pages, and keeps working where there are none") {
     const fabric::MemoryFile file("near", kBytes);
     const fabric::Mapping memory(file.descriptor(), fabric::MapMode::shared);
-    device::place_near({memory.data(), kBytes}, 900);  // no such node
-    device::place_near({memory.data(), kBytes}, 0);
+    device::place_near({memory.data(), kBytes}, 900);              // no such node
+    device::place_near({memory.data() + 1088, kBytes - 1088}, 0);  // an arena begins on a cache line of its worker's
     CHECK(flags_of(memory.data()).find(" hg") != std::string::npos);
     int policy = -1;
     std::array<unsigned long, 16> nodes{};

@@ -60,6 +60,11 @@ class KeptBlocks:
         """Note that a block which stays was asked for."""
         (self._alone if alone else self._by_all).add(block.index)
 
+    def forget(self, block: Block) -> None:
+        """Note that a block is not to be used any more, before it is given back."""
+        self._by_all.discard(block.index)
+        self._alone.discard(block.index)
+
     def begin_attempt(self) -> None:
         """Remember what is there: an attempt that is rolled back leaves no more than that."""
         self._at_begin = set(self._by_all)

@@ -413,15 +413,15 @@ class Runtime(Uncopyable):
         end = self._endpoint.wait(self._vote)
         committed = end == COMMITTED
         self._vote = None
+        self._phase = Phase.IDLE
+        self._session.count_step(committed)
         if self._scaler is not None:
             self._scaler.count(end)
         self._staging.answered()
-        self._window.end_attempt(committed=committed)
         if not committed:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._passes[0].revert()
-        self._phase = Phase.IDLE
-        self._session.count_step(committed)
+        self._window.end_attempt(committed=committed)  # last: it takes a while, and Ctrl-C finds the step ended
         return committed
 
     def _begin(self) -> None:

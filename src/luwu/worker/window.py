@@ -39,6 +39,7 @@ class Window:
             return
         if not self._kept.serves(block, alone=alone):
             if self._kept.is_there(block):  # pulled alone, and now everybody pulls it
+                self._kept.forget(block)
                 self._staging.release(block)
             self._staging.request(block, alone=alone)
             if self._kept.stays(block):
