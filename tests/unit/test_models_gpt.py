@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -153,3 +155,9 @@ def test_tokens_are_chosen_among_the_likeliest():
     assert set(choose(logits, Sampling(5.0, top_k=9), own).tolist()) == {0, 1, 2, 3}
     share = (choose(logits, Sampling(), own) == 1).float().mean().item()
     assert share == pytest.approx(torch.softmax(logits[0], 0)[1].item(), abs=0.06)
+
+
+def test_the_model_is_plain_torch_and_needs_no_native_part():
+    # The peers of benchmarks train it in an environment that has torch, and LuWu's sources alone.
+    code = "import sys; sys.modules['luwu._native'] = None; import luwu.models.gpt"
+    subprocess.run([sys.executable, "-c", code], check=True)

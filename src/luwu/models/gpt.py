@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from luwu.models.kv_cache import KeyValueCache, LayerCache
-from luwu.worker.outer_forward import use_by_name
 from luwu.worker.tiled_loss import tiled_cross_entropy
+from luwu.worker.watched import use_by_name
 
 VOCABULARY = 256
 """One token per byte value."""

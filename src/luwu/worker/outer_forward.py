@@ -5,7 +5,7 @@ Nothing is recomputed. Where a call cannot be told from what is around it, the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.forward import WrappedForward
 from luwu.worker.runtime import Runtime
-from luwu.worker.watched import driver_of, is_watched
 
 
 class OuterForward(WrappedForward):
@@ -45,16 +44,6 @@ def use_outer(runtime: Runtime, unit: Unit, compute: Callable[[], Any], inputs: 
     given = {id(leaf) for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)}
     watch_outputs([leaf for leaf in tree_leaves(output) if id(leaf) not in given], use.start_backward)
     return output
-
-
-def use_by_name(parameters: Sequence[Tensor | None], compute: Callable[[], Tensor], inputs: Any) -> Tensor:
-    """Call ``compute``, which needs the values of these parameters, whichever units they belong to."""
-    for parameter in parameters:
-        if is_watched(parameter):
-            runtime, unit = driver_of(parameter)
-            result: Tensor = use_outer(runtime, unit, lambda: use_by_name(parameters, compute, inputs), inputs)
-            return result
-    return compute()
 
 
 class _Use:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from luwu.errors import ConfigError
 from luwu.worker.loss_scale import forward_scale
-from luwu.worker.outer_forward import use_by_name
+from luwu.worker.watched import use_by_name
 
 _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""

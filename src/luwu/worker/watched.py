@@ -5,6 +5,7 @@ A module may compute with another module's parameter by name, as a head does tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,6 +80,18 @@ def driver_of(parameter: Any) -> tuple[Runtime, Unit]:
     """Return what drives a watched parameter, and its unit."""
     found: tuple[Runtime, Unit] = getattr(parameter, _DRIVEN_BY_ATTRIBUTE)
     return found
+
+
+def use_by_name(parameters: Sequence[Tensor | None], compute: Callable[[], Tensor], inputs: Any) -> Tensor:
+    """Call ``compute``, which needs the values of these parameters, whichever units they belong to."""
+    for parameter in parameters:
+        if is_watched(parameter):
+            from luwu.worker.outer_forward import use_outer  # brings the native part: plain torch does without
+
+            runtime, unit = driver_of(parameter)
+            result: Tensor = use_outer(runtime, unit, lambda: use_by_name(parameters, compute, inputs), inputs)
+            return result
+    return compute()
 
 
 def watch(unit: Unit) -> None:
