@@ -1,7 +1,8 @@
 """Ends a process of LuWu at one instant of a run: with this folder in PYTHONPATH, every Python process imports it.
 
 TEST_FAULT is "worker RANK STEP": that worker is killed after the commit of that step was answered and before it reports
-the step; or "launcher STEP": the launcher is killed after all reported the step and before it writes the row.
+the step; or "launcher STEP": the launcher is killed after all reported the step and before it writes the row. Workers
+then wait for the answer to each report: a worker that is ahead would commit later steps that nobody writes a row of.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import os
 import signal
 
 from luwu.fabric.session import Session
+from luwu.launch import reports
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
 
 count_step, append = Session.count_step, MetricsLog.append
 fault = os.environ["TEST_FAULT"].split()
+if fault[0] == "launcher":
+    reports.STEPS_AHEAD = 0
 
 
 def die() -> None:
