@@ -22,18 +22,19 @@ def disk_bytes(folder: Path) -> int:
 class LuwuSide(Side):
     """Workers run `program` (ours/train.py unless told otherwise) with `settings` and "run", a new run folder.
 
-    "folder" of the settings says where run folders go; "memory" is the server's budget (1GiB unless given).
+    "folder" of the settings says where run folders go; "memory" is the server's budget (1GiB unless given). `python`
+    is another environment's, with another LuWu.
     """
 
     def __init__(
         self, settings: Mapping[str, Any], *, ranks: int = 1, program: str = "ours/train.py",
-        server: str = "ours/server.py", threads: int | None = None,
+        server: str = "ours/server.py", threads: int | None = None, python: Path | None = None,
     ) -> None:  # fmt: skip
         if importlib.util.find_spec("luwu") is None:
             raise BenchmarkError(f"luwu is not installed in {sys.prefix}: run pip install -e .")
         self._run = tempfile.TemporaryDirectory(dir=settings["folder"], prefix="luwu-")
         wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
-        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads)
+        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, python=python)
 
     @property
     def worker_bytes(self) -> int:

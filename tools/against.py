@@ -21,28 +21,27 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from processes import Side, slowest  # noqa: E402 - programs, not packages
+from luwu_side import LuwuSide  # noqa: E402 - programs, not packages
+from processes import slowest  # noqa: E402
 
 SHAPE = {"layers": 12, "hidden": 512, "heads": 8, "seq": 256}
 RANKS, ROWS, STEPS, WARM_UP = 2, 2, 3, 2
 
 
-def start(stack: ExitStack, checkout: Path, dtype: str) -> Side:
-    """A server and its workers, by the LuWu of a checkout."""
-    run = stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="against-"))
+def start(stack: ExitStack, folder: str, checkout: Path, dtype: str) -> LuwuSide:
+    """Start a server and its workers with the LuWu of a checkout."""
     settings = {
-        "run": run, "memory": "1GiB", "workers": RANKS, "shape": SHAPE, "rows": ROWS, "steps": STEPS,
-        "warm_up": WARM_UP, "dtype": dtype, "checkpoint": True,
+        "folder": folder, "shape": SHAPE, "rows": ROWS, "steps": STEPS, "warm_up": WARM_UP, "dtype": dtype,
+        "checkpoint": True,
     }  # fmt: skip
-    python = checkout / ".venv" / "bin" / "python"
-    side = Side(str(checkout), "ours/train.py", settings, ranks=RANKS, python=python, server="ours/server.py")
-    return stack.enter_context(side)
+    return stack.enter_context(LuwuSide(settings, ranks=RANKS, python=checkout / ".venv" / "bin" / "python"))
 
 
 def compare(other: Path, dtype: str, rounds: int) -> dict[str, Any]:
-    """The ratios of one type."""
+    """Measure both checkouts in turn with values of one type; return the ratios of speed and of memory."""
     with ExitStack() as stack:
-        sides = {"this": start(stack, ROOT, dtype), "other": start(stack, other, dtype)}
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="against-"))
+        sides = {name: start(stack, folder, path, dtype) for name, path in (("this", ROOT), ("other", other))}
         for side in sides.values():
             side.wait_ready()
         ratios = []
@@ -52,7 +51,7 @@ def compare(other: Path, dtype: str, rounds: int) -> dict[str, Any]:
             ratios.append(seconds["other"] / seconds["this"])
         for side in sides.values():
             side.stop()
-        peaks = {name: max(side.memory.each_bytes[:RANKS]) / 1e6 for name, side in sides.items()}
+        peaks = {name: side.worker_bytes / 1e6 for name, side in sides.items()}
     return {
         "speed": statistics.median(ratios), "rounds": sorted(ratios), "memory": peaks["other"] / peaks["this"],
         "worker_mb": peaks,
@@ -60,7 +59,7 @@ def compare(other: Path, dtype: str, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description="Compare training with another checkout of LuWu.")
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--rounds", type=int, default=15)

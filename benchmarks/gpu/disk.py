@@ -18,9 +18,9 @@ LEAST = 0.9
 DEVICE = "cuda"
 ROWS, LENGTH = 8, 2048
 STATE_BYTES, VALUE_BYTES = 12, 2
-"""Of a parameter, with AdamW and in bfloat16."""
+"""Bytes of a parameter: its states with AdamW, and its value in bfloat16."""
 READ_BYTES, WRITTEN_BYTES = 9, 14
-"""Of a parameter in a step: three quarters of the states are read; states and values are written, whatever is held."""
+"""Bytes of a parameter that a step reads, three quarters of its states, and writes: all states and the value."""
 
 SMOKE = Shape(layers=8, hidden=1024, inner=2816, heads=8)
 

@@ -140,17 +140,14 @@ void bind_device(nb::module_& module) {
              "make_room"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>(),
              "Loads the driver's library and locks both memories in place. `depth`: buffers of each size and "
              "direction; `kept`: blocks that are held for long, for which there is one more each; `make_room` is "
-             "called, in any "
-             "thread, when the device has no memory for a buffer, which is then tried once more.")
+             "called, in any thread, when the device has no memory for a buffer, which is then tried once more.")
         .def(
             "request",
             [](Engine& self, std::uint32_t block, bool alone) {
                 wait_for([&](auto at_most) { return self.request(block, alone, at_most); });
             },
             "block"_a, "alone"_a,
-            "Pulls a block, which is copied to the device when it has landed; waits while its last copy still reads "
-            "the "
-            "window.")
+            "Pulls a block, which is copied to the device when it has landed; waits until its last copy is made.")
         .def("take", &address_from<&Engine::take>, "block"_a, "stream"_a,
              "The block's address: the stream's later work sees its values.")
         .def(

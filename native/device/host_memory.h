@@ -1,4 +1,4 @@
-// Where host memory lies that a device copies from and to: on the device's NUMA node and in huge pages, as far as the
+// Places the host memory that a device copies from and to: on the device's NUMA node and in huge pages, as far as the
 // system has them. Neither changes what is copied, so nothing here fails.
 #pragma once
 

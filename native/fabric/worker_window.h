@@ -1,9 +1,9 @@
 // A worker's own memory for parameters, where the server's is out of reach: each held block has a place of its own, the
 // others take turns in slots. A block is fetched when it is pulled and forgotten when it is released.
 //
-// Of the blocks for which the plan has places of their own, the large ones, twice the median and more, take turns in
-// one place of the largest one's size, so that the largest block sets the memory and not their sum. Two of them may be
-// held at once: the second is fetched to a place of its own, whose memory is given back when it is released. Nobody
+// Large blocks, twice the median and more, for which the plan has places of their own take turns in one place of the
+// largest one's size, so that the largest block sets the memory and not their sum. Two of them may be held at once: the
+// second is fetched to a place of its own, whose memory is given back when it is released. Nobody
 // waits for that one place, so nobody can wait for ever. Memory that a device copies from cannot be given back: there
 // each has its own place alone.
 #pragma once

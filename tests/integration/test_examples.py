@@ -37,7 +37,7 @@ def start(example, *arguments, rank=0, workers=1, **environment):
 
 
 def finish(process):
-    """What it printed; on standard error it may say what it waits for, which takes longer on a busy machine."""
+    """Return the standard output; on a busy machine standard error may say what the process waits for."""
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, output + errors
     return output

@@ -20,6 +20,7 @@ from tests.unit.worker_models import Tiny, loss_of, run_workers, train
 from torch import Tensor, nn
 
 import luwu
+from luwu.fabric.session import Session
 from luwu.optim.adamw import AdamW
 from luwu.worker.device_staging import DeviceStaging
 from luwu.worker.flatten import Block
@@ -193,35 +194,35 @@ class TestCtrlC:
 
         return lambda: monkeypatch.setattr(DeviceStaging, "release", interrupted)
 
-    def test_because_all_pull_what_was_pulled_alone(self, tmp_path, on_device, interrupt):
+    @pytest.fixture
+    def keeping(self, tmp_path, on_device) -> Iterator[tuple[Tiny, Session, AdamW]]:
+        """A session whose model stays on the device."""
         on_device(device_memory="1MiB")
-        model = Tiny()
         with luwu.open(tmp_path, memory="64MiB") as session:
-            parallelize(model, session)
-            optimizer = AdamW(model, lr=1e-2)
-            with torch.no_grad():
-                expected = loss_of(model, 0)
-                interrupt()
-            with pytest.raises(KeyboardInterrupt):
-                loss_of(model, 0)
-            with torch.no_grad():
-                assert loss_of(model, 0) == expected
-            assert train(model, optimizer, range(1)) == [expected.item()]
+            model = parallelize(Tiny(), session)
+            yield model, session, AdamW(model, lr=1e-2)
 
-    def test_because_a_step_has_changed_it(self, tmp_path, on_device, interrupt):
-        on_device(device_memory="1MiB")
-        model = Tiny()
-        with luwu.open(tmp_path, memory="64MiB") as session:
-            parallelize(model, session)
-            optimizer = AdamW(model, lr=1e-2)
-            loss_of(model, 0).backward()
+    def test_because_all_pull_what_was_pulled_alone(self, keeping, interrupt):
+        model, _, optimizer = keeping
+        with torch.no_grad():
+            expected = loss_of(model, 0)
             interrupt()
-            with pytest.raises(KeyboardInterrupt):
-                optimizer.step()
-            assert session.step == 1
-            loss_of(model, 1).backward()
+        with pytest.raises(KeyboardInterrupt):
+            loss_of(model, 0)
+        with torch.no_grad():
+            assert loss_of(model, 0) == expected
+        assert train(model, optimizer, range(1)) == [expected.item()]
+
+    def test_because_a_step_has_changed_it(self, keeping, interrupt):
+        model, session, optimizer = keeping
+        loss_of(model, 0).backward()
+        interrupt()
+        with pytest.raises(KeyboardInterrupt):
             optimizer.step()
-            assert session.step == 2
+        assert session.step == 1
+        loss_of(model, 1).backward()
+        optimizer.step()
+        assert session.step == 2
 
 
 def test_a_step_that_fails_in_backward_is_rolled_back_and_made_again(tmp_path, on_device):
@@ -255,7 +256,7 @@ def test_two_workers_on_devices_train_as_two_on_the_host(tmp_path, on_device):
         torch.manual_seed(0)
         models = [Tiny(), Tiny()]  # beforehand: threads share torch's generator
 
-        def work(session: luwu.fabric.session.Session) -> None:
+        def work(session: Session) -> None:
             model = parallelize(models[session.rank], session)
             optimizer = AdamW(model, lr=1e-2)
             losses[session.rank] = []
@@ -340,7 +341,7 @@ def test_workers_that_keep_blocks_may_evaluate_alone_and_fail_alone(tmp_path, on
         torch.manual_seed(0)
         models = [Tiny(6), Tiny(6)]
 
-        def work(session: luwu.fabric.session.Session) -> None:
+        def work(session: Session) -> None:
             model = parallelize(models[session.rank], session, **options)
             optimizer = AdamW(model, lr=1e-2)
             losses[session.rank] = []
@@ -374,7 +375,7 @@ def evaluate(model: nn.Module) -> None:
         loss_of(model, 0)
 
 
-def pulled_by(session: luwu.fabric.session.Session, work: Callable[[], object]) -> int:
+def pulled_by(session: Session, work: Callable[[], object]) -> int:
     before = session.endpoint.stats()["bytes_pulled"]
     work()
     return session.endpoint.stats()["bytes_pulled"] - before

@@ -8,6 +8,13 @@ from luwu.observe import machine
 from luwu.observe.machine import direct_io_error, examine, nearest_existing
 
 
+def pretend_gpus(monkeypatch, number):
+    """Let torch find GPUs of 8 GiB; of each one more GiB is free than of the one before."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (index << 30, 8 << 30))
+
+
 def test_every_finding_that_is_not_good_says_what_it_costs(tmp_path):
     findings = examine(tmp_path / "not" / "there" / "yet")
     names = [finding.name for finding in findings]
@@ -27,18 +34,14 @@ def test_a_folder_that_takes_no_files_is_reported():
 
 
 def test_gpus_are_shown_with_their_memory_and_what_a_worker_locks(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (index << 30, 8 << 30))
+    pretend_gpus(monkeypatch, 2)
     found = {finding.name: finding for finding in examine(tmp_path)}
     assert found["CUDA devices"].found == "GPU 0, 0 B of 8.0 GiB free; GPU 1, 1.0 GiB of 8.0 GiB free"
     assert found["page-locked memory"].found.startswith("a part of --memory")
 
 
 def test_huge_pages_of_shared_memory_are_shown_beside_gpus(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (index << 30, 8 << 30))
+    pretend_gpus(monkeypatch, 1)
     monkeypatch.setattr(machine, "SYS", tmp_path)
     setting = tmp_path / "kernel/mm/transparent_hugepage/shmem_enabled"
     setting.parent.mkdir(parents=True)

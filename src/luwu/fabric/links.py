@@ -72,7 +72,7 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """What a link needs to know; ``shared_window``: a device copies parameters from the worker's memory."""
+    """The settings of a link; ``shared_window``: a device copies parameters from the worker's memory."""
 
     servers: list[ServerSettings]
     striping: Striping

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Terms(NamedTuple):
-    """What the workers of a run must agree on beside the model.
+    """The terms of a run beside the model: every worker must come with the same.
 
     ``share``: this server's part of the job. ``kept``: over UDP, the blocks that a worker keeps on its device.
     """
@@ -113,7 +113,8 @@ class Run(Membership[NetworkCore]):
                 f"servers: expected {expected.share} as of the workers before, found {terms.share}; "
                 "give every worker the same servers in the same order"
             )
-        for name in sorted(terms.kept ^ expected.kept):
+        if terms.kept != expected.kept:
+            name = min(terms.kept ^ expected.kept)
             raise ConfigError(
                 f"device_memory: expected the same blocks on every worker's device, found that some keep {name} there "
                 "and others do not; over UDP all pull alike: give every worker the same device_memory"
