@@ -12,7 +12,6 @@
 namespace luwu::test {
 
 namespace {
-constexpr std::chrono::seconds kPatience{60};
 constexpr int kProxyTickMilliseconds = 2;
 }  // namespace
 
@@ -58,14 +57,6 @@ fabric::Placement whole(const store::StoreShape& shape) {
     std::vector<std::vector<fabric::Placement::Cut>> cuts;
     for (const store::BlockShape& block : shape.blocks) cuts.push_back({{0U, 0U, block.elements}});
     return {shape, cuts};
-}
-
-void wait_until(const std::function<bool()>& holds) {
-    const auto deadline = fabric::Clock::now() + kPatience;
-    while (!holds()) {
-        if (fabric::Clock::now() > deadline) FAIL("waited in vain");
-        std::this_thread::yield();
-    }
 }
 
 std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle) {

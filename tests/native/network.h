@@ -33,8 +33,6 @@ fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_
                                    const fabric::Timing& timing = kTiming);
 // All of each block on one server.
 fabric::Placement whole(const store::StoreShape& shape);
-// Until something is so; fails the test after many seconds.
-void wait_until(const std::function<bool()>& holds);
 std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
 
 // A worker of small_shape that trains through its endpoint, and begins and votes as a control plane would.

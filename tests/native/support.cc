@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <thread>
 
 #include "kernels/convert.h"
 #include "kernels/keep.h"
@@ -168,6 +170,15 @@ bool equal(const std::vector<store::BlockContents>& left, const std::vector<stor
         }
     }
     return true;
+}
+
+void wait_until(const std::function<bool()>& holds) {
+    constexpr std::chrono::seconds patience{60};
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (!holds()) {
+        if (std::chrono::steady_clock::now() > deadline) FAIL("waited in vain");
+        std::this_thread::yield();
+    }
 }
 
 }  // namespace luwu::test

@@ -241,5 +241,7 @@ double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t
 std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
                                                   const kernels::Optimizer& optimizer = kernels::adamw);
 bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);
+// Until something is so; fails the test after many seconds.
+void wait_until(const std::function<bool()>& holds);
 
 }  // namespace luwu::test
