@@ -58,6 +58,7 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
 }
 
 // Makes the records first, which say that there are no values: as long as they say so, no file here is worth keeping.
+// Records of a creation that was interrupted stay until the new ones replace them.
 void ChunkStore::create() {
     bool begun = false;
     for (const std::string& folder : folders_) {
@@ -75,13 +76,7 @@ void ChunkStore::create() {
         throw Error(ErrorKind::corrupt, folder + " holds chunks of a store whose " + folder + kCommitName +
                                             " is missing; choose another folder (nothing was changed)");
     }
-    const auto remove_all = [&] {
-        for (const std::string& folder : folders_) {
-            unlink((folder + kCommitName).c_str());
-            StripeFiles::remove(folder);
-        }
-    };
-    remove_all();
+    for (const std::string& folder : folders_) StripeFiles::remove(folder);
     try {
         CommitRecord record;
         record.opening = 1;
@@ -92,8 +87,21 @@ void ChunkStore::create() {
         for (const std::string& folder : folders_) sync_folder(folder);
         note({.newest = std::move(record), .before = {}, .never_written = false, .findings = {}});
     } catch (...) {
-        remove_all();
+        remove_created();
         throw;
+    }
+}
+
+// Chunks without records are refused as another's: the records go last, after a power cut, too.
+void ChunkStore::remove_created() const {
+    for (const std::string& folder : folders_) StripeFiles::remove(folder);
+    for (const std::string& folder : folders_) {
+        try {
+            sync_folder(folder);
+        } catch (const Error&) {
+            return;  // the records stay: they say that there are no values
+        }
+        unlink((folder + kCommitName).c_str());
     }
 }
 

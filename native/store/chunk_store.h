@@ -98,6 +98,7 @@ class ChunkStore {
 
   private:
     void create();
+    void remove_created() const;
     void open(OpenMode mode);
     void note(Commits commits);
     void note_versions();

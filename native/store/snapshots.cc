@@ -219,12 +219,9 @@ void PendingSnapshot::finish() {
     const std::string first = step_folder(folders_[0], name_);
     std::vector<std::string> inside;
     for (const std::string& folder : folders_) inside.push_back(step_folder(folder, name_));
-    CommitFiles(inside, kSnapshotRecordName, layout_, uuid_).create(record_);
+    CommitFiles(inside, kSnapshotRecordName, layout_, uuid_).create(record_);  // makes the links durable, too
     if (file_exists(first + kModelName)) sync_folder(first + kModelName);
-    for (const std::string& folder : folders_) {
-        sync_folder(step_folder(folder, name_));
-        sync_folder(folder);
-    }
+    for (const std::string& folder : folders_) sync_folder(folder);  // of snapshots, which may be new
     const std::string before = passing_name(record_.step);
     {
         const File names = lock_names(folders_, patience_);

@@ -107,8 +107,10 @@ std::string StripeFiles::spare_path(std::uint32_t version) const { return folder
 void StripeFiles::create() {
     for (std::uint32_t version = 0; version < kVersions; ++version) {
         versions_[version] = make(version_path(version), version_header_, true, &direct_);
+        versions_[version].sync();
     }
     frozen_ = make(folder_ + kFrozenName, frozen_header_, true);
+    frozen_.sync();
 }
 
 void StripeFiles::open(bool read_only) {

@@ -17,7 +17,7 @@ class StripeFiles {
   public:
     StripeFiles(std::string folder, const Layout& layout, std::uint32_t stripe, const Uuid& uuid);
 
-    // Makes all files, their room reserved. Throws Error: no_space.
+    // Makes all files, their room reserved, and their headers and lengths durable. Throws Error: no_space.
     void create();
     // Opens what is there. Throws Error: corrupt (names file and offset), format.
     void open(bool read_only);

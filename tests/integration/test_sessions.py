@@ -285,7 +285,7 @@ def test_a_manifest_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         read_identity(tmp_path)
     identity = StoreIdentity("0" * 32, 1, small_manifest())
     with pytest.raises(StorePermissionError, match=r"cannot write .*manifest\.json"):
-        write_identity(tmp_path, identity)
+        write_identity([tmp_path], identity)
 
 
 def _serve(run_dir: Path, ready: multiprocessing.synchronize.Event, memory: int = MEMORY) -> None:

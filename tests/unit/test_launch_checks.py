@@ -35,7 +35,7 @@ def test_the_least_budget_is_the_servers_own(dtype, optimizer, workers, vocabula
     manifest = describe(model, [Block], getattr(torch, dtype), optimizer, outer=outer)
     if not outer:  # a store from before
         (tmp_path / "store").mkdir()
-        write_identity(tmp_path / "store", StoreIdentity("0" * 32, 1, manifest))
+        write_identity([tmp_path / "store"], StoreIdentity("0" * 32, 1, manifest))
     specs = block_specs(manifest)
     plan = _native.plan_store(specs, manifest.chunk_elements, optimizer, 1, 1, workers, False)
     least = plan["minimum_bytes"]

@@ -19,7 +19,7 @@ IDENTITY = StoreIdentity("0" * 32, 1, MANIFEST)
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A good store's manifest file."""
-    write_identity(tmp_path, IDENTITY)
+    write_identity([tmp_path], IDENTITY)
     return tmp_path / MANIFEST_NAME
 
 

@@ -204,7 +204,7 @@ def test_a_part_of_a_model_is_not_kept_alone_while_it_is_trained(tmp_path: Path)
     with luwu.open(tmp_path, memory=MEMORY) as session:
         session.attach(Manifest("float32", 2048, (block(),)))
         identity = StoreIdentity("0" * 32, 1, Manifest("float32", 2048, (block(first=2048),)))
-        write_identity(tmp_path / "store", identity)
+        write_identity([tmp_path / "store"], identity)
         with pytest.raises(ConfigError, match=r"elements 2048 to 4096 of block layer.*--snapshot-every"):
             take([tmp_path / "store"])
 

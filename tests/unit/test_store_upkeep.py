@@ -249,6 +249,6 @@ def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:
 def test_one_of_several_servers_keeps_the_step_before(tmp_path: Path) -> None:
     parameter = ParameterManifest("weight", (4096,), 0, 4096)
     manifest = Manifest("float32", 2048, (BlockManifest("layer", True, (parameter,), 2048, first=2048),))
-    write_identity(tmp_path, StoreIdentity("0" * 32, 1, manifest))
+    write_identity([tmp_path], StoreIdentity("0" * 32, 1, manifest))
     with pytest.raises(ConfigError, match=r"elements 2048 to 4096 of block layer.*go back to the step before"):
         compact([tmp_path])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -69,12 +70,10 @@ def import_pretrained(
         manifest = older
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))
-        report = import_values(distributed, manifest, folders, progress, room)
-        keep_model_files(folder, folders[0], read_buffers(model, distributed.reader), room)
-        return report
+        keep = partial(keep_model_files, folder, folders[0], read_buffers(model, distributed.reader), room)
+        return import_values(distributed, manifest, folders, progress, room, keep)
     with CheckpointReader(checkpoint) as opened:
         reader = PretrainedReader(opened, model)
         source = CheckpointSource(reader, manifest, ignored_names(model))
-        report = import_values(source, manifest, folders, progress, room)
-        keep_model_files(folder, folders[0], read_buffers(model, reader), room)
-        return report
+        keep = partial(keep_model_files, folder, folders[0], read_buffers(model, reader), room)
+        return import_values(source, manifest, folders, progress, room, keep)

@@ -1,9 +1,14 @@
-"""Makes changes of a folder durable: new names, renamed and removed files."""
+"""Makes files and the names in folders durable."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
+
+from luwu.store.own_files import drop_shared
 
 
 def sync_folder(folder: Path) -> None:
@@ -13,3 +18,38 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[FileIO]:
+    """Open a file that gets this name when the block ends without an error: all of it is durable then, and the name.
+
+    A file that had the name is replaced, and a copy made with hard links keeps it.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    drop_shared(partial)
+    try:
+        with partial.open("wb", buffering=0) as file:
+            yield file
+            os.fsync(file.fileno())
+        partial.replace(path)
+        sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write all bytes to a file without a buffer, which may take fewer at once."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def sync_path(folder: Path) -> None:
+    """Make the names of a folder and of all folders above it durable, where this user may read them.
+
+    Whoever made them may have been killed before they were durable.
+    """
+    for above in folder.absolute().parents:
+        with suppress(PermissionError):
+            sync_folder(above)

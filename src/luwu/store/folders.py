@@ -27,10 +27,9 @@ from luwu.errors import (
 )
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
-from luwu.store.durable import sync_folder
+from luwu.store.durable import sync_path, whole_file, write_all
 from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
-from luwu.store.own_files import drop_shared
 from luwu.store.room import is_full, no_room
 
 _logger = logging.getLogger(__name__)
@@ -169,8 +168,10 @@ def has_store(folders: list[Path], manifest: Manifest) -> bool:
     return identity is not None and first_difference(manifest, identity.manifest) is None
 
 
-def write_identity(folder: Path, identity: StoreIdentity) -> None:
+def write_identity(folders: list[Path], identity: StoreIdentity) -> None:
     """Write the manifest file so that a crash or a power cut leaves either all of it or nothing.
+
+    It is written last: before it all folders of the store are durable.
 
     Raises:
         StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
@@ -181,7 +182,12 @@ def write_identity(folder: Path, identity: StoreIdentity) -> None:
         "stripes": identity.stripes,
         "manifest": json.loads(identity.manifest.to_json()),
     }
-    write_json(folder / MANIFEST_NAME, document)
+    for folder in folders:
+        try:
+            sync_path(folder)
+        except OSError as error:
+            raise refused("sync", folder, error) from error
+    write_json(folders[0] / MANIFEST_NAME, document)
 
 
 def _format_of(manifest: Manifest) -> int:
@@ -196,16 +202,9 @@ def write_json(path: Path, document: object) -> None:
     Raises:
         StoreSpaceError, StorePermissionError, StoreError: it cannot be written.
     """
-    partial = path.with_suffix(".partial")
     try:
-        drop_shared(partial)
-        with partial.open("w") as file:
-            json.dump(document, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        for changed in (path.parent, path.parent.parent):  # the names themselves: the file's, and a new folder's
-            sync_folder(changed)
+        with whole_file(path) as file:
+            write_all(file, json.dumps(document, indent=1).encode())
     except OSError as error:
         raise refused("write", path, error) from error
 
@@ -291,7 +290,7 @@ def open_store(
     core = start(Store(folders, identity, create))
     say_findings(core)
     if create:
-        write_identity(folders[0], identity)
+        write_identity(folders, identity)
     return core
 
 

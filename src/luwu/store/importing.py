@@ -87,6 +87,7 @@ def import_values(
     folders: list[Path],
     progress: Progress = no_progress,
     room: Room = NO_WAIT,
+    keep: Callable[[], None] = lambda: None,
 ) -> ImportReport:
     """Make a store for a manifest and fill it; the step of the source is committed last.
 
@@ -96,6 +97,8 @@ def import_values(
         folders: the store's folders; made where missing.
         progress: called with bytes written, and bytes in all.
         room: the wait for a disk that fills up meanwhile.
+        keep: writes what belongs into the first folder beside the values, before the import counts as finished. It may
+            be called again.
 
     Raises:
         ConfigError: the folders hold another store, which is left as it is.
@@ -106,11 +109,13 @@ def import_values(
         make_folder(folder)
     origin = json.loads(json.dumps(dict(source.origin)))  # as it is read again
     origin["manifest_crc32"] = zlib.crc32(manifest.to_json().encode())
-    if _already_imported(folders, origin):
+    if _already_imported(folders, origin, keep):
         return _report(source, manifest, finished_before=True)
     writer, begin = _open(folders, manifest, origin)
     try:
-        return _fill(writer, begin, source, manifest, folders, origin, progress, room)
+        report = _fill(writer, begin, source, manifest, folders, progress, room, origin)
+        room.retry(partial(_finish, folders[0], origin, keep), folders[0])
+        return report
     finally:
         writer.close()  # now, and not when a traceback that names it goes
 
@@ -121,9 +126,9 @@ def _fill(
     source: Source,
     manifest: Manifest,
     folders: list[Path],
-    origin: Mapping[str, Any],
     progress: Progress,
     room: Room,
+    origin: Mapping[str, Any],
 ) -> ImportReport:
     """Write what is missing, and commit it."""
     chunks = list(_chunks(folders, manifest))
@@ -152,18 +157,17 @@ def _fill(
         if finish is not None:
             finish()
     writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
-    room.retry(partial(_finish, folders[0], origin), folders[0])
     return _report(source, manifest, resumed_at_chunk=begin, written_bytes=total)
 
 
-def _already_imported(folders: list[Path], origin: Mapping[str, Any]) -> bool:
+def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Callable[[], None]) -> bool:
     """Whether this very import was finished before; raises ConfigError where the store is another one."""
     identity = read_identity(folders[0])
     if identity is None or not _is_committed(folders, identity):
         return False
     for name in (ORIGIN_NAME, UNFINISHED_IMPORT_NAME):  # the latter: killed between the commit and its last act
         if (folders[0] / name).exists() and _read_json(folders[0] / name).get("origin") == origin:
-            _finish(folders[0], origin)
+            _finish(folders[0], origin, keep)
             return True
     raise ConfigError(
         f"the store at {folders[0]} holds a model already, and it did not come from there; name another folder, or "
@@ -197,7 +201,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     )
     if not goes_on:
         (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before
-        write_identity(folders[0], identity)
+        write_identity(folders, identity)
     return writer, begin
 
 
@@ -230,7 +234,8 @@ def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> 
     return values.numpy(), [moment.numpy() for moment in moments]
 
 
-def _finish(folder: Path, origin: Mapping[str, Any]) -> None:
+def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None]) -> None:
+    keep()
     write_json(folder / ORIGIN_NAME, {"origin": dict(origin)})
     (folder / UNFINISHED_IMPORT_NAME).unlink(missing_ok=True)
     sync_folder(folder)

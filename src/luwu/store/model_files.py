@@ -15,9 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from luwu.errors import ConfigError
+from luwu.store.durable import sync_folder, whole_file
 from luwu.store.folders import make_folder, refused
 from luwu.store.outputs import Output
-from luwu.store.own_files import drop_shared
 from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
@@ -53,17 +53,21 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], r
     target = store / FOLDER_NAME
     make_folder(target)
     copy_files(find_model_files(source), target, room)
-    if buffers:
-        entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
-        try:
-            drop_shared(target / BUFFERS_NAME)
-            with (target / BUFFERS_NAME).open("wb", buffering=0) as file:
-                output = Output(file, target / BUFFERS_NAME, room)
-                output.write(header_of(entries))
-                for tensor in buffers.values():
-                    output.write(as_bytes(tensor))
-        except OSError as error:
-            raise refused("write", target / BUFFERS_NAME, error) from error
+    try:
+        if buffers:
+            _write_buffers(target / BUFFERS_NAME, buffers, room)
+        sync_folder(store)
+    except OSError as error:
+        raise refused("write", target, error) from error
+
+
+def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> None:
+    entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
+    with whole_file(path) as file:
+        output = Output(file, path, room)
+        output.write(header_of(entries))
+        for tensor in buffers.values():
+            output.write(as_bytes(tensor))
 
 
 def kept_model_folder(store: Path) -> Path | None:
@@ -79,14 +83,17 @@ def kept_buffers(store: Path) -> SafetensorsFile | None:
 
 
 def copy_files(files: list[Path], target: Path, room: Room = NO_WAIT) -> None:
-    """Copy files into a folder; raises StoreSpaceError, StorePermissionError or StoreError."""
+    """Copy files into a folder, durably; raises StoreSpaceError, StorePermissionError or StoreError."""
     for path in files:
-        copy = partial(shutil.copyfile, path, target / path.name)
         try:
-            drop_shared(target / path.name)
-            room.retry(copy, target, path.stat().st_size)
+            room.retry(partial(_copy_file, path, target / path.name), target, path.stat().st_size)
         except OSError as error:
             raise refused("write", target / path.name, error) from error
+
+
+def _copy_file(path: Path, target: Path) -> None:
+    with path.open("rb") as source, whole_file(target) as file:
+        shutil.copyfileobj(source, file)
 
 
 def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
 from luwu.plan.units import bytes_text
-from luwu.store.durable import sync_folder
+from luwu.store.durable import sync_folder, sync_path
 from luwu.store.folders import refused, write_json
 from luwu.store.room import NO_WAIT, Room, create
 
@@ -47,6 +47,7 @@ class OutputFolder:
         self._journal = path / JOURNAL_NAME
         try:
             path.mkdir(parents=True, exist_ok=True)
+            sync_path(path)
             others = [each.name for each in path.iterdir()]
             found = json.loads(self._journal.read_text()) if JOURNAL_NAME in others else None
         except OSError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from luwu.errors import LuwuError, StoreSpaceError
-from luwu.store.durable import sync_folder
+from luwu.store.durable import whole_file, write_all
 from luwu.store.own_files import drop_shared
 
 DISK_FULL_WAIT_SECONDS = 3600.0
@@ -167,15 +167,5 @@ def _append(file: FileIO, data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        drop_shared(partial)
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave the new name with nothing behind it
-        partial.replace(path)
-        sync_folder(path.parent)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file:
+        write_all(file, data)

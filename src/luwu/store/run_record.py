@@ -14,6 +14,7 @@ from typing import Any
 
 from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.observe.words import counted
+from luwu.store.durable import sync_folder
 from luwu.store.folders import refused, write_json
 
 RUN_NAME = "run.json"
@@ -159,6 +160,7 @@ def restore_record(snapshot: Path, folder: Path, step: int) -> None:
         _write(folder, then)
     elif then is None and now is not None and step < now.first.step:
         (folder / RUN_NAME).unlink()  # the snapshot has no record of its run: the next run takes the store
+        sync_folder(folder)
 
 
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
