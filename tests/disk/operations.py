@@ -1,0 +1,294 @@
+"""The operations of a store that a power cut or a failed call may interrupt.
+
+Each begins with a folder that was prepared, and marks what the store holds: "is LABEL" once that is durable, "may
+LABEL" before it begins to change to that. LABEL begins with the committed step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+from unittest import mock
+
+import torch
+from tests.disk.observing import MEMORY_BYTES, Found, observe
+from tests.disk.recorder import Fault, fail, mark
+from tests.unit.worker_models import Tiny, loss_of
+from torch import Tensor, nn
+
+import luwu
+from luwu import _native
+from luwu.fabric.blocks import block_specs
+from luwu.fabric.local import LocalSession
+from luwu.store import importing, snapshots, upkeep
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, read_identity
+from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.model_files import keep_model_files
+from luwu.worker.describe import describe
+from luwu.worker.parallelize import parallelize
+
+Prepare = Run = Callable[[Path], None]
+Observe = Callable[[Path, Manifest], Found]
+
+
+def small_model() -> nn.Module:
+    """Return a model with trained blocks and a frozen one, which has chunks in both folders."""
+    model = Tiny(depth=2)
+    model.embed.requires_grad_(False)
+    model.h[0].requires_grad_(False)
+    return model
+
+
+def nothing(top: Path) -> None:
+    """Prepare an empty folder."""
+
+
+def stores_of(top: Path) -> list[Path]:
+    """Return the folders of the store of most operations: two, in folders of their own."""
+    return [top / "disk-a" / "store", top / "disk-b" / "store"]
+
+
+def observed(top: Path, manifest: Manifest) -> Found:
+    """Open and read the store of a trained run."""
+    return observe(stores_of(top), manifest)
+
+
+@contextmanager
+def training(top: Path, **settings: float) -> Iterator[tuple[LocalSession, nn.Module, torch.optim.Optimizer]]:
+    """Open the run in a folder, made if it is not there, with a small model."""
+    kind = luwu.AdamW8bit if settings.pop("eight_bits", False) else luwu.AdamW
+    torch.manual_seed(0)
+    with luwu.open(
+        top / "runs" / "run", stores=stores_of(top), memory=MEMORY_BYTES, disk_full_wait_seconds=0
+    ) as session:
+        model = parallelize(small_model(), session, optimizer=kind)
+        yield session, model, kind(model, lr=1e-2, **settings)
+
+
+def written_step(session: LocalSession) -> int:
+    """The last step that is on the disk: a step may be answered before it is."""
+    assert session.server is not None
+    return session.step - int(session.server.stats().get("unwritten", 0))
+
+
+def train(top: Path, until: int, label: str = "{}", *, voided: int | None = None, **settings: float) -> None:
+    """Train to a step; each is made with data of its own. `voided`: the first attempt at this one is rolled back."""
+    with training(top, **settings) as (session, model, optimizer):
+        mark("is " + label.format(session.step))
+        while session.step < until:
+            mark("may " + label.format(session.step + 1))
+            loss = loss_of(model, session.step)
+            bad, voided = session.step + 1 == voided, None if session.step + 1 == voided else voided
+            (loss * float("nan") if bad else loss).backward()
+            optimizer.step()
+            mark("is " + label.format(written_step(session)))
+    mark("is " + label.format(until))
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: `prepare` makes what is there before, `run` is recorded, `observe` opens what was left.
+
+    ``settings`` are those of `model_manifest`.
+    """
+
+    name: str
+    prepare: Prepare
+    run: Run
+    observe: Observe = observed
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+# ---- a store is made -------------------------------------------------------------------------------------------------
+
+
+def create(top: Path) -> None:
+    """Make a run with first values; before, what is missing can be made by whoever opens the store."""
+    mark("is -1")
+    mark("may 0")
+    train(top, 0)
+
+
+def create_again(top: Path) -> None:
+    """Begin to make a store as `create` does, in a process that is killed, and make it."""
+    killed(top, "rename /disk-a/store/.manifest.json.partial #1", partial(train, top, 0))
+    create(top)
+
+
+class Numbers:
+    """A checkpoint of a manifest's model: each parameter counts up from a number of its own. Step 7 was its last."""
+
+    origin: ClassVar = {"files": [["numbers", 1, 2]]}
+    step = 7
+
+    def updates(self, block: BlockManifest) -> int:
+        return 7 if block.trainable else 0
+
+    def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
+        return torch.arange(first, first + count, dtype=torch.float32) + parameter.numel
+
+    def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
+        return [self.read(parameter, first, count) / 2, self.read(parameter, first, count) / 4]
+
+
+def checkpoint(top: Path) -> None:
+    """Prepare a model's folder, with what an import keeps of it."""
+    (top / "model").mkdir()
+    (top / "model" / "config.json").write_text('{"hidden": 12}')
+    (top / "model" / "tokenizer.json").write_text("[" + "0, " * 1000 + "0]")
+
+
+def import_numbers(top: Path, manifest: Manifest) -> None:
+    """Import a checkpoint, with an entry of the journal after every chunk."""
+    keep = partial(keep_model_files, top / "model", stores_of(top)[0], {"positions": torch.arange(200)})
+    with mock.patch.object(importing, "SYNC_BYTES", 1):
+        importing.import_values(Numbers(), manifest, stores_of(top), keep=keep)
+
+
+def import_it(top: Path) -> None:
+    mark("is -1")
+    mark("may 7")
+    import_numbers(top, model_manifest())
+    mark("is 7")
+
+
+def imported(top: Path, manifest: Manifest) -> Found:
+    """Read the store, as nobody gives a finished import again; one that is not finished is, and counts as none."""
+    first = stores_of(top)[0]
+    if (first / ORIGIN_NAME).exists() and not (first / UNFINISHED_IMPORT_NAME).exists():
+        return observe(stores_of(top), manifest)
+    import_numbers(top, manifest)
+    assert observe(stores_of(top), manifest).step == Numbers.step
+    return Found(-1, "an import that can be finished")
+
+
+def model_manifest(optimizer: str = luwu.AdamW.kind) -> Manifest:
+    """Return the manifest of the model that is trained."""
+    return describe(small_model(), None, torch.float32, optimizer, {})
+
+
+# ---- a store is trained ----------------------------------------------------------------------------------------------
+
+
+def killed(top: Path, key: str, run: Callable[[], None]) -> None:
+    """Run something in a child that is killed at a call; not all that it wrote is durable."""
+    child = os.fork()
+    if child == 0:
+        fail(key, Fault.KILL)
+        run()
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"{key}: no such call came"
+
+
+def reopen(top: Path, key: str) -> None:
+    """Train in a child that is killed at a call, and go on in this process."""
+    killed(top, key, partial(train, top, 6))
+    train(top, 5)
+
+
+# ---- snapshots and upkeep --------------------------------------------------------------------------------------------
+
+
+def with_snapshot(top: Path) -> None:
+    """Train to step 2, take a snapshot, and train on to step 4."""
+    train(top, 2)
+    snapshots.take(stores_of(top))
+    train(top, 4)
+
+
+def take_snapshot(top: Path) -> None:
+    mark("is 4")
+    mark("may 4 and a snapshot of it")
+    snapshots.take(stores_of(top))
+    mark("is 4 and a snapshot of it")
+    train(top, 6, "{} and the snapshot of 4")
+
+
+def snapshot_in_training(top: Path) -> None:
+    mark("is 4")
+    with training(top) as (session, model, optimizer):
+        for step in (4, 5):
+            mark(f"may {step} and another snapshot")
+            session.snapshot()
+            mark(f"is {step} and another snapshot")
+            mark(f"may {step + 1} with this snapshot")
+            loss_of(model, step).backward()
+            optimizer.step()
+            mark(f"is {step + 1} with this snapshot")
+
+
+def restore(top: Path) -> None:
+    mark("is 4 with its snapshot of 2")
+    mark("may 2 with its snapshot of 2")
+    snapshots.restore(stores_of(top), 2)
+    mark("is 2 with its snapshot of 2")
+    train(top, 3, "{} after going back")
+
+
+def remove_snapshot(top: Path) -> None:
+    mark("is 4 with its snapshot of 2")
+    mark("may 4 alone")
+    snapshots.remove(stores_of(top), 2)
+    mark("is 4 alone")
+
+
+def compact(top: Path) -> None:
+    mark("is 3")
+    mark("may 3 compact")
+    upkeep.compact(stores_of(top))
+    mark("is 3 compact")
+    train(top, 5)
+
+
+def go_back(top: Path) -> None:
+    """Open a store at the step before, as one of several servers does when another has not committed."""
+    folders = stores_of(top)
+    identity = read_identity(folders[0])
+    assert identity is not None
+    mark("is 3")
+    mark("may 2")
+    timing = _native.Timing(1, 1, 1, 1, 1)
+    manifest = identity.manifest
+    _native.TcpServer(
+        [str(folder) for folder in folders], identity.uuid, False, block_specs(manifest), manifest.chunk_elements,
+        manifest.optimizer, MEMORY_BYTES, 1, 1, "127.0.0.1", 0, 1, timing, None, True, 2,
+    ).close()  # fmt: skip
+    mark("is 2")
+    train(top, 4, "{} after going back")
+
+
+CLIPPED = {"max_grad_norm": 0.05}
+EIGHT_BITS = {"eight_bits": True}
+
+OPERATIONS = (
+    Operation("create", nothing, create),
+    Operation("create after a kill", nothing, create_again),
+    Operation("import", checkpoint, import_it, imported),
+    Operation("step", partial(train, until=2), partial(train, until=4)),
+    Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),
+    Operation(
+        "eight-bit step", partial(train, until=2, **EIGHT_BITS), partial(train, until=4, **EIGHT_BITS),
+        settings={"optimizer": luwu.AdamW8bit.kind},
+    ),
+    Operation("rolled-back step", partial(train, until=2), partial(train, until=4, voided=3)),
+    Operation("snapshot", partial(train, until=4), take_snapshot),
+    Operation("snapshots in training", partial(train, until=4), snapshot_in_training),
+    Operation("remove a snapshot", with_snapshot, remove_snapshot),
+    Operation("restore", with_snapshot, restore),
+    Operation("compact", partial(train, until=3), compact),
+    Operation("go back", partial(train, until=3), go_back),
+    Operation(
+        "reopen after a kill within a commit", partial(train, until=3),
+        partial(reopen, key="fdatasync /disk-a/store/commit.luwu #5"),
+    ),
+    Operation(
+        "reopen after a kill before a commit", partial(train, until=3),
+        partial(reopen, key="fdatasync /disk-b/store/version-1.luwu #1"),
+    ),
+)  # fmt: skip
