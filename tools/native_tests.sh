@@ -22,14 +22,16 @@ fi
 
 build_type=Release
 warnings_are_errors=ON
+lines=ON # as the Python module has them, so that the core is compiled once for both
 if [[ -n $sanitizers ]]; then
     build_type=RelWithDebInfo
+    lines=OFF
     warnings_are_errors=OFF # instrumented code makes compilers warn about what is not there
 fi
 # Instrumented code compiles in two thirds of the time with less optimisation, and its tests hardly take longer.
 sanitized_flags="-O1 -g1 -DNDEBUG"
 cmake -S . -B "$folder" -G Ninja --log-level=WARNING -DCMAKE_BUILD_TYPE=$build_type -DLUWU_BUILD_TESTS=ON \
-    -DLUWU_WERROR=$warnings_are_errors -DLUWU_SANITIZE="$sanitizers" \
+    -DLUWU_WERROR=$warnings_are_errors -DLUWU_LINES=$lines -DLUWU_SANITIZE="$sanitizers" \
     -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="$sanitized_flags" >/dev/null
 env --unset=MAKEFLAGS cmake --build "$folder" -- --quiet # or ninja looks for the jobs of a make above it
 

@@ -45,7 +45,7 @@ install_requirements() {
 build_package() {
     say "building LuWu"
     PATH="$PWD/$ENVIRONMENT/bin:$PATH" pip_install "$ENVIRONMENT" --no-build-isolation --no-deps \
-        --config-settings=cmake.define.LUWU_WERROR=ON --editable .
+        --config-settings=cmake.define.LUWU_WERROR=ON --config-settings=cmake.define.LUWU_LINES=ON --editable .
 }
 
 # What the built package depends on; that liburing, OpenSSL, libbpf or clang appeared or went is a reason to build again,

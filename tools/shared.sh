@@ -16,9 +16,9 @@ fail() {
 }
 
 # The core is compiled for the Python module and again for the native tests: with ccache, and the same name for the
-# compiler, once.
+# compiler, once. Sources have absolute names, so that the build's folder does not matter to the lines that are kept.
 compile_once() {
-    export CXX=${CXX:-c++}
+    export CXX=${CXX:-c++} CCACHE_NOHASHDIR=true
     if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 }
 
