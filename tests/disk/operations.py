@@ -246,19 +246,22 @@ def compact(top: Path) -> None:
     train(top, 5)
 
 
-def go_back(top: Path) -> None:
+def set_back(folders: list[Path], step: int) -> None:
     """Open a store at the step before, as one of several servers does when another has not committed."""
-    folders = stores_of(top)
     identity = read_identity(folders[0])
     assert identity is not None
-    mark("is 3")
-    mark("may 2")
     timing = _native.Timing(1, 1, 1, 1, 1)
     manifest = identity.manifest
     _native.TcpServer(
         [str(folder) for folder in folders], identity.uuid, False, block_specs(manifest), manifest.chunk_elements,
-        manifest.optimizer, MEMORY_BYTES, 1, 1, "127.0.0.1", 0, 1, timing, None, True, 2,
+        manifest.optimizer, MEMORY_BYTES, 1, 1, "127.0.0.1", 0, 1, timing, None, True, step,
     ).close()  # fmt: skip
+
+
+def go_back(top: Path) -> None:
+    mark("is 3")
+    mark("may 2")
+    set_back(stores_of(top), 2)
     mark("is 2")
     train(top, 4, "{} after going back")
 
