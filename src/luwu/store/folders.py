@@ -31,6 +31,7 @@ from luwu.store.durable import sync_path, whole_file, write_all
 from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.room import is_full, no_room
+from luwu.store.sealed_json import require_unchanged, sealed
 
 _logger = logging.getLogger(__name__)
 
@@ -151,6 +152,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         raise StoreFormatError(
             f"{path}: manifest format {version}; this LuWu reads up to {MANIFEST_FORMAT}: use the LuWu that wrote it"
         )
+    require_unchanged(path, raw, ("format", "uuid", "stripes", "manifest"))
     try:
         manifest = Manifest.from_json(json.dumps(raw["manifest"]))
         return StoreIdentity(words(raw["uuid"], "uuid"), whole(raw, "stripes", 1, MOST_FOLDERS), manifest)
@@ -187,7 +189,7 @@ def write_identity(folders: list[Path], identity: StoreIdentity) -> None:
             sync_path(folder)
         except OSError as error:
             raise refused("sync", folder, error) from error
-    write_json(folders[0] / MANIFEST_NAME, document)
+    write_json(folders[0] / MANIFEST_NAME, sealed(document))
 
 
 def _format_of(manifest: Manifest) -> int:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from luwu import _native
-from luwu.errors import ConfigError, StoreCorruptError
+from luwu.errors import ConfigError
 from luwu.fabric.blocks import block_specs
 from luwu.store.durable import sync_folder
 from luwu.store.folders import (
@@ -33,9 +33,9 @@ from luwu.store.folders import (
     read_identity,
     reader_of,
     write_identity,
-    write_json,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.store.origin import Origin, read_origin, write_journal, write_origin
 from luwu.store.room import NO_WAIT, Room
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
@@ -133,7 +133,6 @@ def _fill(
     """Write what is missing, and commit it."""
     chunks = list(_chunks(folders, manifest))
     total = sum(block.elements for block in manifest.blocks) * 4
-    journal = folders[0] / UNFINISHED_IMPORT_NAME
     done = sum(elements for _, _, _, elements in chunks[:begin]) * 4
     unsynced = 0
     progress(done, total)
@@ -146,8 +145,7 @@ def _fill(
                 finish()
             if unsynced >= SYNC_BYTES:
                 writer.sync()
-                entry = {"origin": origin, "chunks": number}
-                room.retry(partial(write_json, journal, entry), journal)
+                room.retry(partial(write_journal, folders[0], Origin(origin, number)), folders[0])
                 unsynced = 0
             write = partial(writer.write_chunk, index, chunk, source.updates(block), values, moments)
             again = partial(pool.submit, write)
@@ -166,7 +164,8 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Call
     if identity is None or not _is_committed(folders, identity):
         return False
     for name in (ORIGIN_NAME, UNFINISHED_IMPORT_NAME):  # the latter: killed between the commit and its last act
-        if (folders[0] / name).exists() and _read_json(folders[0] / name).get("origin") == origin:
+        found = read_origin(folders[0] / name)
+        if found is not None and found.source == origin:
             _finish(folders[0], origin, keep)
             return True
     raise ConfigError(
@@ -183,14 +182,13 @@ def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
 
 def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[_native.StoreWriter, int]:
     """The store to write to, and the first chunk that is not in it yet."""
-    identity, journal = read_identity(folders[0]), folders[0] / UNFINISHED_IMPORT_NAME
-    begun = _read_json(journal) if journal.exists() else {}
-    goes_on = identity is not None and begun.get("origin") == origin and identity.manifest == manifest
+    identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
+    goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
     if identity is None or not goes_on:
         identity = StoreIdentity(uuid4().hex, len(folders), manifest)
     # Before the files: from here on nobody takes what is there for a store.
-    begin = int(begun.get("chunks", 0)) if goes_on else 0
-    write_json(journal, {"origin": origin, "chunks": begin})
+    begin = begun.chunks if begun is not None and goes_on else 0
+    write_journal(folders[0], Origin(origin, begin))
     writer = _native.StoreWriter(
         [str(folder) for folder in folders],
         identity.uuid,
@@ -236,19 +234,9 @@ def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> 
 
 def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None]) -> None:
     keep()
-    write_json(folder / ORIGIN_NAME, {"origin": dict(origin)})
+    write_origin(folder, Origin(origin))
     (folder / UNFINISHED_IMPORT_NAME).unlink(missing_ok=True)
     sync_folder(folder)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-        return dict(found)
-    except (OSError, ValueError, TypeError) as error:
-        raise StoreCorruptError(
-            f"{path}: expected JSON, found {error!r}; remove the folder and import again"
-        ) from error
 
 
 def _report(

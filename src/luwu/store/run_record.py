@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.observe.words import counted
 from luwu.store.durable import sync_folder
 from luwu.store.folders import refused, write_json
+from luwu.store.json_fields import MALFORMED, read_object
+from luwu.store.sealed_json import require_unchanged, sealed
 
 RUN_NAME = "run.json"
 FORMAT = 1
@@ -96,15 +98,16 @@ def read_record(folder: Path) -> RunRecord | None:
     """
     path = folder / RUN_NAME
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_object(path.read_text(encoding="utf-8"))
         version = int(raw["format"])
         if version <= FORMAT:
+            require_unchanged(path, raw, ("format", *(each.name for each in fields(RunRecord))))
             return _record_of(raw)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise refused("read", path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (*MALFORMED, OverflowError) as error:
         raise StoreCorruptError(
             f"{path}: expected JSON that names the store's run, found {error!r}; restore the file, or remove it, and "
             "the next run goes on with the store"
@@ -273,4 +276,4 @@ def _record_of(raw: Mapping[str, Any]) -> RunRecord:
 
 def _write(folder: Path, record: RunRecord) -> None:
     """Replace the file, so that snapshots and copies made with hard links keep the old one."""
-    write_json(folder / RUN_NAME, {"format": FORMAT, **asdict(record)})
+    write_json(folder / RUN_NAME, sealed({"format": FORMAT, **asdict(record)}))

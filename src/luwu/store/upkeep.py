@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luwu import _native
-from luwu.errors import StoreLockedError
+from luwu.errors import StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
+from luwu.store.origin import read_origin
 from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import has_master, moment_names, require_identity, require_whole
@@ -56,8 +57,8 @@ class StoreInfo:
         in_use: a server or an import has the store open.
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
-        findings: damage to the commit records, in words. It hides at most the last commit, and opening the store for
-            training mends it.
+        findings: damage to the commit records, in words, which hides at most the last commit, and which opening the
+            store for training mends; and to origin.json, which hides ``origin``.
     """
 
     uuid: str
@@ -95,6 +96,7 @@ def info(folders: list[Path]) -> StoreInfo:
         kind: sum(each.numel for block in manifest.blocks if block.trainable is kind for each in block.parameters)
         for kind in (True, False)
     }
+    origin, damage = _origin(folders[0])
     master = ("master",) if any(has_master(manifest, block) for block in manifest.blocks) else ()
     return StoreInfo(
         uuid=identity.uuid,
@@ -111,12 +113,12 @@ def info(folders: list[Path]) -> StoreInfo:
         step=int(reader.step) if reader.initialised else None,
         attempts=int(reader.attempts),
         rolled_back=int(reader.rolled_back),
-        origin=_origin(folders[0]),
+        origin=origin,
         folders=tuple(_use_of(folder) for folder in folders),
         in_use=_in_use(folders),
         unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
         snapshots=tuple(snapshot_steps(folders)),
-        findings=tuple(reader.findings),
+        findings=(*reader.findings, *damage),
     )
 
 
@@ -188,9 +190,13 @@ def _architectures(folder: Path) -> tuple[str, ...]:
         return ()  # not this command's to complain about
 
 
-def _origin(folder: Path) -> tuple[str, ...]:
+def _origin(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The files that an import names, and damage in words."""
     try:
-        found = json.loads((folder / ORIGIN_NAME).read_text())
-        return tuple(str(file[0]) for file in found["origin"]["files"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return ()  # made by training, or by hand
+        found = read_origin(folder / ORIGIN_NAME)
+    except StoreCorruptError as error:
+        return (), (str(error),)
+    try:
+        return () if found is None else tuple(str(file[0]) for file in found.source["files"]), ()
+    except (LookupError, TypeError):
+        return (), ()  # made by hand

@@ -20,6 +20,7 @@ from luwu.store.folders import (
     other_stripes,
     read_identity,
     reader_of,
+    say_findings,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
@@ -101,6 +102,7 @@ class StoredValues:
         except BaseException:
             self._held.close()
             raise
+        say_findings(self._reader)
         self.step = int(self._reader.step)
         self.counts: list[int] = list(self._reader.counts)
         self._chunks = [list(self._reader.chunks(block)) for block in range(len(self.manifest.blocks))]

@@ -12,8 +12,10 @@ from typing import Any
 
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError
-from luwu.store.folders import held_at_rest, no_values, reader_of
+from luwu.store.folders import ORIGIN_NAME, held_at_rest, no_values, reader_of
 from luwu.store.manifest import Manifest
+from luwu.store.origin import read_origin
+from luwu.store.run_record import read_record
 from luwu.store.values import Progress, no_progress, require_identity
 
 READS_AHEAD = 4
@@ -24,7 +26,7 @@ READS_AHEAD = 4
 class VerifyReport:
     """The result of `verify`: ``first_damage`` describes the first of the ``damaged`` chunks.
 
-    ``findings`` is damage to the commit records, as `luwu.store.upkeep.StoreInfo` has it.
+    ``findings`` is damage to the commit records, to run.json and to origin.json, in words.
     """
 
     step: int
@@ -83,8 +85,19 @@ def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyRepor
         seconds,
         len(damages),
         damages[0] if damages else "",
-        tuple(reader.findings),
+        (*reader.findings, *_damaged_documents(folders[0])),
     )
+
+
+def _damaged_documents(folder: Path) -> Iterator[str]:
+    try:
+        read_record(folder)
+    except (StoreCorruptError, StoreFormatError) as error:
+        yield str(error)
+    try:
+        read_origin(folder / ORIGIN_NAME)
+    except StoreCorruptError as error:
+        yield str(error)
 
 
 def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
