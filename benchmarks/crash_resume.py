@@ -1,125 +1,131 @@
-"""A server killed with SIGKILL at random moments, 50 times, and resumed: nothing committed is lost, no bit differs.
+"""1,000 SIGKILLs of the server, a worker, a switch and `luwu train`, during every operation; nothing committed is lost.
 
-The server is embedded, so killing the process kills server and worker at once, while opening the store, training or
-committing. Each resume must start at the last step that was committed, and the final parameters must equal those of a
-run that nobody disturbed.
+A table has a row for each scenario. After each kill whatever was announced as committed is there, the run resumes at
+the last committed step or the one whose commit was under way, and in the end losses, parameters, states and files are
+those of a run that nobody disturbed; no process and no shared memory is left. The moment of a kill is random: while the
+run opens, between two commits, within a commit, or within an operation on a store (kills_store.py).
+
+`luwu train`, its workers and its helpers are the real commands, all of them, and so is every fourth server and switch.
+The others, and the workers of the scenarios without `luwu train`, are forks of this process, which has imported torch
+and luwu once and runs no thread (kills_processes.py); servers and switches run the same main function there. A server
+of shared memory without `luwu train` is the class that its launcher uses: that transport has no command of its own.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import random
-import subprocess
+import os
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from processes import HERE, environment
+# One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
+# installed.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+from common import ROOT, BenchmarkError, arguments, result, run, table
+
+sys.path.insert(0, str(ROOT))
+
+import kills_lives
+from kills_course import Scenario
+from kills_network import kill_embedded, kill_part
+from kills_processes import processes_naming, shared_memory
+from kills_sites import SHARED_MEMORY, TCP, UDP
+from kills_store import OPERATIONS, kill_operation
+from kills_train import kill_train
 
 NAME = "crash_resume"
-BAR = "every resume at the last committed step; final parameters bit for bit those of the undisturbed run"
-LIFE_STEPS = 8  # a life is at most so long
-OPENING_SECONDS = 0.5
-OPENING_EVERY = 5  # every fifth kill hits the opening of the store instead
-LIMIT_SECONDS = 120.0
+BAR = "1,000 kills in the full run, 0 wrong"
+UNIT = "kills survived"
+Kill = Callable[[Scenario, Path, int], None]
+Plan = dict[str, int]
+
+FULL: Plan = {
+    "embedded server": 120,
+    **{f"store: {operation.name}": 35 for operation in OPERATIONS},
+    "shared memory: server": 40, "shared memory: worker": 40,
+    "TCP: server": 45, "TCP: worker": 45, "2 servers, TCP: server": 45, "2 servers, TCP: worker": 45,
+    "UDP: server": 40, "UDP: worker": 40, "UDP: switch": 50,
+    "2 servers, UDP: server": 40, "2 servers, UDP: worker": 40, "2 servers, UDP: switch": 45,
+    "luwu train, shared memory: launcher": 20, "luwu train, shared memory: worker": 20,
+    "luwu train, TCP: launcher": 20, "luwu train, 2 servers, TCP: launcher": 20,
+    "luwu train, UDP: launcher": 20, "luwu train, 2 servers, UDP: launcher": 20,
+}  # fmt: skip
+QUICK: Plan = {
+    "embedded server": 8, "store: create": 4, "store: import": 4, "store: snapshot": 4, "store: restore": 4,
+    "shared memory: worker": 3, "2 servers, TCP: server": 4, "UDP: switch": 4,
+    "luwu train, shared memory: launcher": 2,
+}  # fmt: skip
+CHECK: Plan = {"embedded server": 1, "store: snapshot": 1, "TCP: server": 1}
 
 
-class Life:
-    """One start of the training process and what it said."""
+def kills_of(name: str) -> Kill:
+    """Return the function that does a scenario's kills, by the scenario's name."""
+    if name == "embedded server":
+        return kill_embedded
+    if name.startswith("store: "):
+        return partial(kill_operation, operation=next(each for each in OPERATIONS if name == f"store: {each.name}"))
+    where, victim = name.split(": ")
+    transport = next(each for each in (SHARED_MEMORY, TCP, UDP) if where.endswith(each))
+    part = {"transport": transport, "servers": 2 if "2 servers" in where else 1, "victim": victim}
+    if where.startswith("luwu train"):
+        return partial(kill_train, **part, workers=2 if victim == "worker" else 1)
+    return partial(kill_part, **part)
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._log = Path(settings["run"] + ".log")
-        with self._log.open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "ours" / "crash.py"), json.dumps(settings)], env=environment(1),
-                stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
-            )  # fmt: skip
-        self.resumed: int | None = None
-        self.committed: int | None = None
-        self.digest: str | None = None
-        self.seconds = 0.0
-        self._limit = threading.Timer(LIMIT_SECONDS, self._process.kill)
-        self._limit.start()
-        if not self._line():
-            self.finish()
 
-    def kill_after(self, seconds: float, *, training: bool) -> None:
-        """Sends SIGKILL so long after training went on, or after the store began to be opened."""
-        while training and self.resumed is None and (line := self._line()):
-            self._take(line)
-        time.sleep(seconds)
-        self._process.kill()
-        self._read()
-
-    def finish(self) -> None:
-        """Lets the process run to its end; raises BenchmarkError when it fails."""
-        self._read()
-        if self._process.returncode != 0:
-            tail = self._log.read_text()[-2000:]
-            raise BenchmarkError(f"the run ended with {self._process.returncode}:\n{tail}")
-
-    def _line(self) -> str:
-        return self._process.stdout.readline() if self._process.stdout else ""
-
-    def _take(self, line: str) -> None:
-        with contextlib.suppress(json.JSONDecodeError):  # the kill may cut the last line
-            for name, value in json.loads(line).items():
-                setattr(self, name, value)
-
-    def _read(self) -> None:
-        while line := self._line():
-            self._take(line)
-        self._process.wait()
-        self._limit.cancel()
+def do(name: str, kills: int, folder: Path) -> Scenario:
+    """Do the kills of a scenario, and look at what they have left."""
+    scenario, segments, began = Scenario(name), shared_memory(), time.monotonic()
+    try:
+        kills_of(name)(scenario, folder, kills)
+    except BenchmarkError as error:  # a hang, for one: the other scenarios go on
+        scenario.wrong.append(f"after {scenario.kills} kills: {error}")
+    scenario.expect(not processes_naming(str(folder)), "processes are left")
+    scenario.expect(shared_memory() <= segments, "shared memory is left")
+    scenario.seconds = time.monotonic() - began
+    said = [name, f"{scenario.kills} kills", f"{len(scenario.wrong)} wrong", f"{scenario.seconds:.0f} s"]
+    print("\n".join([", ".join(said), *scenario.wrong]), flush=True)
+    return scenario
 
 
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
-    kills = options.size(50, quick=8, check=1)
-    target = 3 * LIFE_STEPS * kills // 2
-    settings = {
-        "shape": {"layers": 4, "hidden": 128, "heads": 4, "seq": 64}, "rows": 2, "target": target, "memory": "64MiB",
-    }  # fmt: skip
-    moments = random.Random(7)
+    plan = options.size(FULL, quick=QUICK, check=CHECK)
+    os.environ["LUWU_JOB_KEY"] = kills_lives.KEY
 
     def measure() -> dict[str, Any]:
-        with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            undisturbed = Life({**settings, "run": f"{folder}/undisturbed"})
-            undisturbed.finish()
-            life_seconds = LIFE_STEPS * undisturbed.seconds / target
-            last, wrong, resumes = 0, [], []
-            disturbed = {**settings, "run": f"{folder}/disturbed"}
-            for number in range(kills):
-                life = Life(disturbed)
-                opening = number % OPENING_EVERY == OPENING_EVERY - 1
-                life.kill_after(moments.uniform(0, OPENING_SECONDS if opening else life_seconds), training=not opening)
-                if life.resumed is not None:
-                    resumes.append(life.resumed)
-                    # A step may have been committed in the moment between the commit and its announcement.
-                    if life.resumed not in (last, last + 1):
-                        wrong.append({"kill": number, "announced": last, "resumed": life.resumed})
-                last = max(last, life.resumed or 0, life.committed or 0)
-            final = Life(disturbed)
-            final.finish()
-        same = final.digest == undisturbed.digest and final.digest is not None
-        table(
-            ["kills", "starts that got to train", "wrong resumes", "step at the last kill", "same bits"],
-            [[kills, len(resumes), len(wrong), last, same]],
-        )
-        details = {"kills": kills, "resumes": resumes, "wrong": wrong, "bit_identical": same}
-        enough = len(resumes) >= kills // 2 and 0 < last < target
+        done = []
+        for name, kills in plan.items():
+            if not options.quick or options.seconds_left() > 0:
+                with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
+                    done.append(do(name, kills, Path(folder).resolve() / "kills"))
+        rows = [
+            [one.name, one.kills, len(one.wrong), one.resumes, one.seconds / max(1, one.kills), _moments(one)]
+            for one in done
+        ]
+        table(["scenario", "kills", "wrong", "resumes", "s a kill", "killed while"], rows)
+        kills, wrong = sum(one.kills for one in done), [f"{one.name}: {word}" for one in done for word in one.wrong]
+        resumes = sum(one.resumes for one in done)
+        details = {
+            "kills": kills, "resumes": resumes, "wrong": wrong, "bit_identical": not wrong,
+            "scenarios": {one.name: {**vars(one), "moments": dict(one.moments)} for one in done},
+        }  # fmt: skip
+        enough = kills == sum(plan.values()) and resumes >= kills // 2
         return result(
-            NAME, ours=kills - len(wrong), peer=kills, bar=BAR, ok=enough, right=same and not wrong,
-            unit="kills survived", details=details,
-        )  # fmt: skip
+            NAME, ours=kills - len(wrong), peer=kills, bar=BAR, ok=enough, right=not wrong, unit=UNIT, details=details
+        )
 
-    return run(NAME, BAR, "kills survived", measure, options)
+    return run(NAME, BAR, UNIT, measure, options)
+
+
+def _moments(scenario: Scenario) -> str:
+    return ", ".join(f"{moment} {count}" for moment, count in scenario.moments.items())
 
 
 if __name__ == "__main__":
