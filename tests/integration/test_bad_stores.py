@@ -21,6 +21,7 @@ from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreForm
 from luwu.fabric.session import Session
 from luwu.store import upkeep
 from luwu.store.folders import open_reader
+from luwu.store.values import StoredValues
 from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
@@ -124,6 +125,14 @@ def test_a_damaged_record_goes_back_by_one_step_and_says_so(run: Path, caplog: p
             overwrite(commits, copy + slot + 24, b"\xff")
     with pytest.raises(StoreCorruptError, match=r"commit\.luwu at offset 0: none of the commit records"):
         train_on(run)
+
+
+def test_who_reads_a_store_is_told_that_a_step_is_lost(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for copy in (0, COMMIT_COPY_DISTANCE):
+        overwrite(run / "store/commit.luwu", copy + COMMIT_SLOT_BYTES + 24, b"\xff")
+    with StoredValues([run / "store"]) as values:
+        assert values.step == 1
+    assert "stands at step 1" in caplog.text
 
 
 def test_a_missing_stripe(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Manifest files that are damaged: one typed error names the file, before anything is listed by what they say."""
+"""Manifest files that are damaged: one typed error names the file, before anything is listed by what they say.
+
+Stores were written without a checksum in this file, so what it says is checked beside that.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 from luwu.errors import StoreCorruptError, StoreFormatError
 from luwu.store.folders import MANIFEST_NAME, StoreIdentity, read_identity, write_identity
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, BlockManifest, Manifest, ParameterManifest
+from luwu.store.sealed_json import CHECKSUM_NAME
 
 PARAMETER = ParameterManifest("weight", (4, 8), 0, 32)
 MANIFEST = Manifest("float32", DEFAULT_CHUNK_ELEMENTS, (BlockManifest("<root>", True, (PARAMETER,), 32),))
@@ -17,10 +21,19 @@ IDENTITY = StoreIdentity("0" * 32, 1, MANIFEST)
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def sealed_file(tmp_path: Path) -> Path:
     """A good store's manifest file."""
     write_identity([tmp_path], IDENTITY)
     return tmp_path / MANIFEST_NAME
+
+
+@pytest.fixture
+def file(sealed_file: Path) -> Path:
+    """A manifest file without its checksum, as it was written before there was one."""
+    first, checksum, *others = sealed_file.read_text().splitlines(keepends=True)
+    assert CHECKSUM_NAME in checksum
+    sealed_file.write_text("".join([first, *others]))
+    return sealed_file
 
 
 def test_a_manifest_file_comes_back(file):
@@ -40,6 +53,9 @@ def test_a_manifest_file_comes_back(file):
         ('"stripes": 1', '"stripes": -1'),
         ('"stripes": 1', '"stripes": 1e400'),
         ('"uuid": "0', '"uuid": "\\ud800'),
+        ('"uuid": "0', '"uuid": "A'),
+        ('"uuid": "0', '"uuid": "'),
+        ('"format": 1', '"format": 1, "crc31c": "00000000"'),
         ('"chunk_elements": 262144', '"chunk_elements": -1'),
         ('"chunk_elements": 262144', '"chunk_elements": 0'),
         ('"chunk_elements": 262144', '"chunk_elements": 1e400'),
@@ -70,6 +86,31 @@ def test_damage_is_found_before_it_is_believed(file, before, after):
         read_identity(file.parent)
     assert str(refusal.value).startswith(f"{file}: expected ")
     assert str(refusal.value).isprintable() and len(str(refusal.value)) < 600
+
+
+def test_a_flipped_bit_is_found(sealed_file):
+    content = sealed_file.read_bytes()
+    for bit in range(0, len(content) * 8, 5):  # of each byte one or two
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        sealed_file.write_bytes(damaged)
+        with pytest.raises((StoreCorruptError, StoreFormatError)) as refusal:
+            read_identity(sealed_file.parent)
+        assert str(refusal.value).startswith(f"{sealed_file}: ")
+
+
+def test_somebody_who_edits_the_file_is_told_what_to_do(sealed_file):
+    text = sealed_file.read_text().replace('"weight"', '"bias"')
+    sealed_file.write_text(text)
+    with pytest.raises(StoreCorruptError, match=f"somebody edited the file.*remove the line with {CHECKSUM_NAME}"):
+        read_identity(sealed_file.parent)
+    sealed_file.write_text("".join(line for line in text.splitlines(keepends=True) if CHECKSUM_NAME not in line))
+    assert read_identity(sealed_file.parent).manifest.blocks[0].parameters[0].name == "bias"
+
+
+def test_other_spaces_are_no_damage(sealed_file):
+    sealed_file.write_text(json.dumps(json.loads(sealed_file.read_text()), sort_keys=True))
+    assert read_identity(sealed_file.parent) == IDENTITY
 
 
 def test_blocks_may_not_have_more_chunks_than_can_be_listed():

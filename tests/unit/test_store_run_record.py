@@ -28,6 +28,7 @@ from luwu.store.run_record import (
     claim_store,
     read_record,
 )
+from luwu.store.sealed_json import CHECKSUM_NAME
 from luwu.store.snapshots import restore, snapshot_folders, take
 
 AT_12 = Counts(12, 13, 1)
@@ -154,6 +155,24 @@ def test_a_damaged_or_newer_file_is_named(tmp_path: Path) -> None:
     (tmp_path / RUN_NAME).write_text('{"format": 2}')
     with pytest.raises(StoreFormatError, match="format 2; this LuWu reads up to 1"):
         read_record(tmp_path)
+
+
+def test_a_flipped_bit_is_not_taken_for_another_run(store: Path) -> None:
+    content = (store / RUN_NAME).read_bytes()
+    for bit in range(0, len(content) * 8, 5):  # of each byte one or two
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (store / RUN_NAME).write_bytes(damaged)
+        with pytest.raises((StoreCorruptError, StoreFormatError), match=r"run\.json: "):
+            read_record(store)
+
+
+def test_a_file_from_before_there_were_checksums_is_read(store: Path) -> None:
+    document = json.loads((store / RUN_NAME).read_text())
+    del document[CHECKSUM_NAME]
+    (store / RUN_NAME).write_text(json.dumps(document))
+    record = read_record(store)
+    assert record is not None and record.id == "one"
 
 
 def test_a_claim_travels_as_text() -> None:

@@ -31,6 +31,7 @@ from luwu.models.pretrained import build_on_meta
 from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
 from luwu.store.manifest import ROOT_NAME, Manifest
 from luwu.store.model_files import kept_buffers, kept_model_folder
+from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
 from luwu.store.snapshots import snapshot_folders
 from luwu.store.values import require_whole
@@ -228,6 +229,7 @@ def find_readable(named: list[Path], snapshot: int | None = None) -> Readable:
         )
     if (stores[0] / UNFINISHED_IMPORT_NAME).exists():
         raise ConfigError(f"{first}: expected a whole store, found an import that was not finished; give it again")
+    require_model_files(stores[0])
     folder = kept_model_folder(stores[0])
     if folder is None or not (folder / TOKENIZER_FILE).is_file():
         run = _run_of(stores[0])

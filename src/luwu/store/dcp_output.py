@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from luwu.errors import ConfigError
 from luwu.store.model_files import kept_buffers
+from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
 from luwu.store.room import NO_WAIT, Room
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
@@ -205,6 +206,7 @@ class _Export:
     def write_small(self, store: Path, file: Output) -> list[Entry]:
         """Write buffers, and the optimizer's settings."""
         entries: list[Entry] = []
+        require_model_files(store)
         buffers = kept_buffers(store)
         if buffers is not None:
             for name, place in buffers.tensors.items():

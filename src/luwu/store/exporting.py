@@ -23,6 +23,7 @@ from luwu.store.model_files import (
     kept_model_folder,
     write_config,
 )
+from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
 from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
@@ -79,6 +80,7 @@ def export_safetensors(
         raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {dtype!r}")
     if shard_bytes < 1:
         raise ConfigError(f"shard size: expected at least one byte, found {shard_bytes}")
+    require_model_files(folders[0])
     with StoredValues(folders) as values:
         export = _Export(values, getattr(torch, dtype) if dtype else None, kept_buffers(folders[0]))
         shards = plan_shards(export.tensors, shard_bytes)

@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Protocol, TypeVar
 from uuid import uuid4
 
 from luwu import _native
-from luwu.config import check_name
+from luwu.config import check_name, shown
 from luwu.errors import (
     LuwuError,
     ManifestMismatchError,
@@ -155,13 +156,20 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     require_unchanged(path, raw, ("format", "uuid", "stripes", "manifest"))
     try:
         manifest = Manifest.from_json(json.dumps(raw["manifest"]))
-        return StoreIdentity(words(raw["uuid"], "uuid"), whole(raw, "stripes", 1, MOST_FOLDERS), manifest)
+        return StoreIdentity(_uuid_from(raw["uuid"]), whole(raw, "stripes", 1, MOST_FOLDERS), manifest)
     except StoreFormatError as error:
         raise StoreCorruptError(f"{path}: {str(error).removeprefix('manifest: ')}") from error
     except MALFORMED as error:
         raise StoreCorruptError(
             f"{path}: expected uuid, stripes and manifest, found {explained(error)}; restore the file"
         ) from error
+
+
+def _uuid_from(value: object) -> str:
+    uuid = words(value, "uuid")
+    if re.fullmatch("[0-9a-f]{32}", uuid) is None:
+        raise ValueError(f"uuid {shown(uuid)}, which is not 32 hexadecimal digits")
+    return uuid
 
 
 def has_store(folders: list[Path], manifest: Manifest) -> bool:

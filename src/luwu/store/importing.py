@@ -234,7 +234,7 @@ def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> 
 
 def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None]) -> None:
     keep()
-    write_origin(folder, Origin(origin))
+    write_origin(folder, origin)
     (folder / UNFINISHED_IMPORT_NAME).unlink(missing_ok=True)
     sync_folder(folder)
 

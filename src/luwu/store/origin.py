@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,24 @@ from luwu.errors import StoreCorruptError
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, refused, write_json
 from luwu.store.json_fields import MALFORMED, explained, read_object, whole
 from luwu.store.manifest import MOST_CHUNKS
+from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
+from luwu.store.outputs import checksum
 from luwu.store.sealed_json import require_unchanged, sealed
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The facts that tell a source from others, and the number of durable chunks while the import is not finished."""
+    """The facts that an import writes down.
+
+    Attributes:
+        source: what tells the source from others.
+        chunks: the number of durable chunks while the import is not finished.
+        files: CRC32C of each file of the model that the store keeps, by its name, in hexadecimal digits.
+    """
 
     source: Mapping[str, Any]
     chunks: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_origin(path: Path) -> Origin | None:
@@ -31,8 +40,8 @@ def read_origin(path: Path) -> Origin | None:
     """
     try:
         raw = read_object(path.read_text(encoding="utf-8"))
-        require_unchanged(path, raw, ("origin", "chunks"))
-        return Origin(dict(raw["origin"]), whole(raw, "chunks", 0, MOST_CHUNKS, 0))
+        require_unchanged(path, raw, ("origin", "chunks", "files"))
+        return Origin(dict(raw["origin"]), whole(raw, "chunks", 0, MOST_CHUNKS, 0), dict(raw.get("files", {})))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -53,6 +62,32 @@ def write_journal(folder: Path, origin: Origin) -> None:
     write_json(folder / UNFINISHED_IMPORT_NAME, sealed({"origin": dict(origin.source), "chunks": origin.chunks}))
 
 
-def write_origin(folder: Path, origin: Origin) -> None:
-    """Note the source of a finished import; raises as `write_json`."""
-    write_json(folder / ORIGIN_NAME, sealed({"origin": dict(origin.source)}))
+def write_origin(folder: Path, source: Mapping[str, Any]) -> None:
+    """Note the source of a finished import, and what the model's files are; raises as `write_json`."""
+    kept = sorted(path for path in (folder / MODEL_FOLDER).glob("*") if path.is_file())
+    files = {path.name: f"{checksum(path):08x}" for path in kept}
+    write_json(folder / ORIGIN_NAME, sealed({"origin": dict(source), "files": files}))
+
+
+def require_model_files(folder: Path) -> None:
+    """Compare the checksums of the files of an imported model that a store keeps; call it before they are used.
+
+    Raises:
+        StoreCorruptError: a file of the model, or origin.json, is damaged.
+        StorePermissionError, StoreError: a file cannot be read.
+    """
+    origin = read_origin(folder / ORIGIN_NAME)
+    for name, expected in origin.files.items() if origin is not None else ():
+        path = folder / MODEL_FOLDER / name
+        try:
+            found = f"{checksum(path):08x}"
+        except FileNotFoundError:
+            found = "no such file"
+        except OSError as error:
+            raise refused("read", path, error) from error
+        if found != expected:
+            raise StoreCorruptError(
+                f"{path}: expected the file that was imported, of CRC32C {expected}, found {found}; put it back from "
+                f"the model, or, if it was changed on purpose, remove {folder / ORIGIN_NAME}: the store then forgets "
+                "where its first values came from"
+            )

@@ -15,7 +15,7 @@ from luwu.observe.words import counted
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
-from luwu.store.origin import read_origin
+from luwu.store.origin import read_origin, require_model_files
 from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import has_master, moment_names, require_identity, require_whole
@@ -58,7 +58,8 @@ class StoreInfo:
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
         findings: damage to the commit records, in words, which hides at most the last commit, and which opening the
-            store for training mends; and to origin.json, which hides ``origin``.
+            store for training mends; and to origin.json and an imported model's files, which hides ``origin`` and
+            ``model``.
     """
 
     uuid: str
@@ -100,7 +101,7 @@ def info(folders: list[Path]) -> StoreInfo:
     master = ("master",) if any(has_master(manifest, block) for block in manifest.blocks) else ()
     return StoreInfo(
         uuid=identity.uuid,
-        model=_architectures(folders[0]),
+        model=() if damage else _architectures(folders[0]),
         run=read_record(folders[0]),
         dtype=_dtypes_of(manifest),
         trainable=counts[True],
@@ -191,8 +192,9 @@ def _architectures(folder: Path) -> tuple[str, ...]:
 
 
 def _origin(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that an import names, and damage in words."""
+    """The files that an import names, and damage to what it left beside the values, in words."""
     try:
+        require_model_files(folder)
         found = read_origin(folder / ORIGIN_NAME)
     except StoreCorruptError as error:
         return (), (str(error),)

@@ -12,9 +12,9 @@ from typing import Any
 
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError
-from luwu.store.folders import ORIGIN_NAME, held_at_rest, no_values, reader_of
+from luwu.store.folders import held_at_rest, no_values, reader_of
 from luwu.store.manifest import Manifest
-from luwu.store.origin import read_origin
+from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
 from luwu.store.values import Progress, no_progress, require_identity
 
@@ -26,7 +26,8 @@ READS_AHEAD = 4
 class VerifyReport:
     """The result of `verify`: ``first_damage`` describes the first of the ``damaged`` chunks.
 
-    ``findings`` is damage to the commit records, to run.json and to origin.json, in words.
+    ``findings`` is damage to the commit records, to run.json, to origin.json and to an imported model's
+    files, in words.
     """
 
     step: int
@@ -95,7 +96,7 @@ def _damaged_documents(folder: Path) -> Iterator[str]:
     except (StoreCorruptError, StoreFormatError) as error:
         yield str(error)
     try:
-        read_origin(folder / ORIGIN_NAME)
+        require_model_files(folder)
     except StoreCorruptError as error:
         yield str(error)
 
