@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import grpc
 import numpy as np
@@ -485,13 +486,55 @@ def test_a_server_that_was_started_a_moment_ago_is_not_taken_for_a_stranger(serv
         port = free.getsockname()[1]
     probes = []
 
-    def reached(client):
+    def answered_otherwise(client):
         probes.append(None)
         if len(probes) == control.REFUSALS:  # what gRPC says from now on is older than the server
             serve(listen=f"127.0.0.1:{port}")
         return True
 
-    monkeypatch.setattr(control.ControlClient, "_reached", reached)
+    monkeypatch.setattr(control.ControlClient, "_answered_otherwise", answered_otherwise)
     patient = Timeouts(**QUICK.model_dump() | {"connect_seconds": 20})
     with RemoteSession(f"luwu://127.0.0.1:{port}", 0, 1, KEY, patient, {"tcp": FakeLink}) as session:
         train(session)
+
+
+def test_a_server_that_is_slow_to_answer_is_not_taken_for_a_stranger(serve):
+    """A port is silent for longer than a stranger gets: a busy machine, or a server that was stopped for a while."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    hasty = {"retry_seconds": 0.05, "refused_seconds": 0.3, "connect_seconds": 30}  # judges after eight connections
+
+    def answer_at_last():
+        with ExitStack() as silent:
+            for _ in range(12):
+                silent.enter_context(listener.accept()[0])
+            listener.close()
+        serve(listen=f"127.0.0.1:{port}")
+
+    late = threading.Thread(target=answer_at_last)
+    late.start()
+    patient = Timeouts(**QUICK.model_dump() | hasty)
+    with RemoteSession(f"luwu://127.0.0.1:{port}", 0, 1, KEY, patient, {"tcp": FakeLink}) as session:
+        train(session)
+    late.join()
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_port_of_another_program_is_told_at_once(answer):
+    """It closes connections, or speaks another language."""
+
+    def serve_others():
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as connection:
+                    connection.recv(1 << 10)
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=serve_others)
+        other.start()
+        hasty = Timeouts(**QUICK.model_dump() | {"retry_seconds": 0.05, "refused_seconds": 0.1, "connect_seconds": 30})
+        with pytest.raises(AuthenticationError, match="does not answer as a luwu server"):
+            RemoteSession(f"luwu://127.0.0.1:{listener.getsockname()[1]}", 0, 1, KEY, hasty, {"tcp": FakeLink})
+        listener.shutdown(socket.SHUT_RDWR)
+        other.join()

@@ -18,6 +18,7 @@ from luwu.fabric import control_pb2_grpc
 from luwu.fabric.address import parse_url
 from luwu.fabric.credentials import Credentials, make_nonce
 from luwu.fabric.forks import OfThisProcess, keep_connections_from_children
+from luwu.fabric.probing import answers_otherwise
 from luwu.fabric.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
 from luwu.fabric.timeouts import Timeouts
 from luwu.fabric.waiting import saying
@@ -25,7 +26,7 @@ from luwu.fabric.waiting import saying
 log = logging.getLogger(__name__)
 
 REFUSALS = 3
-"""A port that takes connections, and so often (and for `refused_seconds`) does not speak as it should, is not ours."""
+"""A port that answers so often (and for `refused_seconds`) as no server does is not ours; one that is silent may be."""
 
 ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 """How calls end with their server."""
@@ -198,7 +199,7 @@ class ControlClient(OfThisProcess):
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise self._translated(error, "saying hello") from None
-                if self._reached():
+                if self._answered_otherwise():
                     refusals, refused_at = refusals + 1, refused_at or time.monotonic()
                 if refusals >= REFUSALS and time.monotonic() - refused_at >= self._timeouts.refused_seconds:
                     raise self._misunderstood(error) from None
@@ -218,14 +219,10 @@ class ControlClient(OfThisProcess):
                 )
             return reply
 
-    def _reached(self) -> bool:
-        """Whether somebody takes connections there at all."""
-        address = parse_url(self.url)
-        try:
-            with socket.create_connection((address.host, address.port), self._timeouts.retry_seconds):
-                return True
-        except OSError:
-            return False
+    def _answered_otherwise(self) -> bool:
+        """Whether the port is another program's, or the certificates do not fit."""
+        tls = self._credentials.tls is not None
+        return answers_otherwise(parse_url(self.url), self._timeouts.retry_seconds, tls=tls)
 
     def _misunderstood(self, error: grpc.RpcError) -> LuwuError:
         reason = _reason(error)
