@@ -200,8 +200,8 @@ def processes_naming(text: str) -> list[int]:
 
 
 def shared_memory() -> set[str]:
-    """Names of luwu's segments in this machine's shared memory."""
-    return {path.name for path in Path("/dev/shm").glob("luwu*")}
+    """Names of luwu's segments in this machine's shared memory; folders are no segments."""
+    return {path.name for path in Path("/dev/shm").glob("luwu*") if path.is_file()}
 
 
 def files_of(folder: Path) -> set[str]:

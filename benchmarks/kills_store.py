@@ -69,8 +69,9 @@ def remove(top: Path) -> None:
 def compact(top: Path) -> None:
     """Give the room of the version that is not committed back."""
     operations.mark("is 3")
+    operations.mark("may 3 compact")
     upkeep.compact(operations.stores_of(top))
-    operations.mark("is 3")
+    operations.mark("is 3 compact")
 
 
 def go_back(top: Path) -> None:

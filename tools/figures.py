@@ -27,7 +27,8 @@ def _parity(found: Mapping[str, Any]) -> Iterable[Row]:
 
 def _crash_resume(found: Mapping[str, Any]) -> Iterable[Row]:
     bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
-    yield f"{found['kills']} kills (SIGKILL) and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
+    of_all = " of servers, workers, switches and `luwu train`," if "scenarios" in found else ""
+    yield f"{found['kills']:,} kills (SIGKILL){of_all} and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
 
 
 def _optimizer_memory(found: Mapping[str, Any]) -> Iterable[Row]:
