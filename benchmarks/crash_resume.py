@@ -57,9 +57,9 @@ FULL: Plan = {
     "luwu train, UDP: launcher": 20, "luwu train, 2 servers, UDP: launcher": 20,
 }  # fmt: skip
 QUICK: Plan = {
-    "embedded server": 8, "store: create": 4, "store: import": 4, "store: snapshot": 4, "store: restore": 4,
-    "shared memory: worker": 3, "2 servers, TCP: server": 4, "UDP: switch": 4,
-    "luwu train, shared memory: launcher": 2,
+    "embedded server": 8, "store: create": 3, "2 servers, TCP: server": 4, "UDP: switch": 4,
+    "luwu train, shared memory: launcher": 2, "shared memory: worker": 3, "store: import": 3, "store: snapshot": 3,
+    "store: restore": 3,
 }  # fmt: skip
 CHECK: Plan = {"embedded server": 1, "store: snapshot": 1, "TCP: server": 1}
 
