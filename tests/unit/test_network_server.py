@@ -480,6 +480,24 @@ def test_a_switch_that_the_run_does_not_need_may_go(serve, monkeypatch):
         assert worker.step()
 
 
+def test_the_others_learn_which_server_ended_a_worker_of_several_servers(serve):
+    server = serve(workers=2)
+
+    def work(session):
+        worker = NumpyWorker(session, small_manifest())
+        if session.rank == 1:
+            session._fail(ServerError("the server at luwu://elsewhere:7070 ended"))
+            with pytest.raises(ServerError):
+                worker.step()
+            raise ServerError("as a script ends")
+        while worker.step():
+            pass
+
+    first, _ = together(server, 2, work)
+    assert isinstance(first, WorkerLostError)
+    assert "worker 1 failed: the server at luwu://elsewhere:7070 ended" in str(first)
+
+
 def test_a_server_that_was_started_a_moment_ago_is_not_taken_for_a_stranger(serve, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -183,8 +183,10 @@ class RemoteSession(Session):
             link.fail(type(error).__name__, str(error))
 
     def _close_servers(self, *, leave: bool) -> None:
+        """End the sessions; when a server has ended this one, the others are told, and tell the other workers."""
+        failure = "" if leave or self._error is None else str(self._error)
         for server in self._servers:
-            server.close(leave=leave)
+            server.close(leave=leave, failure=failure)
 
     def _end(self, *, failed: bool) -> None:
         self._close_servers(leave=not failed)

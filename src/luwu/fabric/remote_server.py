@@ -93,9 +93,9 @@ class RemoteServer:
             place=self._udp,
         )
 
-    def close(self, *, leave: bool) -> None:
-        """End the session; without leaving first it counts as a loss."""
-        self.control.close(leave=leave)
+    def close(self, *, leave: bool, failure: str = "") -> None:
+        """End the session; without leaving first it counts as a loss. `failure`: why, if it is another server's."""
+        self.control.close(leave=leave or bool(failure), failure=failure)
 
     def _join(self, stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
         request = pb.JoinWorkerRequest(nonce=nonce, proof=proof, rank=self._rank, workers=self._workers)
