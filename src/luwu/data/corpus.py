@@ -13,9 +13,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from luwu.config import shown
 from luwu.data.tokenizer import (
     BYTE_VALUES,
     TOKENIZER_FILE,
@@ -27,6 +29,7 @@ from luwu.data.tokenizer import (
     token_type,
 )
 from luwu.errors import DataError
+from luwu.store.json_fields import MALFORMED, whole, words
 from luwu.store.room import NO_WAIT, Room
 
 DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
@@ -34,6 +37,14 @@ DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 REBUILD = "delete corpus.json to have it read again from the data"
 
 CHECK_BYTES = 1 << 22
+
+MOST_BYTES = 1 << 62
+"""Bound of the numbers in a sidecar that is read."""
+
+_NUMBERS = (
+    "files", "train_bytes", "validation_bytes", "train_tokens", "validation_tokens", "vocabulary", "documents", "blank",
+    "checksum", "written_ns",
+)  # fmt: skip
 
 Progress = Callable[[float, float], None]
 """Called now and then with bytes done and bytes in all; what it raises ends the work."""
@@ -77,10 +88,10 @@ class Corpus:
             fields = json.loads((folder / SIDECAR_NAME).read_text())
             if "train_tokens" not in fields:  # an earlier version's, of bytes
                 fields |= {"train_tokens": fields["train_bytes"], "validation_tokens": fields["validation_bytes"]}
-            corpus = Corpus(**fields, folder=folder)
+            corpus = Corpus(**_checked(fields), folder=folder)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, *MALFORMED) as error:
             raise DataError(f"{folder / SIDECAR_NAME}: cannot be used ({error}); {REBUILD}") from None
         path, expected = folder / DATA_NAME, corpus.tokens * corpus.token_bytes
         found = path.stat().st_size if path.exists() else 0
@@ -186,6 +197,19 @@ class Corpus:
 
     def _map(self) -> Tokens:
         return np.memmap(self.folder / DATA_NAME, dtype=token_type(self.vocabulary), mode="r")
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """The sidecar's fields; raises ValueError for one that is not of its kind."""
+    for name, value in fields.items():
+        if name in _NUMBERS and (name, value) != ("checksum", None):
+            whole(fields, name, 0, MOST_BYTES)
+        elif name == "entropy":
+            if not isinstance(value, (int, float)):
+                raise ValueError(f"entropy {shown(value)}, which is no number")
+        elif value is not None or name in ("name", "fingerprint"):
+            words(value, name)
+    return fields
 
 
 def _short(sha256: str | None) -> str:

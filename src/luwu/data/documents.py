@@ -97,7 +97,7 @@ def _line_text(file: Path, number: int, line: bytes, field: str) -> bytes:
     where = f"data {file}:{number}"
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: expected a JSON object, found what is not JSON ({error}); mend the line") from None
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {_kind(record)}; give each line its own object")

@@ -158,7 +158,7 @@ def count_tokens(path: str | Path) -> int | None:
         vocabulary = raw["model"]["vocab"]
         numbers = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
         return int(max([*numbers, *(token["id"] for token in raw.get("added_tokens") or ())])) + 1
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -174,7 +174,7 @@ def _configured_end(folder: Path) -> list[str]:
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         try:
             token = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token")
-        except (OSError, ValueError, AttributeError):
+        except (OSError, ValueError, AttributeError, RecursionError):
             continue
         if isinstance(token, dict):
             token = token.get("content")

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from luwu.data.corpus import CHECK_BYTES, DATA_NAME, Corpus
+from luwu.data.corpus import CHECK_BYTES, DATA_NAME, MOST_BYTES, Corpus
 from luwu.data.documents import Counts
 from luwu.data.passages import Passage, Position
 from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
+from luwu.store.json_fields import MALFORMED
 from luwu.store.own_files import unshare
 from luwu.store.room import NO_WAIT, Room, is_full, no_room
 
@@ -145,11 +146,13 @@ class Writer:
                 _Part(**words["validation"]),
                 words["counts"],
             )
+            if not _are_whole(notes, self._tokenizer.vocabulary):
+                return _Notes(fingerprint)
             enough = all(
                 (self._folder / name).stat().st_size >= part.tokens * self._token_bytes
                 for name, part in ((TRAIN_PARTIAL, notes.train), (VALIDATION_PARTIAL, notes.validation))
             )
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, *MALFORMED):
             return _Notes(fingerprint)
         return notes if enough and notes.fingerprint == fingerprint else _Notes(fingerprint)
 
@@ -176,6 +179,17 @@ def tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
     return [
         np.array(tokens + end if passage.ends else tokens, kind) for tokens, passage in zip(encoded, batch, strict=True)
     ]
+
+
+def _are_whole(notes: _Notes, vocabulary: int) -> bool:
+    """Whether notes that were read are numbers that can be counted on from, and text."""
+    position = asdict(notes.position)
+    if not isinstance(position.pop("carry"), str) or not isinstance(notes.counts, list):
+        return False
+    numbers = [*position.values(), *asdict(notes.train).values(), *asdict(notes.validation).values(), *notes.counts]
+    return len(notes.counts) <= vocabulary and all(
+        isinstance(number, int) and 0 <= number <= MOST_BYTES for number in numbers
+    )
 
 
 def _flush(file: FileIO) -> None:

@@ -38,22 +38,49 @@ def send(connection: socket.socket, message: Message, files: list[int] | None = 
 
 
 def receive(connection: socket.socket) -> tuple[Message, list[int]] | None:
-    """Receive one message and the files that came with it (the caller closes them); None at the end. Raises OSError."""
+    """Receive one message and the files that came with it (the caller closes them); None at the end.
+
+    Raises:
+        OSError: the connection broke, or the other side speaks another language.
+    """
     header, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FILES)
-    while header and len(header) < _LENGTH.size:
-        header += connection.recv(_LENGTH.size - len(header)) or b"\0" * _LENGTH.size
-    if not header:
-        return None
-    (length,) = _LENGTH.unpack(header[: _LENGTH.size])
+    message = None
+    try:
+        header += _receive(connection, _LENGTH.size - len(header)) if header else b""
+        if len(header) == _LENGTH.size:
+            message = _receive_object(connection, *_LENGTH.unpack(header))
+        return None if message is None else (message, files)
+    finally:
+        if message is None:
+            for file in files:
+                os.close(file)
+
+
+def _receive_object(connection: socket.socket, length: int) -> Message | None:
+    """Receive a message's JSON; None at the end."""
     if length > _LONGEST_BYTES:
         raise OSError(f"a control message claims {length} bytes; at most {_LONGEST_BYTES} are allowed")
-    payload = bytearray()
-    while len(payload) < length:
-        part = connection.recv(min(1 << 20, length - len(payload)))
+    payload = _receive(connection, length)
+    if len(payload) < length:
+        return None
+    try:
+        message = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise OSError(f"a control message is no JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise OSError(f"a control message is {type(message).__name__} where an object was expected")
+    return message
+
+
+def _receive(connection: socket.socket, length: int) -> bytes:
+    """Receive so many bytes; fewer at the end."""
+    received = bytearray()
+    while len(received) < length:
+        part = connection.recv(min(1 << 20, length - len(received)))
         if not part:
-            return None
-        payload += part
-    return json.loads(payload), files
+            break
+        received += part
+    return bytes(received)
 
 
 def error_message(error: LuwuError) -> Message:
@@ -64,7 +91,7 @@ def error_message(error: LuwuError) -> Message:
 def raise_if_error(answer: Message) -> Message:
     """Return an answer, or raise the error of `luwu.errors` that it carries."""
     if "error" in answer:
-        raise error_named(str(answer["error"]), ServerError)(answer["message"])
+        raise error_named(str(answer["error"]), ServerError)(answer.get("message", "the server does not say why"))
     return answer
 
 

@@ -146,7 +146,8 @@ class RemoteEndpoint:
         squares = [reply.squares for reply in replies if reply.HasField("squares")]
         known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
         total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
-        self._grad_norm = None if total is None else math.sqrt(total)
+        # A server that sends less than nothing has gone wrong; a norm that is no number says so.
+        self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
         ends = [reply.end for reply in replies]
         prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
         commits = all(end == pb.PREPARED for end in ends) or all(end == pb.COMMITTED for end in ends)

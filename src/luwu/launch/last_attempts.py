@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeGuard
 
 from luwu.store.own_files import unshare
 
@@ -20,6 +20,10 @@ KEPT_ATTEMPTS = 256
 
 _SLOT_BYTES = 512
 """A whole sector, so that a crash never mixes the records of two attempts."""
+
+
+_COUNTS = ("attempt", "sequences", "tokens", "workers", "step", "bytes_pulled", "bytes_pushed")
+_MOST = 1 << 62
 
 
 class AttemptPart(TypedDict):
@@ -77,7 +81,7 @@ def read_last_attempts(paths: Mapping[int, Path]) -> dict[int, list[AttemptRecor
     found = {rank: _read(path) for rank, path in paths.items()}
     whole = {}
     for attempt, record in found.get(0, {}).items():
-        parts = [found.get(rank, {}).get(attempt) for rank in range(record["workers"])]
+        parts = [found.get(rank, {}).get(attempt) for rank in range(min(record["workers"], len(paths) + 1))]
         present = [part for part in parts if part is not None and part["workers"] == record["workers"]]
         if len(present) == record["workers"]:
             whole[attempt] = present
@@ -92,8 +96,22 @@ def _read(path: Path) -> dict[int, AttemptRecord]:
     records = {}
     for start in range(0, len(content), _SLOT_BYTES):
         try:
-            record: AttemptRecord = json.loads(content[start : start + _SLOT_BYTES])
-            records[record["attempt"]] = record
-        except (ValueError, TypeError, KeyError):
+            record = json.loads(content[start : start + _SLOT_BYTES])
+        except (ValueError, RecursionError):
             continue  # never written, or torn by a power cut
+        if _is_record(record):
+            records[record["attempt"]] = record
     return records
+
+
+def _is_record(found: object) -> TypeGuard[AttemptRecord]:
+    """Whether JSON is a record with all of its numbers, so that a row can be made of it."""
+    if not isinstance(found, dict) or not found.keys() >= AttemptRecord.__annotations__.keys():
+        return False
+    counts = [found[name] for name in _COUNTS]
+    return (
+        all(isinstance(count, int) and 0 <= count < _MOST for count in counts)
+        and min(found["workers"], found["sequences"]) > 0
+        and all(isinstance(found[name], int | float) for name in ("loss", "lr"))
+        and isinstance(found["loss_scale"], int | float | None)
+    )

@@ -16,6 +16,9 @@ from luwu.observe.words import counted
 from luwu.store.own_files import unshare
 from luwu.store.room import NO_WAIT, Room
 
+MOST_ATTEMPTS = 1 << 62
+"""Bound of an attempt's number in a row that is read."""
+
 
 class MetricsLog:
     """The file metrics.jsonl, to which each step appends a row; on resume its rows are made to agree with the store."""
@@ -99,5 +102,8 @@ def _row_of(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(row, dict) and isinstance(row.get("attempt"), int) and isinstance(row.get("step"), int | None)
+    if not isinstance(row, dict) or not {"attempt", "step"} <= row.keys():
+        return None
+    attempt, step = row["attempt"], row["step"]
+    whole = isinstance(attempt, int) and 0 <= attempt < MOST_ATTEMPTS and isinstance(step, int | None)
     return row if whole else None

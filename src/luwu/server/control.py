@@ -247,7 +247,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         rank = self._worker(context).rank
         try:
             self._on_report(rank, json.loads(request.report))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"report: expected JSON, found {error}") from None
         return pb.Empty()
 

@@ -118,7 +118,8 @@ class CheckpointReader:
     def _open_shards(self, index: Path) -> list[SafetensorsFile]:
         weight_map = _read_index(index)
         shard_names = sorted(set(weight_map.values()))
-        missing = [name for name in shard_names if not (index.parent / name).exists()]
+        there = {each.name for each in index.parent.iterdir()}
+        missing = [name for name in shard_names if name not in there]
         if missing:
             raise CheckpointError(
                 f"{index}: {len(missing)} of {len(shard_names)} shards are missing: {listed(missing)}; download them"
@@ -182,7 +183,7 @@ def _read_index(index: Path) -> dict[str, str]:
         entries = {str(name): str(shard) for name, shard in weight_map.items()}
     except OSError as error:
         raise CheckpointError(f"{index}: cannot be read: {error.strerror}; check its permissions") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{index}: expected JSON with a weight_map from tensors to shards, found {error!r}; download it again"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -109,6 +111,11 @@ class DcpReader:
             known = self._tensors[full]
             if known.why_unreadable:
                 raise CheckpointError(f"{self._path}: tensor {full}: {known.why_unreadable}")
+            if _overlap(known):
+                raise CheckpointError(
+                    f"{self._path}: tensor {full}: expected pieces that share no element, found some that do; save the "
+                    "checkpoint again"
+                )
             self._pieces[full] = [
                 SavedPiece(full, self._path / file, offset, length, corner, sizes, known.dtype)
                 for corner, sizes, file, offset, length in known.pieces
@@ -122,31 +129,72 @@ def _described(path: Path) -> dict[str, SavedTensor]:
     """Every tensor of a checkpoint by its name."""
     try:
         metadata = FileSystemReader(path).read_metadata()
-        known = metadata.state_dict_metadata
         storage = {(index.fqn, tuple(index.offset or ())): info for index, info in metadata.storage_data.items()}
+        lengths: dict[str, int] = {}
+        return {
+            name: _saved_tensor(path, name, each, storage, lengths)
+            for name, each in metadata.state_dict_metadata.items()
+            if isinstance(each, TensorStorageMetadata)
+        }
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path}: expected a torch.distributed.checkpoint with {METADATA_NAME}, found none; check the path"
         ) from error
-    except Exception as error:  # a pickle may raise anything
+    except Exception as error:  # a pickle may raise anything, and make anything
         raise CheckpointError(f"{path / METADATA_NAME}: cannot be read: {error!r}; save it again") from error
-    described = {}
-    for name, each in known.items():
-        if not isinstance(each, TensorStorageMetadata):
-            continue
-        pieces, why_unreadable = [], ""
-        for chunk in each.chunks:
-            corner = tuple(chunk.offsets)
-            info = storage.get((name, corner))
-            if info is None or info.transform_descriptors:
-                why_unreadable = (
-                    f"expected its piece at {list(corner)} in a file as torch.save writes it, found {info}; "
-                    "save the checkpoint again, without extensions"
-                )
-                break
-            pieces.append((corner, tuple(chunk.sizes), info.relative_path, info.offset, info.length))
-        described[name] = SavedTensor(tuple(each.size), each.properties.dtype, tuple(pieces), why_unreadable)
-    return described
+
+
+def _saved_tensor(
+    path: Path,
+    name: str,
+    known: TensorStorageMetadata,
+    storage: Mapping[tuple[str, tuple[int, ...]], Any],
+    lengths: dict[str, int],
+) -> SavedTensor:
+    """One tensor and its pieces. One that cannot be read says why; others of the checkpoint can be."""
+    shape, dtype = tuple(known.size), known.properties.dtype
+    if not isinstance(name, str) or not isinstance(dtype, torch.dtype) or min(shape, default=0) < 0:
+        raise ValueError(f"tensor {name!r} of shape {list(shape)} and {dtype}")
+    pieces = []
+    for chunk in known.chunks:
+        corner, sizes = tuple(chunk.offsets), tuple(chunk.sizes)
+        info = storage.get((name, corner))
+        if info is None or info.transform_descriptors:
+            why = f"expected its piece at {list(corner)} in a file as torch.save writes it, found {info}"
+            return SavedTensor(shape, dtype, (), f"{why}; save the checkpoint again, without extensions")
+        inside = len(corner) == len(sizes) == len(shape) and all(
+            min(first, size) >= 0 and first + size <= whole
+            for first, size, whole in zip(corner, sizes, shape, strict=True)
+        )
+        if not inside or not _has_room(path, info, math.prod(sizes) * dtype.itemsize, lengths):
+            why = (
+                f"{info.relative_path} at offset {info.offset}: expected {list(sizes)} at {list(corner)} of "
+                f"{list(shape)} in {info.length} bytes, found a file that is missing, too short or elsewhere"
+            )
+            return SavedTensor(shape, dtype, (), f"{why}; copy or save the checkpoint again")
+        pieces.append((corner, sizes, info.relative_path, info.offset, info.length))
+    return SavedTensor(shape, dtype, tuple(pieces))
+
+
+def _has_room(path: Path, info: Any, needed_bytes: int, lengths: dict[str, int]) -> bool:
+    """Whether a piece lies in one of the checkpoint's files; `lengths` has those that were looked at before."""
+    file = Path(info.relative_path)
+    if file.is_absolute() or ".." in file.parts or min(info.offset, info.length - needed_bytes) < 0:
+        return False
+    if info.relative_path not in lengths:
+        try:
+            lengths[info.relative_path] = (path / file).stat().st_size
+        except (OSError, ValueError):
+            lengths[info.relative_path] = 0
+    return int(info.offset + info.length) <= lengths[info.relative_path]
+
+
+def _overlap(known: SavedTensor) -> bool:
+    """Whether two of a tensor's pieces have an element in common: another element may then be in none."""
+    begins = np.array([corner for corner, *_ in known.pieces], np.int64).reshape(len(known.pieces), len(known.shape))
+    ends = begins + np.array([sizes for _, sizes, *_ in known.pieces], np.int64).reshape(begins.shape)
+    common = (np.maximum(begins[:, None], begins) < np.minimum(ends[:, None], ends)).all(axis=2)
+    return bool(np.count_nonzero(common) > np.count_nonzero(common.diagonal()))
 
 
 class DcpSource:

@@ -25,6 +25,7 @@ from torch import Tensor
 from luwu.errors import CheckpointError
 
 _LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and extra field
+_MOST_DESCRIPTION_BYTES = 1 << 16  # of one tensor; torch.save writes some hundred
 
 
 @dataclass
@@ -121,11 +122,15 @@ class SavedPiece:
                 window = _Window(file, self.offset, self.length)
                 archive = zipfile.ZipFile(window)
                 found = {Path(entry.filename).name: entry for entry in archive.infolist()}
+                if found["data.pkl"].file_size > _MOST_DESCRIPTION_BYTES:
+                    raise self._damaged(f"a description of {found['data.pkl'].file_size} bytes")
                 described = _Description(io.BytesIO(archive.read(found["data.pkl"]))).load()
                 data = next(entry for entry in archive.infolist() if entry.filename.endswith("/data/0"))
                 window.seek(data.header_offset + _LOCAL_HEADER_BYTES - 4)
                 names = window.read(4)
-        except (OSError, zipfile.BadZipFile, LookupError, StopIteration, pickle.UnpicklingError, EOFError) as error:
+        except CheckpointError:
+            raise
+        except Exception as error:  # damaged archives and pickles make their readers raise anything
             raise self._damaged(repr(error)) from error
         dense = _strides(self.sizes)
         if not isinstance(described, _Layout) or described.sizes != self.sizes or described.strides != dense:

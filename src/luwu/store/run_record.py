@@ -16,11 +16,14 @@ from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.observe.words import counted
 from luwu.store.durable import sync_folder
 from luwu.store.folders import refused, write_json
-from luwu.store.json_fields import MALFORMED, read_object
+from luwu.store.json_fields import MALFORMED, read_object, whole
 from luwu.store.sealed_json import require_unchanged, sealed
 
 RUN_NAME = "run.json"
 FORMAT = 1
+
+MOST_COUNT = 2**62
+"""Bound of a count in a record that is read."""
 
 DIFFERENCES_SHOWN = 4
 
@@ -84,8 +87,13 @@ class Claim:
         """Read a claim that `to_json` wrote; raises ConfigError."""
         try:
             raw = json.loads(text)
-            return Claim(_record_of(raw["run"]), bool(raw["takes_weights"]), bool(raw["begun"]), int(raw["steps_made"]))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return Claim(
+                _record_of(raw["run"]),
+                bool(raw["takes_weights"]),
+                bool(raw["begun"]),
+                whole(raw, "steps_made", 0, MOST_COUNT),
+            )
+        except (*MALFORMED, AttributeError, OverflowError) as error:
             raise ConfigError(f"run: expected a run's claim, found {error!r}; install one version of luwu") from None
 
 
@@ -162,8 +170,11 @@ def restore_record(snapshot: Path, folder: Path, step: int) -> None:
     if then is not None and then != now:
         _write(folder, then)
     elif then is None and now is not None and step < now.first.step:
-        (folder / RUN_NAME).unlink()  # the snapshot has no record of its run: the next run takes the store
-        sync_folder(folder)
+        try:
+            (folder / RUN_NAME).unlink()  # the snapshot has no record of its run: the next run takes the store
+            sync_folder(folder)
+        except OSError as error:
+            raise refused("remove", folder / RUN_NAME, error) from error
 
 
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -270,7 +281,7 @@ def _record_of(raw: Mapping[str, Any]) -> RunRecord:
         host=str(raw["host"]),
         settings=dict(raw["settings"]),
         data=dict(raw["data"]),
-        first=Counts(**raw["first"]),
+        first=Counts(**{each.name: whole(raw["first"], each.name, 0, MOST_COUNT) for each in fields(Counts)}),
     )
 
 

@@ -81,7 +81,8 @@ class SafetensorsFile:
         self._descriptor: int | None = None
         header, data_offset, file_bytes = _read_header(path)
         raw_metadata = header.pop(METADATA_KEY, None)
-        self.metadata: dict[str, str] = dict(raw_metadata) if isinstance(raw_metadata, dict) else {}
+        texts = raw_metadata.items() if isinstance(raw_metadata, dict) else ()
+        self.metadata: dict[str, str] = {name: text for name, text in texts if isinstance(text, str)}
         self.tensors = {name: _place_of(path, name, entry, data_offset) for name, entry in header.items()}
         _check_extent(path, self.tensors, data_offset, file_bytes)
 
@@ -142,7 +143,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:
         raise _unreadable(path, error) from error
     try:
         header = json.loads(text, object_pairs_hook=lambda pairs: _without_duplicates(path, pairs))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _no_safetensors(path, str(error)) from error
     if not isinstance(header, dict):
         raise _no_safetensors(path, f"a {type(header).__name__}")
@@ -163,7 +164,7 @@ def _place_of(path: Path, name: str, entry: Any, data_offset: int) -> TensorPlac
         start, end = (int(offset) for offset in entry["data_offsets"])
         shape = tuple(int(size) for size in entry["shape"])
         dtype_name = str(entry["dtype"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
             f"{path}: tensor {name}: expected dtype, shape and data_offsets, found {entry!r}; download it again"
         ) from error
