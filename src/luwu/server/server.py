@@ -218,7 +218,7 @@ class LocalServer(OfThisProcess):
                     send(connection, error_message(error))
                 except MemoryError:
                     send(connection, error_message(ServerError("the server has no memory left; lower memory=")))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             pass  # a connection that broke or speaks another language counts as ended, below
         finally:
             with self._lock:

@@ -52,16 +52,21 @@ class OutputFolder:
             found = json.loads(self._journal.read_text()) if JOURNAL_NAME in others else None
         except OSError as error:
             raise refused("use", path, error) from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self._journal}: expected JSON, found {error}; remove the folder") from error
         origin = json.loads(json.dumps(dict(origin)))
         if found is None and others:
             raise ConfigError(
                 f"{path}: expected an empty folder, found {', '.join(sorted(others)[:3])}; name another folder"
             )
-        if found is not None and found.get("origin") != origin:
+        if found is not None and not _is_journal(found):
             raise ConfigError(
-                f"{path}: holds another export: {_differences(found.get('origin'), origin)}; remove it, or name "
+                f"{self._journal}: expected an export's origin and its files' checksums, found others: it is damaged; "
+                "remove the folder"
+            )
+        if found is not None and found["origin"] != origin:
+            raise ConfigError(
+                f"{path}: holds another export: {_differences(found['origin'], origin)}; remove it, or name "
                 "another folder"
             )
         self._origin = origin
@@ -152,6 +157,16 @@ def checksum(path: Path) -> int:
         while data := file.read(READ_BYTES):
             crc = _native.crc32c(np.frombuffer(data, np.uint8), crc)
     return crc
+
+
+def _is_journal(found: object) -> bool:
+    """Whether JSON is what an export writes: its origin, and of each file its length and checksum."""
+    if not isinstance(found, dict) or "origin" not in found or not isinstance(found.get("files"), dict):
+        return False
+    return all(
+        isinstance(noted, dict) and isinstance(noted.get("bytes"), int) and isinstance(noted.get("crc32c"), int)
+        for noted in found["files"].values()
+    )
 
 
 def _differences(there: object, here: Mapping[str, Any]) -> str:
