@@ -6,7 +6,7 @@ SHELL := bash
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
-CXX_SOURCES = $(shell find native bpf tests/native tests/network benchmarks/ours -name "*.cc" -o -name "*.h" -o -name "*.c")
+CXX_SOURCES = $(shell find native bpf tests/native tests/fuzz/native tests/network benchmarks/ours -name "*.cc" -o -name "*.h" -o -name "*.c")
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -29,8 +29,9 @@ test-address: setup
 test-thread: setup
 	@tools/native_tests.sh tsan thread
 
-fuzz: setup ## Ten million random packets, as many in the kernel, and two million hellos and frames, under AddressSanitizer with UBSan
+fuzz: setup ## Ten million random packets, as many in the kernel, two million hellos and frames; then a minute for each parser's fuzz target
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
+	@$(BIN)/python tools/fuzz.py
 
 lint: setup ## ruff, mypy and clang-format, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))

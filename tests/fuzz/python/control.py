@@ -1,0 +1,194 @@
+"""What a participant sends to a server's control plane, joined or not: an answer, or an error of luwu.errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tests.fuzz.python.support import Input
+
+from luwu import errors
+from luwu.errors import AuthenticationError, LuwuError
+from luwu.fabric import control_pb2 as pb
+from luwu.fabric.credentials import NONCE_BYTES, Credentials
+from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
+from luwu.fabric.striping import Standing
+from luwu.server.control import ControlService
+from luwu.server.gate import Gate
+from luwu.server.participants import Participants
+from luwu.server.run import Terms, Worker
+from luwu.server.runs import Attached, claim_nothing
+from luwu.server.topology import Place, SwitchMember
+from luwu.store.manifest import Manifest
+from luwu.store.run_record import Counts
+
+KEY = b"a key that is long enough"
+PEER = "10.0.0.1:4000"
+CALLS = {
+    "Hello": pb.HelloRequest, "JoinWorker": pb.JoinWorkerRequest, "JoinSwitch": pb.JoinSwitchRequest,
+    "Watch": pb.WatchRequest, "Standing": pb.StandingRequest, "Attach": pb.AttachRequest,
+    "Initialised": pb.InitialisedRequest, "SetSegments": pb.SetSegmentsRequest, "Begin": pb.BeginRequest,
+    "Commit": pb.CommitRequest, "Decide": pb.DecideRequest, "Snapshot": pb.SnapshotRequest,
+    "Report": pb.ReportRequest, "Leave": pb.LeaveRequest,
+}  # fmt: skip
+BEFORE_JOIN = ("Hello", "JoinWorker", "JoinSwitch")
+_MOST_CALLS = 16
+
+
+class _AbortedError(Exception):
+    """gRPC's way out of a handler that answers with an error."""
+
+
+class _Context:
+    """As much of gRPC's context as the service uses."""
+
+    def __init__(self, session: bytes | str) -> None:
+        self.error = ""
+        self._session = session.hex() if isinstance(session, bytes) else session
+
+    def peer(self) -> str:
+        return PEER
+
+    def invocation_metadata(self) -> list[tuple[str, str]]:
+        return [("user-agent", "x"), (SESSION_METADATA, self._session)]
+
+    def is_active(self) -> bool:
+        return True
+
+    def add_callback(self, _: object) -> bool:
+        return True
+
+    def set_trailing_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
+        self.error = dict(metadata)[ERROR_METADATA]
+
+    def abort(self, code: object, text: str) -> None:
+        kind = getattr(errors, self.error)
+        assert issubclass(kind, LuwuError) and text, "an error has a class and a message"
+        text.encode()
+        raise _AbortedError
+
+
+class _Door:
+    def peer(self, name: str) -> str:
+        return name
+
+    def admit(self, name: str) -> None:
+        assert name == PEER
+
+
+class _Core:
+    """Takes what the native core would: numbers in its ranges."""
+
+    initialised = True
+
+    def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
+        assert 0 <= block < 1 << 32 and all(0 <= end < 1 << 64 and 0 <= group < 1 << 32 for end, group in segments)
+
+    def take_snapshot(self) -> int:
+        return 3
+
+
+class _Run:
+    """A run of one worker, whose steps end at once."""
+
+    @contextlib.contextmanager
+    def core(self) -> Iterator[_Core]:
+        yield _Core()
+
+    def let_in(self) -> None: ...
+
+    def begin(self, rank: int, groups: list[tuple[float, ...]], norm: float | None, scale: Any) -> tuple[int, bool]:
+        return 0, bool(groups)
+
+    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Any) -> tuple[int, float | None] | None:
+        return None if pushes else (int(not roll_back), 0.5)
+
+    def decide(self, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
+        return int(commits), squares
+
+
+class _Runs:
+    """What the service asks of its runs."""
+
+    def __init__(self) -> None:
+        self.participants = Participants()
+
+    def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
+        worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=_Run())  # type: ignore[arg-type]
+        self.participants.add(worker)
+        return worker
+
+    def join_switch(self, switch: SwitchMember) -> None:
+        assert switch.name.isprintable()
+        self.participants.add(switch)
+
+    def attach(self, worker: Worker, manifest: Manifest, terms: Terms, place: Place, claim: Any) -> Attached:
+        assert Manifest.from_json(manifest.to_json()) == manifest and terms == terms
+        worker.place = place
+        first, word = claim(Counts(3, 4, 1))
+        counts = {"step": 3, "attempts": 4, "rolled_back": 1}
+        return Attached(False, counts, (2.0, 5) if manifest.blocks else None, b"token", first, word)
+
+    def leave(self, participant: Any, failure: str) -> None:
+        assert failure.isprintable()
+        participant.end_watch()
+
+    def gone(self, participant: Any) -> None: ...
+
+
+def test_one_input(data: bytes) -> None:
+    given = Input(data)
+    credentials = Credentials(KEY)
+    service = ControlService(
+        _Runs(), Gate(credentials, 60.0), _Door(), "tcp", lambda: Standing("u", (3,)), lambda manifest: True,  # type: ignore[arg-type]
+        lambda claim, counts: claim_nothing(counts), _reported,
+    )  # fmt: skip
+    session: bytes = b""
+    for _ in range(_MOST_CALLS):
+        if not given:
+            break
+        chosen = given.number()
+        method = list(CALLS)[chosen % len(CALLS)]
+        try:
+            request = CALLS[method].FromString(given.bytes(given.number(2)))
+        except DecodeError:
+            continue  # gRPC refuses it
+        if method.startswith("Join") and chosen < 128:
+            _prove(service, credentials, method, request)
+        answer = _call(service, method, request, session if chosen < 192 else given.bytes(8).decode("latin-1"))
+        if answer is not None and method.startswith("Join"):
+            session = answer.session
+            assert session, "who joins has a session"
+
+
+def _prove(service: ControlService, credentials: Credentials, method: str, request: Any) -> None:
+    """Make a join good: with an open challenge, and the proof for what it asks."""
+    from luwu.fabric.credentials import switch_request, worker_request
+
+    nonce = bytes(NONCE_BYTES)
+    hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
+    asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
+    request.nonce, request.proof = hello.nonce, credentials.prove_participant(nonce, hello.nonce, asked)
+
+
+def _call(service: ControlService, method: str, request: Any, session: bytes | str) -> Any:
+    context = _Context(session)
+    try:
+        answer = getattr(service, method)(request, context)
+        if method == "Watch":
+            next(answer)
+            answer.close()
+            return None
+        answer.SerializeToString()
+    except _AbortedError:
+        joined = bool(session)
+        assert joined or method in BEFORE_JOIN or context.error == AuthenticationError.__name__, "strangers get nothing"
+        return None
+    assert session or method in BEFORE_JOIN, "a call without a session is refused"
+    return answer
+
+
+def _reported(rank: int, report: Any) -> None:
+    assert rank >= 0

@@ -1,0 +1,26 @@
+"""origin.json and import.json of a store: refused, or the same after another writing."""
+
+from __future__ import annotations
+
+from tests.fuzz.python.support import Input, allowing, edited, scratch
+
+from luwu.errors import StoreCorruptError
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME
+from luwu.store.origin import read_origin, write_journal
+from luwu.store.sealed_json import sealed
+
+ORIGIN = {"origin": {"kind": "safetensors", "files": [["a", 1, 2]], "manifest_crc32": 5}, "chunks": 3}
+
+
+def test_one_input(data: bytes) -> None:
+    given = Input(data)
+    mode = given.number()
+    folder = scratch()
+    path = folder / (ORIGIN_NAME if mode & 1 else UNFINISHED_IMPORT_NAME)
+    path.write_bytes(edited(ORIGIN, given, sealed if mode & 2 else dict))
+    origin = allowing(StoreCorruptError, lambda: read_origin(path))
+    if origin is None:
+        return
+    assert origin.chunks >= 0, "an import begins at a chunk"
+    write_journal(folder, origin)
+    assert repr(read_origin(folder / UNFINISHED_IMPORT_NAME)) == repr(origin), "an origin is read as it was written"

@@ -1,0 +1,141 @@
+"""Fuzzes every parser of bytes that come from outside, one target after the other, and grows their corpora.
+
+usage: python tools/fuzz.py [TARGET ...]
+
+Builds the native targets with clang's libFuzzer, AddressSanitizer and UBSan in build/fuzz; Python's run under atheris.
+FUZZ_SECONDS (60) is how long each runs. What reaches new code joins tests/fuzz/corpus, which the tests replay. The
+first finding ends its target; its input is kept in build/fuzz/findings, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+FUZZ = ROOT / "tests" / "fuzz"
+BUILD = ROOT / "build" / "fuzz"
+DEFAULT_SECONDS = 60
+LONGEST_INPUT_BYTES = 4096
+SLOWEST_SECONDS = 20
+MOST_MEMORY_MIB = 4096
+COMPILERS = ("clang++", "clang++-19", "clang++-18", "clang++-17", "clang++-16", "clang++-15", "clang++-14")
+SUPPORT = ("__init__", "__main__", "cover", "replay", "support")
+
+
+class Outcome(NamedTuple):
+    """A target after a while: executions, edges of its program, and whether there was a finding."""
+
+    executions: int
+    edges: int
+    found: bool
+
+
+def native_targets() -> list[str]:
+    """Names of the targets in C++."""
+    return sorted(file.stem for file in (FUZZ / "native").glob("*.cc"))
+
+
+def python_targets() -> list[str]:
+    """Names of the targets in Python."""
+    return sorted(file.stem for file in (FUZZ / "python").glob("*.py") if file.stem not in SUPPORT)
+
+
+def build_native(kind: str, *settings: str) -> Path:
+    """Build the native targets in a folder of their own, and return where they are; raises CalledProcessError."""
+    folder = BUILD / kind
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise SystemExit("fuzz: needs clang++ and its run-time libraries: apt-get install clang libclang-rt-14-dev")
+    tools = {"PATH": f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}", "CXX": compiler}
+    if shutil.which("ccache"):
+        tools |= {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_NOHASHDIR": "true"}
+    environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"} | tools
+    configure = ["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=WARNING"]
+    flags = ["-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1 -DNDEBUG"]
+    subprocess.run([*configure, *flags, f"-DLUWU_FUZZ={kind}", *settings], env=environment, check=True, stdout=2)
+    subprocess.run(["cmake", "--build", folder, "--", "--quiet"], env=environment, check=True, stdout=2)
+    return folder / "tests" / "fuzz" / "native"
+
+
+def command_of(target: str, native: Path | None) -> list[str]:
+    """Return the command that runs a target; libFuzzer's options and folders follow."""
+    if target in native_targets():
+        return [str(native / f"luwu_fuzz_{target}")] if native else []
+    return [sys.executable, "-m", "tests.fuzz.python", target]
+
+
+def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findings: Path) -> Outcome:
+    """Run a target for so long; the first folder receives what reaches something new."""
+    options = [
+        f"-max_total_time={round(seconds)}", f"-max_len={LONGEST_INPUT_BYTES}", f"-timeout={SLOWEST_SECONDS}",
+        f"-rss_limit_mb={MOST_MEMORY_MIB}", f"-artifact_prefix={findings}{os.sep}", "-use_value_profile=1",
+        "-len_control=20", "-print_final_stats=1",
+    ]  # fmt: skip
+    with log.open("w") as file:
+        ended = subprocess.run([*command, *options, *folders], cwd=ROOT, stdout=file, stderr=file, check=False)
+    text = log.read_text(errors="replace")
+    executions = re.findall(r"^#(\d+)\s", text, re.MULTILINE)
+    edges = re.findall(r" cov: (\d+) ", text)
+    return Outcome(int(executions[-1]) if executions else 0, max(map(int, edges), default=0), ended.returncode != 0)
+
+
+def merge(target: str, command: Sequence[str], new: Path) -> None:
+    """Keep as few inputs as reach all the code that the old and the new ones reach."""
+    corpus = FUZZ / "corpus" / target
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        options = ["-set_cover_merge=1", "-use_counters=0", f"-timeout={SLOWEST_SECONDS}"]
+        if target in native_targets():
+            subprocess.run([*command, *options, folder, corpus, new], cwd=ROOT, stderr=subprocess.DEVNULL, check=True)
+        else:
+            _merge_python(target, Path(folder), (corpus, new))
+        kept = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+    corpus.mkdir(parents=True, exist_ok=True)
+    for file in corpus.iterdir():
+        if file.name not in kept:
+            file.unlink()
+    for name, content in kept.items():
+        (corpus / name).write_bytes(content)
+
+
+def _merge_python(target: str, into: Path, folders: Sequence[Path]) -> None:
+    """Cover the lines of the package greedily: libFuzzer cannot start an interpreter again as its own merge needs."""
+    command = [sys.executable, "-m", "tests.fuzz.python.cover", target, into, *folders]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def main() -> int:
+    """Fuzz the targets that are named, or all; print a line for each."""
+    seconds = float(os.environ.get("FUZZ_SECONDS", DEFAULT_SECONDS))
+    targets = sys.argv[1:] or [*native_targets(), *python_targets()]
+    native = None
+    if set(targets) & set(native_targets()):
+        native = build_native("guided", "-DLUWU_SANITIZE=address,undefined")
+    findings, logs = BUILD / "findings", BUILD / "logs"
+    failed = []
+    for target in targets:
+        for folder in (findings / target, logs, BUILD / "new" / target, FUZZ / "corpus" / target):
+            folder.mkdir(parents=True, exist_ok=True)
+        command, new = command_of(target, native), BUILD / "new" / target
+        outcome = run(
+            command, new, FUZZ / "corpus" / target,
+            seconds=seconds, log=logs / f"{target}.log", findings=findings / target,
+        )  # fmt: skip
+        merge(target, command, new)
+        kept = len(list((FUZZ / "corpus" / target).iterdir()))
+        print(f"{target}: {outcome.executions} executions, {outcome.edges} edges, {kept} inputs kept", flush=True)
+        if outcome.found:
+            failed.append(target)
+            print(f"  FINDING: see {logs / target}.log and {findings / target}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
