@@ -26,10 +26,11 @@ from common import ROOT, Options, arguments, native_file, result, run, table
 sys.path.insert(0, str(ROOT))
 
 from tests.disk import rotten_stores
+from tests.disk.damages import Share, damages
 from tests.disk.lost_writes import RETRIED, recorded, try_lost_writes
 from tests.disk.processes import recording_pool
 from tests.disk.record import scratch
-from tests.disk.rot import Share, Tally, Verdict, damages, try_all
+from tests.disk.rot import Tally, Verdict, try_all
 from tests.disk.rot_controls import controls
 from tests.disk.rotten_stores import Subject
 

@@ -6,7 +6,8 @@ import re
 from unittest import mock
 
 import numpy as np
-from tests.disk.rot import Damage, Verdict, judge
+from tests.disk.damages import Damage
+from tests.disk.rot import Verdict, judge
 from tests.disk.rotten_stores import Subject
 
 from luwu import _native
