@@ -200,7 +200,7 @@ std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chro
 }
 
 std::uint64_t ParameterServer::take_snapshot() {
-    pipeline_->wait_until_written();
+    if (const auto error = pipeline_->wait_until_written()) throw *error;
     store::ChunkStore seen(config_.folders, layout_, config_.uuid, store::OpenMode::read_only);
     return store::take_snapshot(seen, true);
 }
@@ -211,7 +211,7 @@ pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
 
 void ParameterServer::close() {
     fail(Error(ErrorKind::server, "the server was closed"));
-    pipeline_->wait_until_written();
+    if (const auto error = pipeline_->wait_until_written()) throw *error;
 }
 
 void ParameterServer::joined(std::uint32_t worker) {

@@ -85,7 +85,8 @@ class ParameterServer {
     std::uint64_t take_snapshot();
 
     void fail(const Error& error) { pipeline_->fail(error); }
-    void close();  // fails, and returns when every step that was answered is on the disk
+    // Fails, and returns when every step that was answered is on the disk. Throws the store's error where one is lost.
+    void close();
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
     [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
     [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const;

@@ -359,7 +359,7 @@ void Pipeline::fail_locked(const Error& error) {
 }
 
 void Pipeline::break_locked(const Error& error) {
-    broken_ = true;
+    broken_ = error;
     update_queue_.clear();
     fail_locked(error);
     settled_.notify_all();

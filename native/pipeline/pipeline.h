@@ -124,8 +124,8 @@ class Pipeline {
     // Commits or rolls back the prepared step. The first call counts; the others get its answer, too. With clipping,
     // `squares` is the sum over all servers.
     void decide(bool commits, Reply reply, double squares = kNoSquares);
-    // Returns when every step that was answered is on the disk, or never will be.
-    void wait_until_written();
+    // Returns when every step that was answered is on the disk; an error where one of them never will be.
+    std::optional<Error> wait_until_written();
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);
 
@@ -184,7 +184,9 @@ class Pipeline {
     [[nodiscard]] bool step_is_void() const { return poisoned_ || roll_back_; }
     // The block's update will not be needed.
     [[nodiscard]] bool is_void(const Block& block) const { return !block.decided && step_is_void(); }
-    [[nodiscard]] bool given_up(const Block& block) const { return broken_ || (failure_ && !block.decided); }
+    [[nodiscard]] bool given_up(const Block& block) const {
+        return broken_.has_value() || (failure_ && !block.decided);
+    }
     [[nodiscard]] float average() const;  // what the sum over workers is multiplied by
 
     [[nodiscard]] Error left_too_early() const;
@@ -314,7 +316,7 @@ class Pipeline {
     bool committing_ = false;
     Outcome last_end_;
     std::optional<Error> failure_;
-    bool broken_ = false;  // and the store is at fault
+    std::optional<Error> broken_;  // the error of the store, after which nothing is written
     std::condition_variable settled_;
     PipelineStats stats_;
     Room room_;

@@ -333,9 +333,10 @@ void Pipeline::write_settled() {
     settings_.on_commit();
 }
 
-void Pipeline::wait_until_written() {
+std::optional<Error> Pipeline::wait_until_written() {
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [this] { return !settling_ || broken_; });
+    return settling_ ? broken_ : std::nullopt;
 }
 
 }  // namespace luwu::pipeline

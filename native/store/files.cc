@@ -101,7 +101,11 @@ std::uint64_t names_of(const std::string& path) {
     return stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_nlink) : 0;
 }
 
-bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool file_exists(const std::string& path) {
+    if (access(path.c_str(), F_OK) == 0) return true;
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    throw system_error("look at", path, errno);  // it may be there
+}
 
 File open_file(const std::string& path, bool create, bool read_only, bool* direct) {
     const int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);

@@ -40,6 +40,7 @@ void remove_folder(const std::string& path) {
     if (error) throw system_error("remove", path, error.value());
 }
 
+// None where there is no such folder. One that cannot be read is an error, because what is not listed may be removed.
 std::vector<std::string> names_in(const std::string& folder) {
     std::vector<std::string> names;
     std::error_code error;
@@ -47,6 +48,7 @@ std::vector<std::string> names_in(const std::string& folder) {
          entry.increment(error)) {
         names.push_back(entry->path().filename().string());
     }
+    if (error && error != std::errc::no_such_file_or_directory) throw system_error("list", folder, error.value());
     return names;
 }
 

@@ -1,5 +1,13 @@
 """Instruments that show what a disk holds after a power cut or a failed call, for tests and benchmarks.
 
-`recorder` notes every call of a process that changes a folder. `power` decides which states a power cut may leave of
-them. `operations` has the operations of a store, and `observing` how each state is opened and compared.
+| file | what it does |
+|---|---|
+| `operations` | the operations of a store, which mark what the store holds |
+| `recorder` | notes every call of a process that changes a folder, and lets a chosen one fail |
+| `processes`, `record` | run an operation in a child that records itself |
+| `image`, `power` | the contents of a folder; which of them a power cut may leave |
+| `observing` | opens a store and reads everything in it |
+| `cutting`, `removing` | open what power cuts leave; the same with each sync taken away |
+| `faults` | lets every call fail once |
+| `sites` | names the places of the program that call a sync |
 """

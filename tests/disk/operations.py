@@ -1,11 +1,12 @@
 """The operations of a store that a power cut or a failed call may interrupt.
 
 Each begins with a folder that was prepared, and marks what the store holds: "is LABEL" once that is durable, "may
-LABEL" before it begins to change to that. LABEL begins with the committed step.
+LABEL" before it begins to change to that. LABEL begins with the committed step. `KILLED_MARK` tells nothing of a store.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,14 +24,19 @@ from torch import Tensor, nn
 
 import luwu
 from luwu import _native
+from luwu.errors import StoreSpaceError
 from luwu.fabric.blocks import block_specs
 from luwu.fabric.local import LocalSession
 from luwu.store import importing, snapshots, upkeep
+from luwu.store.exporting import export_safetensors
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, read_identity
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.model_files import keep_model_files
+from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
 from luwu.worker.describe import describe
 from luwu.worker.parallelize import parallelize
+
+KILLED_MARK = "a child was killed"
 
 Prepare = Run = Callable[[Path], None]
 Observe = Callable[[Path, Manifest], Found]
@@ -94,7 +100,7 @@ def train(top: Path, until: int, label: str = "{}", *, voided: int | None = None
 class Operation:
     """One operation: `prepare` makes what is there before, `run` is recorded, `observe` opens what was left.
 
-    ``settings`` are those of `model_manifest`.
+    ``settings`` are those of `model_manifest`; ``fails_itself``: a call fails in it, so no other one can.
     """
 
     name: str
@@ -102,6 +108,7 @@ class Operation:
     run: Run
     observe: Observe = observed
     settings: dict[str, str] = field(default_factory=dict)
+    fails_itself: bool = False
 
 
 # ---- a store is made -------------------------------------------------------------------------------------------------
@@ -118,6 +125,19 @@ def create_again(top: Path) -> None:
     """Begin to make a store as `create` does, in a process that is killed, and make it."""
     killed(top, "rename /disk-a/store/.manifest.json.partial #1", partial(train, top, 0))
     create(top)
+
+
+def create_on_a_full_disk(top: Path) -> None:
+    """Begin to make a store on a disk that is full, and make it when there is room."""
+    mark("is -1")
+    mark("may 0")
+    fail("fallocate /disk-b/store/version-1.luwu #1", Fault.NO_SPACE)
+    try:
+        train(top, 0)
+    except StoreSpaceError:
+        train(top, 0)
+    else:
+        raise AssertionError("the disk was not full")
 
 
 class Numbers:
@@ -184,6 +204,7 @@ def killed(top: Path, key: str, run: Callable[[], None]) -> None:
         os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), f"{key}: no such call came"
+    mark(KILLED_MARK)
 
 
 def reopen(top: Path, key: str) -> None:
@@ -195,11 +216,11 @@ def reopen(top: Path, key: str) -> None:
 # ---- snapshots and upkeep --------------------------------------------------------------------------------------------
 
 
-def with_snapshot(top: Path) -> None:
-    """Train to step 2, take a snapshot, and train on to step 4."""
-    train(top, 2)
+def with_snapshot(top: Path, step: int = 2, until: int = 4) -> None:
+    """Train to a step, take a snapshot, and train on."""
+    train(top, step)
     snapshots.take(stores_of(top))
-    train(top, 4)
+    train(top, until)
 
 
 def take_snapshot(top: Path) -> None:
@@ -266,12 +287,93 @@ def go_back(top: Path) -> None:
     train(top, 4, "{} after going back")
 
 
+def run_record(name: str, step: int) -> RunRecord:
+    """Return the record of a run that took the store at a step."""
+    return RunRecord(name * 32, f"/runs/{name}", "here", {"train.lr": 0.01}, {"sha256": name}, Counts(step, step, 0))
+
+
+def claimed(top: Path, name: str, step: int) -> None:
+    """Give the store to a run, as `luwu train` does."""
+    claim = Claim(run_record(name, step), takes_weights=True)
+    claim_store(stores_of(top)[0], claim, Counts(step, step, 0), imported=False)
+
+
+def with_model_files(top: Path) -> None:
+    """Import a model and give it to a run."""
+    checkpoint(top)
+    import_numbers(top, model_manifest())
+    claimed(top, "a", Numbers.step)
+
+
+def snapshot_with_model_files(top: Path) -> None:
+    mark("is 7")
+    mark("may 7 and a snapshot of it")
+    snapshots.take(stores_of(top))
+    mark("is 7 and a snapshot of it")
+
+
+def with_two_runs(top: Path) -> None:
+    """Train to step 2 as one run, take a snapshot, and train to step 3 as another."""
+    train(top, 1)
+    claimed(top, "a", 1)
+    with_snapshot(top, 2, 3)
+    claimed(top, "b", 3)
+
+
+def with_a_later_run(top: Path) -> None:
+    """Train to step 2 without a run, take a snapshot, and give the store to a run."""
+    with_snapshot(top, 2, 3)
+    claimed(top, "b", 3)
+
+
+def restore_to_another_run(top: Path) -> None:
+    """Go back to what the store was before its present run; a power cut may leave the store back without its record."""
+    mark("is 3")
+    mark("may 2 with the record of the later run, which is refused")
+    mark("may 2 as it was")
+    snapshots.restore(stores_of(top), 2)
+    mark("is 2 as it was")
+
+
+# ---- exports ---------------------------------------------------------------------------------------------------------
+
+
+def trained_with_model_files(top: Path) -> None:
+    with_model_files(top)
+    train(top, 8)
+
+
+def export(top: Path) -> None:
+    mark("is -1 exported")
+    mark("may 8 exported")
+    export_safetensors(stores_of(top), top / "exports" / "one", shard_bytes=2000)
+    mark("is 8 exported")
+
+
+def exported(top: Path, manifest: Manifest) -> Found:
+    """Give the same command again; it counts as step 8 where that had nothing left to do."""
+    target = top / "exports" / "one"
+    before = digest_of(target)
+    export_safetensors(stores_of(top), target, shard_bytes=2000)
+    after = digest_of(target)
+    return Found(8 if before == after else -1, after)
+
+
+def digest_of(folder: Path) -> str:
+    """Return a hash of a folder's files."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.glob("*")):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 CLIPPED = {"max_grad_norm": 0.05}
 EIGHT_BITS = {"eight_bits": True}
 
 OPERATIONS = (
     Operation("create", nothing, create),
     Operation("create after a kill", nothing, create_again),
+    Operation("create after a full disk", nothing, create_on_a_full_disk, fails_itself=True),
     Operation("import", checkpoint, import_it, imported),
     Operation("step", partial(train, until=2), partial(train, until=4)),
     Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),
@@ -284,6 +386,9 @@ OPERATIONS = (
     Operation("snapshots in training", partial(train, until=4), snapshot_in_training),
     Operation("remove a snapshot", with_snapshot, remove_snapshot),
     Operation("restore", with_snapshot, restore),
+    Operation("snapshot with a model's files", with_model_files, snapshot_with_model_files),
+    Operation("restore to another run", with_two_runs, restore_to_another_run),
+    Operation("restore to before a run", with_a_later_run, restore_to_another_run),
     Operation("compact", partial(train, until=3), compact),
     Operation("go back", partial(train, until=3), go_back),
     Operation(
@@ -294,4 +399,5 @@ OPERATIONS = (
         "reopen after a kill before a commit", partial(train, until=3),
         partial(reopen, key="fdatasync /disk-b/store/version-1.luwu #1"),
     ),
+    Operation("export", trained_with_model_files, export, exported),
 )  # fmt: skip

@@ -66,7 +66,7 @@ class Sync:
 
 @dataclass(frozen=True)
 class Mark:
-    """A text that the program noted at a moment."""
+    """What an operation said of its store at a moment: "is LABEL" or "may LABEL"."""
 
     at: int
     text: str
@@ -177,7 +177,8 @@ class History:
     def _take(self, call: Call) -> None:
         text = f"{call.name} {call.path[len(self._root) :]}"
         if call.kind == Kind.MARK:
-            self.marks.append(Mark(call.end, call.name))
+            if call.name.startswith(("is ", "may ")):
+                self.marks.append(Mark(call.end, call.name))
         elif call.kind == Kind.OPEN:
             self._opened(call, text)
         elif call.kind == Kind.SYNC:

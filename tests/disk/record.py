@@ -1,58 +1,68 @@
-"""Runs one operation and notes what it does to its folder: python -m tests.disk.record NAME FOLDER."""
+"""Runs one operation and notes what it does to its folder."""
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.disk import recorder
 from tests.disk.image import Image
+from tests.disk.operations import OPERATIONS, Operation
 from tests.disk.power import History
-
-TOP_NAME, LOG_NAME, BEFORE_NAME = "top", "log", "before"
+from tests.disk.processes import in_child, returned, scratch
 
 
 class RecordingError(Exception):
-    """An operation failed, or the log does not tell all that it did."""
+    """The log does not tell all that an operation did."""
 
 
-def record(name: str, scratch: Path) -> History:
-    """Run an operation in a process of its own, in a scratch folder; return what it did.
+def operation_named(name: str) -> Operation:
+    """Return the operation with a name."""
+    (found,) = (each for each in OPERATIONS if each.name == name)
+    return found
+
+
+def prepared(operation: Operation, folder: Path) -> Image:
+    """Return what lies in an operation's folder before it."""
+    top = folder / "prepared"
+    top.mkdir()
+    returned(in_child(lambda: operation.prepare(top)), f"before {operation.name}")
+    return Image.read(top)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """An operation that was run: its folder before it, all calls of it, and what they made of the folder."""
+
+    operation: Operation
+    before: Image
+    calls: list[recorder.Call]
+    history: History
+
+
+@cache
+def recorded(name: str) -> Recording:
+    """Run an operation in a child of this process, which is one of `recording_pool`, once.
 
     Raises:
-        RecordingError: it failed, or the log's calls do not make the folder that is there now.
+        RecordingError: the log's calls do not make the folder that is there now.
     """
-    command = [sys.executable, "-m", "tests.disk.record", name, str(scratch)]
-    ended = subprocess.run(
-        command, cwd=recorder.ROOT, env=recorder.environment(), capture_output=True, text=True, check=False
-    )
-    if ended.returncode != 0:
-        raise RecordingError(f"{name}: {ended.stderr[-3000:]}")
-    top = scratch / TOP_NAME
-    before = pickle.loads((scratch / BEFORE_NAME).read_bytes())
-    history = History(before, recorder.read_log(scratch / LOG_NAME), str(top))
-    if history.after().digest() != Image.read(top).digest():
-        raise RecordingError(f"{name}: its calls do not make the folder that is there; the recorder missed some")
-    return history
+    operation = operation_named(name)
+    with scratch() as folder:
+        before = prepared(operation, folder)
+        top, log = folder / "top", folder / "log"
+        top.mkdir()
+        before.write(top)
+        returned(in_child(lambda: run(operation, top, log)), name)
+        calls = recorder.read_log(log)
+        history = History(before, calls, str(top))
+        if history.after().digest() != Image.read(top).digest():
+            raise RecordingError(f"{name}: its calls do not make the folder that is there")
+    return Recording(operation, before, calls, history)
 
 
-def main(name: str, scratch: Path) -> None:
-    """Prepare and run one operation."""
-    recorder.refuse_io_uring()
-    from tests.disk.operations import OPERATIONS  # torch
-
-    (operation,) = (each for each in OPERATIONS if each.name == name)
-    top = scratch / TOP_NAME
-    top.mkdir()
-    operation.prepare(top)
-    (scratch / BEFORE_NAME).write_bytes(pickle.dumps(Image.read(top)))
-    with recorder.recording(top, scratch / LOG_NAME):
+def run(operation: Operation, top: Path, log: Path) -> None:
+    """Run an operation and note all of its calls."""
+    with recorder.recording(top, log, calls_too=True):
         operation.run(top)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))

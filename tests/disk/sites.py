@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterable
 from functools import cache
@@ -18,6 +19,11 @@ _WRAPPERS = (
     "native/store/commit_file.h",
 )
 """Sources that only pass a sync on: the place is where they are called."""
+
+_KEEPS_NOTHING = {"native/store/disk_probe.cc": "measures a disk, and keeps nothing on it"}
+
+_NATIVE_CALL = re.compile(r"(\.sync|\bsync_folder|\.sync_frozen)\(")
+_PYTHON_CALL = re.compile(r"\b(os\.fsync|sync_folder)\(")
 
 
 def line_of(site: str) -> str:
@@ -46,3 +52,20 @@ def _lines(offset: int) -> list[str]:
 def lines_of(sites: Iterable[str]) -> list[str]:
     """Return the lines of some sites, each once, in order."""
     return sorted({line_of(site) for site in sites})
+
+
+def calls_in_sources() -> list[str]:
+    """Return the lines of all calls of a sync in the sources of the store, as `line_of` has them."""
+    found = []
+    for path in sorted([*ROOT.glob("native/store/*.cc"), *ROOT.glob("src/luwu/store/*.py")]):
+        name = str(path.relative_to(ROOT))
+        if name in _WRAPPERS or name in _KEEPS_NOTHING:
+            continue
+        call = _NATIVE_CALL if path.suffix == ".cc" else _PYTHON_CALL
+        inside_wrapper = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.startswith("def "):
+                inside_wrapper = line.startswith("def sync_folder(")
+            if call.search(line) and not inside_wrapper and not line.lstrip().startswith(("def ", "#", "//")):
+                found.append(f"{name}:{number}")
+    return found

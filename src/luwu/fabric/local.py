@@ -101,9 +101,11 @@ class LocalSession(Session):
                         self._server.wait_for_leaves(_LEAVE_SECONDS)
                     self._server.wait_for_room()
         finally:
-            if self._server is not None:
-                self._server.close()
-            self._connection.close()
+            try:
+                if self._server is not None:
+                    self._server.close()
+            finally:
+                self._connection.close()
 
     def _ask(self, message: Message) -> tuple[Message, list[int]]:
         self.require_process()

@@ -134,6 +134,9 @@ class Session(OfThisProcess, ABC):
         The store stands at its last commit. Leaving the ``with`` block by an exception instead counts as a worker's
         failure: the others get WorkerLostError (or ServerError, if the server was in this process) and do not wait.
         In a process that was forked from the one that opened the session it does nothing.
+
+        Raises:
+            StoreError, StoreSpaceError: this process is the server, and a step that was answered could not be written.
         """
         self._close_once(failed=False)
 

@@ -198,10 +198,9 @@ class ReadableImport(Readable):
             device=device,
             micro_batch_size=micro_batch,
         )
-        buffers = kept_buffers(self.stores[0])
-        if buffers is not None:
+        with kept_buffers(self.stores[0]) as buffers:
             for name, buffer in module.named_buffers():
-                if name in buffers.tensors:
+                if buffers is not None and name in buffers.tensors:
                     buffer.copy_(buffers.read(name, 0, math.prod(buffer.shape)).view(buffer.shape))
         parameters = sum(parameter.numel for block in manifest.blocks for parameter in block.parameters)
         return RunModel(module, predict, parameters, dtype, device)

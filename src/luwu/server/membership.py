@@ -213,17 +213,23 @@ class Membership(Generic[CoreT]):
             self._changed.notify_all()
 
     def close(self, at_most_seconds: float = 0.0) -> None:
-        """End the native server: the store stands at the last step that was answered. Waits for calls under way."""
+        """End the native server: the store stands at the last step that was answered. Waits for calls under way.
+
+        Raises:
+            StoreError, StoreSpaceError: that step could not be written; the store stands at the step before.
+        """
         self.stop_waiting()
         with self._changed:
             self._changed.wait_for(lambda: not self._uses, at_most_seconds)
             core = self._core
-        if core is not None:
-            core.close()
-        with self._changed:
-            self._core = core = None  # the native server ends with its last reference
-            self._changed.wait_for(lambda: not self._asking)
-        gc.collect()  # which an error's traceback may still hold
+        try:
+            if core is not None:
+                core.close()
+        finally:
+            with self._changed:
+                self._core = core = None  # the native server ends with its last reference
+                self._changed.wait_for(lambda: not self._asking)
+            gc.collect()  # which an error's traceback may still hold
 
     def _ask(self, question: Callable[[CoreT], AnswerT], otherwise: AnswerT) -> AnswerT:
         """Put a question that is answered at once to the native server, if there is one; `close` waits for that."""

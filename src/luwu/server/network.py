@@ -165,7 +165,11 @@ class NetworkServer:
         return self._runs.run.stats()
 
     def close(self) -> None:
-        """Stop serving. The store stands at its last commit; workers get ServerError."""
+        """Stop serving. The store stands at its last commit; workers get ServerError.
+
+        Raises:
+            StoreError, StoreSpaceError: a step that was answered could not be written; the server has stopped.
+        """
         self._health.enter_graceful_shutdown()
         self._finish()
 
@@ -174,8 +178,10 @@ class NetworkServer:
         self._runs.begin_close()
         self._grpc.stop(self._timeouts.close_seconds).wait()
         self._door.close()
-        self._runs.finish_close()
-        self._lock.close()
+        try:
+            self._runs.finish_close()
+        finally:
+            self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
         """Report in the log and in health checks that the server waits for room on a full disk, or that it goes on."""

@@ -193,7 +193,11 @@ class Runs:
             participant.end_watch()
 
     def finish_close(self) -> None:
-        """Close the store."""
+        """Close the store.
+
+        Raises:
+            StoreError, StoreSpaceError: a step that was answered could not be written.
+        """
         self._run.close(self._timeouts.close_seconds)
 
     def _may_join(self, rank: int) -> bool:
@@ -313,7 +317,10 @@ class Runs:
                 worker.ended = True
                 self.participants.remove(worker, ended)
                 worker.end_watch()
-        run.close(self._timeouts.close_seconds)
+        try:
+            run.close(self._timeouts.close_seconds)
+        except LuwuError as error:
+            log.error("step=%d was answered and could not be written: %s", step, error)
         with self._changed:
             self._lost_switches.clear()
             self._run = self._make_run()

@@ -20,7 +20,7 @@ from luwu.server.folders import open_server
 from luwu.server.membership import Membership
 from luwu.server.room_watch import RoomWatch
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import has_store, lock_folder, make_folder
+from luwu.store.folders import has_store, lock_folder, make_folder, refused
 from luwu.store.manifest import Manifest
 from luwu.store.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, SayRoom, log_room
 from luwu.store.run_record import Counts
@@ -154,6 +154,9 @@ class LocalServer(OfThisProcess):
         """Stop serving. The store stands at its last commit; workers that still wait get ServerError.
 
         In a process that was forked from the server's it does nothing.
+
+        Raises:
+            StoreError, StoreSpaceError: a step that was answered could not be written; the server has stopped.
         """
         if self.forked:
             return
@@ -170,10 +173,13 @@ class LocalServer(OfThisProcess):
                     connection.shutdown(socket.SHUT_RD)
         for thread in self._threads:
             thread.join()
-        self._members.close()
-        self._listener.close()
-        self.socket_path.unlink(missing_ok=True)
-        self._run_lock.close()
+        try:
+            self._members.close()
+        finally:
+            self._listener.close()
+            with suppress(OSError):  # the next server of this folder removes it
+                self.socket_path.unlink()
+            self._run_lock.close()
 
     def _watch_room(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
@@ -263,10 +269,15 @@ class LocalServer(OfThisProcess):
 
 
 def _listen(path: Path) -> socket.socket:
-    path.unlink(missing_ok=True)  # left by a server that was killed: the lock says nobody serves here
+    """Return a socket that listens at a path; raises StoreSpaceError, StorePermissionError or StoreError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     keep_from_children(listener)
-    with short_address(path) as address:
-        listener.bind(address)
-    listener.listen()
+    try:
+        path.unlink(missing_ok=True)  # left by a server that was killed: the lock says nobody serves here
+        with short_address(path) as address:
+            listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise refused("make the socket", path, error) from error
     return listener

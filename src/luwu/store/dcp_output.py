@@ -207,9 +207,8 @@ class _Export:
         """Write buffers, and the optimizer's settings."""
         entries: list[Entry] = []
         require_model_files(store)
-        buffers = kept_buffers(store)
-        if buffers is not None:
-            for name, place in buffers.tensors.items():
+        with kept_buffers(store) as buffers:
+            for name, place in buffers.tensors.items() if buffers else ():
                 tensor = buffers.read(name, 0, place.numel).view(place.shape)
                 dtype = str(place.dtype).removeprefix("torch.")
                 corner = [0] * len(place.shape)

@@ -20,13 +20,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def unfinished(path: Path) -> Path:
+    """Return the name that `whole_file` gives a file until it is whole; a crash may leave it."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[FileIO]:
     """Open a file that gets this name when the block ends without an error: all of it is durable then, and the name.
 
     A file that had the name is replaced, and a copy made with hard links keeps it.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = unfinished(path)
     drop_shared(partial)
     try:
         with partial.open("wb", buffering=0) as file:

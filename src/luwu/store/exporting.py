@@ -81,8 +81,8 @@ def export_safetensors(
     if shard_bytes < 1:
         raise ConfigError(f"shard size: expected at least one byte, found {shard_bytes}")
     require_model_files(folders[0])
-    with StoredValues(folders) as values:
-        export = _Export(values, getattr(torch, dtype) if dtype else None, kept_buffers(folders[0]))
+    with StoredValues(folders) as values, kept_buffers(folders[0]) as buffers:
+        export = _Export(values, getattr(torch, dtype) if dtype else None, buffers)
         shards = plan_shards(export.tensors, shard_bytes)
         origin: dict[str, Any] = {
             "store": values.identity.uuid,

@@ -28,7 +28,7 @@ from luwu.errors import (
 )
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
-from luwu.store.durable import sync_path, whole_file, write_all
+from luwu.store.durable import sync_folder, sync_path, whole_file, write_all
 from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.room import is_full, no_room
@@ -204,6 +204,19 @@ def _format_of(manifest: Manifest) -> int:
     if "float16" in manifest.dtypes or len(manifest.dtypes) > 1:
         return 3
     return 1 if manifest.optimizer == DEFAULT_OPTIMIZER else 2
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there, durably.
+
+    Raises:
+        StorePermissionError, StoreError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise refused("remove", path, error) from error
 
 
 def write_json(path: Path, document: object) -> None:

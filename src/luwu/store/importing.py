@@ -23,7 +23,6 @@ from torch import Tensor
 from luwu import _native
 from luwu.errors import ConfigError
 from luwu.fabric.blocks import block_specs
-from luwu.store.durable import sync_folder
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
@@ -32,6 +31,7 @@ from luwu.store.folders import (
     other_stripes,
     read_identity,
     reader_of,
+    remove_file,
     write_identity,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
@@ -198,7 +198,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         manifest.optimizer,
     )
     if not goes_on:
-        (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before
+        remove_file(folders[0] / RUN_NAME)  # left by a store that was here before
         write_identity(folders, identity)
     return writer, begin
 
@@ -235,8 +235,7 @@ def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> 
 def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None]) -> None:
     keep()
     write_origin(folder, origin)
-    (folder / UNFINISHED_IMPORT_NAME).unlink(missing_ok=True)
-    sync_folder(folder)
+    remove_file(folder / UNFINISHED_IMPORT_NAME)
 
 
 def _report(

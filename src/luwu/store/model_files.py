@@ -6,8 +6,8 @@ An import keeps them in the folder ``model`` of the store, so that an export giv
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from luwu.errors import ConfigError
-from luwu.store.durable import sync_folder, whole_file
+from luwu.store.durable import whole_file, write_all
 from luwu.store.folders import make_folder, refused
 from luwu.store.outputs import Output
 from luwu.store.room import NO_WAIT, Room
@@ -25,6 +25,8 @@ from luwu.store.safetensors_output import as_bytes, header_of
 FOLDER_NAME = "model"
 CONFIG_NAME = "config.json"
 BUFFERS_NAME = "buffers.safetensors"
+_COPY_BYTES = 1 << 20
+
 MOST_BYTES = 256 * 2**20
 """Larger files are not taken for what belongs to a configuration or a tokenizer."""
 
@@ -56,7 +58,6 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], r
     try:
         if buffers:
             _write_buffers(target / BUFFERS_NAME, buffers, room)
-        sync_folder(store)
     except OSError as error:
         raise refused("write", target, error) from error
 
@@ -76,10 +77,16 @@ def kept_model_folder(store: Path) -> Path | None:
     return folder if (folder / CONFIG_NAME).is_file() else None
 
 
-def kept_buffers(store: Path) -> SafetensorsFile | None:
-    """The buffers that were imported with the model, if it has any."""
+@contextmanager
+def kept_buffers(store: Path) -> Iterator[SafetensorsFile | None]:
+    """Open the buffers of an imported model as the checkpoint had them; None where it had none."""
     path = store / FOLDER_NAME / BUFFERS_NAME
-    return SafetensorsFile(path) if path.is_file() else None
+    buffers = SafetensorsFile(path) if path.is_file() else None
+    try:
+        yield buffers
+    finally:
+        if buffers is not None:
+            buffers.close()
 
 
 def copy_files(files: list[Path], target: Path, room: Room = NO_WAIT) -> None:
@@ -93,7 +100,8 @@ def copy_files(files: list[Path], target: Path, room: Room = NO_WAIT) -> None:
 
 def _copy_file(path: Path, target: Path) -> None:
     with path.open("rb") as source, whole_file(target) as file:
-        shutil.copyfileobj(source, file)
+        while data := source.read(_COPY_BYTES):
+            write_all(file, data)
 
 
 def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:

@@ -64,8 +64,11 @@ def write_journal(folder: Path, origin: Origin) -> None:
 
 def write_origin(folder: Path, source: Mapping[str, Any]) -> None:
     """Note the source of a finished import, and what the model's files are; raises as `write_json`."""
-    kept = sorted(path for path in (folder / MODEL_FOLDER).glob("*") if path.is_file())
-    files = {path.name: f"{checksum(path):08x}" for path in kept}
+    try:
+        kept = sorted(path for path in (folder / MODEL_FOLDER).glob("*") if path.is_file())
+        files = {path.name: f"{checksum(path):08x}" for path in kept}
+    except OSError as error:
+        raise refused("read", folder / MODEL_FOLDER, error) from error
     write_json(folder / ORIGIN_NAME, sealed({"origin": dict(source), "files": files}))
 
 

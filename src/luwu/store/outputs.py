@@ -21,7 +21,7 @@ import numpy as np
 from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
 from luwu.plan.units import bytes_text
-from luwu.store.durable import sync_folder, sync_path
+from luwu.store.durable import sync_path, unfinished
 from luwu.store.folders import refused, write_json
 from luwu.store.room import NO_WAIT, Room, create
 
@@ -48,7 +48,7 @@ class OutputFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             sync_path(path)
-            others = [each.name for each in path.iterdir()]
+            others = [each.name for each in path.iterdir() if each != unfinished(self._journal)]
             found = json.loads(self._journal.read_text()) if JOURNAL_NAME in others else None
         except OSError as error:
             raise refused("use", path, error) from error
@@ -102,16 +102,15 @@ class OutputFolder:
             StoreSpaceError: the disk is full; what was written of this file is removed.
             StorePermissionError, StoreError: the system refuses.
         """
-        unfinished = self.path / f"{name}.partial"
+        temporary = self.path / f"{name}.partial"
         try:
-            with create(unfinished) as file:
-                output = Output(file, unfinished, self._room)
+            with create(temporary) as file:
+                output = Output(file, temporary, self._room)
                 yield output
                 os.fsync(file.fileno())
-            unfinished.replace(self.path / name)
-            sync_folder(self.path)
+            temporary.replace(self.path / name)
         except (OSError, StoreSpaceError) as error:
-            found = refused("write", unfinished, error) if isinstance(error, OSError) else error
+            found = refused("write", temporary, error) if isinstance(error, OSError) else error
             if isinstance(found, StoreSpaceError):
                 found = StoreSpaceError(
                     f"{found}; give the same command again: it goes on after the files that are finished (the store "
@@ -119,9 +118,9 @@ class OutputFolder:
                 )
             raise found from error
         finally:
-            unfinished.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         self._files[name] = {"bytes": output.written_bytes, "crc32c": output.crc32c, "notes": output.notes}
-        self._note()
+        self._note()  # makes the file's name durable, too, in the same folder
 
     def _note(self) -> None:
         document = {"origin": self._origin, "files": self._files}

@@ -14,8 +14,7 @@ from typing import Any
 
 from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.observe.words import counted
-from luwu.store.durable import sync_folder
-from luwu.store.folders import refused, write_json
+from luwu.store.folders import refused, remove_file, write_json
 from luwu.store.json_fields import MALFORMED, read_object, whole
 from luwu.store.sealed_json import require_unchanged, sealed
 
@@ -170,11 +169,7 @@ def restore_record(snapshot: Path, folder: Path, step: int) -> None:
     if then is not None and then != now:
         _write(folder, then)
     elif then is None and now is not None and step < now.first.step:
-        try:
-            (folder / RUN_NAME).unlink()  # the snapshot has no record of its run: the next run takes the store
-            sync_folder(folder)
-        except OSError as error:
-            raise refused("remove", folder / RUN_NAME, error) from error
+        remove_file(folder / RUN_NAME)  # the snapshot has no record of its run: the next run takes the store
 
 
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

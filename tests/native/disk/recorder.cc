@@ -593,6 +593,11 @@ LUWU_PUBLIC int remove(const char* path) {
     const int result = unlinkat(AT_FDCWD, path, 0);
     return result < 0 && errno == EISDIR ? unlinkat(AT_FDCWD, path, AT_REMOVEDIR) : result;
 }
+LUWU_PUBLIC int faccessat(int folder, const char* path, int mode, int flags) noexcept {
+    return named("access", Kind::look, recording ? absolute(folder, path) : "", "",
+                 [&] { return static_cast<int>(syscall(SYS_faccessat2, folder, path, mode, flags)); });
+}
+LUWU_PUBLIC int access(const char* path, int mode) noexcept { return faccessat(AT_FDCWD, path, mode, 0); }
 LUWU_PUBLIC int mkdirat(int folder, const char* path, mode_t mode) {
     return named("mkdir", Kind::make_folder, recording ? absolute(folder, path) : "", "",
                  [&] { return static_cast<int>(syscall(SYS_mkdirat, folder, path, mode)); });

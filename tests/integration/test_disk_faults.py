@@ -1,0 +1,73 @@
+"""Power cuts and failing calls in every operation of a store; benchmarks/power_cuts.py and fault_points.py try all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from tests.disk.cutting import cut
+from tests.disk.faults import fail_at, fail_everywhere
+from tests.disk.operations import OPERATIONS
+from tests.disk.processes import recording_pool
+from tests.disk.recorder import LIBRARY, Fault
+from tests.disk.removing import removals
+
+pytestmark = [
+    pytest.mark.skipif(not LIBRARY.exists(), reason="the native tests are not built (make test builds them)"),
+    pytest.mark.host_only,
+]
+
+CUT_SHARE = 0.08
+FAULT_SHARE = 0.01
+NAMES = [operation.name for operation in OPERATIONS]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with recording_pool(1) as processes:
+        yield processes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_power_cut_leaves_what_was_promised(pool: ProcessPoolExecutor, name: str) -> None:
+    report = pool.submit(cut, name, by_chance=20, seed=7, share=CUT_SHARE).result()
+    assert report.wrong == []
+    assert report.states > 0
+
+
+@pytest.mark.parametrize("name", ["step", "remove a snapshot"])
+def test_a_power_cut_shows_that_a_sync_is_missing(pool: ProcessPoolExecutor, name: str) -> None:
+    found = pool.submit(removals, name).result()
+    caught = {removal.line.rsplit(":", 1)[0] for removal in found if removal.caught}
+    assert (
+        caught
+        == {
+            "step": {"native/store/chunk_store.cc", "native/store/commit_files.cc"},
+            "remove a snapshot": {"native/store/snapshots.cc"},
+        }[name]
+    )
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in OPERATIONS if not operation.fails_itself])
+def test_a_call_that_fails_loses_nothing(pool: ProcessPoolExecutor, name: str) -> None:
+    report = pool.submit(fail_everywhere, name, seed=7, share=FAULT_SHARE).result()
+    assert report.wrong == []
+    assert report.missed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "fault"),
+    [
+        # Each lost something once: a step that was answered, a part of a tokenizer, another stripe's snapshot, and the
+        # files of a snapshot's model.
+        ("clipped step", "write /disk-a/store/commit.luwu @0 #3", Fault.NO_SPACE),
+        ("import", "write /disk-a/store/model/.tokenizer.json.partial @0 #1", Fault.CUT),
+        ("restore", "open /disk-a/store/snapshots #4", Fault.IO_ERROR),
+        ("snapshot with a model's files", "open /disk-a/store/model #1", Fault.IO_ERROR),
+    ],
+)
+def test_a_call_that_once_lost_something(pool: ProcessPoolExecutor, name: str, key: str, fault: Fault) -> None:
+    report = pool.submit(fail_at, name, [(key, fault)]).result()
+    assert report.wrong == []
+    assert report.missed == []
