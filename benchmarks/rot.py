@@ -28,8 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tests.disk import rotten_stores
 from tests.disk.damages import Share, damages
 from tests.disk.lost_writes import RETRIED, recorded, try_lost_writes
-from tests.disk.processes import recording_pool
-from tests.disk.record import scratch
+from tests.disk.processes import recording_pool, scratch
 from tests.disk.rot import Tally, Verdict, try_all
 from tests.disk.rot_controls import controls
 from tests.disk.rotten_stores import Subject
@@ -40,7 +39,7 @@ UNIT = "damages that were not noticed by name and not harmless"
 FULL = Share(bits=1, slots=1, padding=1 / 32, deep=1 / 4, sectors=1)
 IMPORTED = Share(bits=1, slots=1 / 64, padding=1 / 64, deep=1 / 16, sectors=1)
 EIGHT_BIT = Share(bits=1 / 4, slots=1 / 64, padding=1 / 64, deep=1 / 4, sectors=1)
-QUICK = Share(bits=1 / 32, slots=1 / 2048, padding=1 / 4096, deep=1 / 4, sectors=1 / 8)
+QUICK = Share(bits=1 / 48, slots=1 / 2048, padding=1 / 4096, deep=1 / 4, sectors=1 / 8)
 CHECK = Share(bits=1 / 1024, slots=1 / 65536, padding=1 / 65536, deep=1, sectors=1 / 128)
 MAKERS: tuple[tuple[Callable[[Path], Subject], Share], ...] = (
     (rotten_stores.trained, FULL),

@@ -9,5 +9,8 @@
 | `observing` | opens a store and reads everything in it |
 | `cutting`, `removing` | open what power cuts leave; the same with each sync taken away |
 | `faults` | lets every call fail once |
+| `looking` | looks at a store in every way in which somebody reads it |
+| `rotten_stores`, `damages` | stores that can be damaged in place, and damage of all kinds |
+| `rot`, `lost_writes`, `rot_controls` | judge what becomes of it; of lost writes; of damage that nothing can notice |
 | `sites` | names the places of the program that call a sync |
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.disk.looking import Store, look
 from tests.disk.operations import Operation, model_manifest, stores_of, train, training, written_step
 from tests.disk.power import History, Mark, Moment, State
-from tests.disk.record import operation_named, record, scratch
+from tests.disk.record import operation_named, record
 from tests.disk.recorder import mark
 from tests.disk.rot import Tally, judge_seen
 from tests.disk.rotten_stores import Subject, intact_of, replace_by
@@ -46,8 +46,7 @@ RETRIED = (
 
 def recorded(place: int) -> History:
     """Return what one of `RETRIED` does to its folder; call it in a process of `recording_pool`."""
-    with scratch() as folder:
-        return record(RETRIED[place], folder).history
+    return record(RETRIED[place]).history
 
 
 def try_lost_writes(name: str, history: History, top: Path, tally: Tally) -> None:

@@ -43,22 +43,26 @@ class Recording:
 
 @cache
 def recorded(name: str) -> Recording:
-    """Run an operation in a child of this process, which is one of `recording_pool`, once.
+    """Run one of `OPERATIONS`, the first time it is asked for; errors as `record`."""
+    return record(operation_named(name))
+
+
+def record(operation: Operation) -> Recording:
+    """Run an operation in a child of this process, which is one of `recording_pool`.
 
     Raises:
         RecordingError: the log's calls do not make the folder that is there now.
     """
-    operation = operation_named(name)
     with scratch() as folder:
         before = prepared(operation, folder)
         top, log = folder / "top", folder / "log"
         top.mkdir()
         before.write(top)
-        returned(in_child(lambda: run(operation, top, log)), name)
+        returned(in_child(lambda: run(operation, top, log)), operation.name)
         calls = recorder.read_log(log)
         history = History(before, calls, str(top))
         if history.after().digest() != Image.read(top).digest():
-            raise RecordingError(f"{name}: its calls do not make the folder that is there")
+            raise RecordingError(f"{operation.name}: its calls do not make the folder that is there")
     return Recording(operation, before, calls, history)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.disk import recorder, rotten_stores
 from tests.disk.damages import Share, damages
 from tests.disk.lost_writes import RETRIED, recorded, try_lost_writes
-from tests.disk.processes import recording_pool
-from tests.disk.record import scratch
+from tests.disk.processes import MEMORY, recording_pool
 from tests.disk.rot import Tally, Verdict, try_all
 from tests.disk.rot_controls import controls
 from tests.disk.rotten_stores import Subject
@@ -25,8 +25,8 @@ ALWAYS_NOTICED = (
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with scratch() as made:
-        yield made
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as made:
+        yield Path(made)
 
 
 @pytest.mark.parametrize(
