@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -50,26 +50,18 @@ class Promises:
         self._operation = operation
         self._manifest: Manifest = model_manifest(**operation.settings)
         self._known: dict[str, Found] = {}
-        for mark in history.marks:
-            kind, label = mark.text.split(" ", 1)
-            if kind == "is" and label not in self._known:
-                moment = Moment(history, mark.at)
-                self._known[label] = self.observe(moment, State(frozenset(moment.pending), "all is there"))
-                if self._known[label].step != _step_of(label):
-                    raise AssertionError(f"{operation.name} says {mark.text!r} and holds {self._known[label]}")
-        for mark in history.marks:
-            kind, label = mark.text.split(" ", 1)
-            if kind == "may" and label not in self._known:
-                self._known[label] = self._unsaid(history, mark)
+        for kind, here in (("is", before_mark), ("may", after_mark)):  # what is true, then what was never said
+            for mark in history.marks:
+                word, label = mark.text.split(" ", 1)
+                if word == kind and label not in self._known:
+                    self._known[label] = self._at_step(_step_of(label), here(history, mark), mark)
 
-    def _unsaid(self, history: History, mark: Mark) -> Found:
-        """Return what the store held while it was at a step that the operation had left before it could say so."""
-        step = _step_of(mark.text.split(" ", 1)[1])
-        for moment in moments(history):
-            if moment.at > mark.at:
-                found = self.observe(moment, State(frozenset(moment.pending), "all is there"))
-                if found.step == step:
-                    return found
+    def _at_step(self, step: int, candidates: Iterable[Moment], mark: Mark) -> Found:
+        """Return what the store held when it stood at a step; an operation may have gone on before it says so."""
+        for moment in candidates:
+            found = self.observe(moment, State(frozenset(moment.pending), "all is there"))
+            if found.step == step:
+                return found
         raise AssertionError(f"{self._operation.name} says {mark.text!r} and was never at this step")
 
     def allowed(self, marks: list[Mark], at: float) -> list[Found]:
@@ -117,6 +109,17 @@ def promises_of(name: str) -> Promises:
     """Return what an operation promises, in a process of `recording_pool`."""
     recording = recorded(name)
     return Promises(recording.operation, recording.history)
+
+
+def before_mark(history: History, mark: Mark) -> Iterator[Moment]:
+    """Return the moment of a mark, and those before it, the last one first."""
+    yield Moment(history, mark.at)
+    yield from (moment for moment in reversed(list(moments(history))) if moment.at < mark.at)
+
+
+def after_mark(history: History, mark: Mark) -> Iterator[Moment]:
+    """Return the moments after a mark."""
+    return (moment for moment in moments(history) if moment.at > mark.at)
 
 
 def _step_of(label: str) -> int:

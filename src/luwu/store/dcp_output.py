@@ -34,6 +34,7 @@ from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
 from luwu.store.room import NO_WAIT, Room
+from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
 
 METADATA_NAME = ".metadata"
@@ -205,16 +206,20 @@ class _Export:
 
     def write_small(self, store: Path, file: Output) -> list[Entry]:
         """Write buffers, and the optimizer's settings."""
-        entries: list[Entry] = []
         require_model_files(store)
         with kept_buffers(store) as buffers:
-            for name, place in buffers.tensors.items() if buffers else ():
-                tensor = buffers.read(name, 0, place.numel).view(place.shape)
-                dtype = str(place.dtype).removeprefix("torch.")
-                corner = [0] * len(place.shape)
-                entries.append((f"{self._model_key}.{name}", corner, list(place.shape), dtype, *_save(tensor, file)))
+            entries = [] if buffers is None else self._write_buffers(buffers, file)
         for name, value in self._settings_by_key().items():
             entries.append((name, None, None, "", *_save(value, file)))
+        return entries
+
+    def _write_buffers(self, buffers: SafetensorsFile, file: Output) -> list[Entry]:
+        entries: list[Entry] = []
+        for name, place in buffers.tensors.items():
+            tensor = buffers.read(name, 0, place.numel).view(place.shape)
+            dtype = str(place.dtype).removeprefix("torch.")
+            corner = [0] * len(place.shape)
+            entries.append((f"{self._model_key}.{name}", corner, list(place.shape), dtype, *_save(tensor, file)))
         return entries
 
     def metadata(self, files: Mapping[str, Sequence[Entry]]) -> Metadata:
