@@ -31,6 +31,25 @@ def _crash_resume(found: Mapping[str, Any]) -> Iterable[Row]:
     yield f"{found['kills']:,} kills (SIGKILL){of_all} and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
 
 
+def _power_cuts(found: Mapping[str, Any]) -> Iterable[Row]:
+    removed = [row for key, row in found["removed"].items() if key.endswith("removed")]
+    yield (
+        f"{sum(found['operations'].values()):,} states after power cuts in {len(found['operations'])} operations",
+        f"{len(found['wrong'])} wrong; {sum(row['ok'] for row in removed)} of {len(removed)} removed syncs noticed",
+        "0; all",
+    )
+
+
+def _fault_points(found: Mapping[str, Any]) -> Iterable[Row]:
+    kinds = ("KILL", "IO_ERROR", "NO_SPACE", "CUT")
+    faults = sum(operation.get(kind, 0) for operation in found["operations"].values() for kind in kinds)
+    yield (
+        f"each of {found['calls']:,} calls of a store killed, refused, or done by half",
+        f"{len(found['wrong'])} of {faults:,} wrong",
+        "0",
+    )
+
+
 def _optimizer_memory(found: Mapping[str, Any]) -> Iterable[Row]:
     for threads, sides in found["milliseconds"].items():
         rate = {name: found["elements"] / milliseconds / 1e6 for name, milliseconds in sides.items()}
@@ -340,6 +359,8 @@ def _strangers(found: Mapping[str, Any]) -> Iterable[Row]:
 TABLES = {
     "parity": _parity,
     "crash_resume": _crash_resume,
+    "power_cuts": _power_cuts,
+    "fault_points": _fault_points,
     "train_vs_deepspeed": _train_vs_deepspeed,
     "train_vs_torch": _train_vs_torch,
     "worker_memory": _worker_memory,
