@@ -31,6 +31,7 @@ from luwu.store.folders import (
     other_stripes,
     read_identity,
     reader_of,
+    refused,
     remove_file,
     write_identity,
 )
@@ -198,7 +199,10 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         manifest.optimizer,
     )
     if not goes_on:
-        remove_file(folders[0] / RUN_NAME)  # left by a store that was here before
+        try:
+            (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before
+        except OSError as error:
+            raise refused("remove", folders[0] / RUN_NAME, error) from error
         write_identity(folders, identity)
     return writer, begin
 
