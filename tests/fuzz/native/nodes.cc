@@ -134,7 +134,7 @@ enum : std::uint8_t {
 };
 
 // A head in a few bytes, with fields of the size that they plausibly have.
-Head head_of(std::uint8_t mode, luwu::fuzz::Input& input) {
+Head head_of(std::uint8_t mode, luwu::fuzz::Input& input, bool& zeros) {
     Head head{};
     head.kind = (mode & kHeartbeat) != 0 ? std::uint8_t{LUWU_HEARTBEAT} : input.number();
     head.epoch = 3 + ((mode & kNewEpoch) != 0 ? input.number() : 0U);
@@ -144,6 +144,7 @@ Head head_of(std::uint8_t mode, luwu::fuzz::Input& input) {
     const auto form = input.number();
     head.form = form & 7U;
     head.flags = static_cast<std::uint8_t>(form >> 6U);
+    zeros = (form & 8U) != 0;
     head.sequence = input.number();
     head.block = input.number();
     head.index = input.number();
@@ -179,14 +180,15 @@ void Rig::turn(luwu::fuzz::Input& input) {
     if ((mode & kRaw) != 0) {
         datagram = luwu::fuzz::copy_of(input.bytes(input.number()));
     } else {
-        Head head = head_of(mode, input);
+        bool zeros = false;  // a long payload need not be in the input
+        Head head = head_of(mode, input, zeros);
         Bytes payload;
         if ((mode & kHeartbeat) != 0) {
             payload = heartbeat_of(input);
         } else {
             const std::size_t length = input.number();
-            payload = luwu::fuzz::copy_of(input.bytes(length));
-            payload.resize(length);  // long payloads need not be in the input
+            if (!zeros) payload = luwu::fuzz::copy_of(input.bytes(length));
+            payload.resize(length);
         }
         seal().close(head, payload);
         if ((mode & kUnsealed) != 0) ++head.checksum;

@@ -57,5 +57,9 @@ LUWU_FUZZ_TARGET("snapshot_names") {
     for (const std::string& name : names) {
         require(std::filesystem::exists(inside + name) == !is_remains(name), "only remains are removed: " + name);
     }
+    luwu::fuzz::error_of({luwu::ErrorKind::invalid}, [&] {
+        luwu::store::require_snapshot(folders, 7);
+        require(steps.contains("7"), "only a snapshot that is there is found");
+    });
     if (!steps.empty()) luwu::store::require_snapshot(folders, std::stoull(*steps.begin()));
 }

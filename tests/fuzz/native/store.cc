@@ -32,7 +32,9 @@ const std::array<std::string, 4> kNames{"commit.luwu", "version-0.luwu", "versio
 Layout layout() {
     StoreShape shape;
     shape.chunk_elements = kChunkStep;
+    shape.optimizer = &luwu::kernels::adamw_8bit;
     shape.blocks = {{"root", 100, true}, {"large", 3000, true}, {"frozen", 50, false}};
+    shape.blocks[1].dtype = luwu::kernels::Dtype::bfloat16;
     return {shape, 1};
 }
 
@@ -118,8 +120,10 @@ Damage damage(Files& files, luwu::fuzz::Input& input) {
         } else if ((how & kCuts) != 0) {
             found->second.resize(std::min<std::size_t>(found->second.size(), input.number<std::uint16_t>() * 8U));
         } else if ((how & kReplaces) != 0) {
-            const auto other = files.find(kNames[input.number() % kNames.size()]);
+            const std::size_t by = input.number() % (kNames.size() + 1);
+            const auto other = by == kNames.size() ? files.end() : files.find(kNames[by]);
             if (other != files.end()) found->second = other->second;
+            if (by == kNames.size()) std::fill(found->second.begin(), found->second.end(), std::byte{});
         } else {
             patch(found->second, how, input, damage);
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
 from luwu.errors import CheckpointError
 from luwu.store.checkpoint import INDEX_NAME, CheckpointReader
@@ -29,12 +29,13 @@ def test_one_input(data: bytes) -> None:
     folder = scratch()
     for shard, names in SHARDS.items():
         (folder / shard).write_bytes(_shard({**names, "a": 0} if mode == 1 else names))
-    (folder / INDEX_NAME).write_bytes(edited(INDEX, given))
+    put(folder / INDEX_NAME, edited(INDEX, given), mode // 16)
     if mode == 2:
         (folder / INDEX_NAME).rename(folder / "other.safetensors.index.json")
-    if mode == 3:
-        (folder / INDEX_NAME).unlink()
-    reader = allowing(CheckpointError, lambda: CheckpointReader(folder))
+    if mode == 4:
+        (folder / "two.safetensors").unlink()
+    named = (folder, folder / "one.safetensors", folder / INDEX_NAME)[mode // 64 % 3]
+    reader = allowing(CheckpointError, lambda: CheckpointReader(named))
     if reader is None:
         return
     with reader:

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from tests.fuzz.python.support import Input
 
 from luwu import errors
-from luwu.errors import AuthenticationError, LuwuError
+from luwu.errors import AuthenticationError, LuwuError, ServerError
 from luwu.fabric import control_pb2 as pb
 from luwu.fabric.credentials import NONCE_BYTES, Credentials
 from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
@@ -44,8 +44,9 @@ class _AbortedError(Exception):
 class _Context:
     """As much of gRPC's context as the service uses."""
 
-    def __init__(self, session: bytes | str) -> None:
+    def __init__(self, session: bytes | str, goes_on: bool = True) -> None:
         self.error = ""
+        self._goes_on = goes_on
         self._session = session.hex() if isinstance(session, bytes) else session
 
     def peer(self) -> str:
@@ -55,10 +56,10 @@ class _Context:
         return [("user-agent", "x"), (SESSION_METADATA, self._session)]
 
     def is_active(self) -> bool:
-        return True
+        return self._goes_on
 
     def add_callback(self, _: object) -> bool:
-        return True
+        return self._goes_on
 
     def set_trailing_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
         self.error = dict(metadata)[ERROR_METADATA]
@@ -81,7 +82,8 @@ class _Door:
 class _Core:
     """Takes what the native core would: numbers in its ranges."""
 
-    initialised = True
+    def __init__(self, initialised: bool) -> None:
+        self.initialised = initialised
 
     def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
         assert 0 <= block < 1 << 32 and all(0 <= end < 1 << 64 and 0 <= group < 1 << 32 for end, group in segments)
@@ -93,9 +95,12 @@ class _Core:
 class _Run:
     """A run of one worker, whose steps end at once."""
 
+    def __init__(self, initialised: bool) -> None:
+        self._core = _Core(initialised)
+
     @contextlib.contextmanager
     def core(self) -> Iterator[_Core]:
-        yield _Core()
+        yield self._core
 
     def let_in(self) -> None: ...
 
@@ -116,7 +121,7 @@ class _Runs:
         self.participants = Participants()
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
-        worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=_Run())  # type: ignore[arg-type]
+        worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=_Run(initialised=rank % 2 == 0))  # type: ignore[arg-type]
         self.participants.add(worker)
         return worker
 
@@ -133,7 +138,9 @@ class _Runs:
 
     def leave(self, participant: Any, failure: str) -> None:
         assert failure.isprintable()
+        participant.tell(pb.Event(closing=pb.Closing(message="left")))
         participant.end_watch()
+        self.participants.remove(participant, ServerError("left"))
 
     def gone(self, participant: Any) -> None: ...
 
@@ -145,7 +152,7 @@ def test_one_input(data: bytes) -> None:
         _Runs(), Gate(credentials, 60.0), _Door(), "tcp", lambda: Standing("u", (3,)), lambda manifest: True,  # type: ignore[arg-type]
         lambda claim, counts: claim_nothing(counts), _reported,
     )  # fmt: skip
-    session: bytes = b""
+    session, nonce = b"", b""
     for _ in range(_MOST_CALLS):
         if not given:
             break
@@ -155,30 +162,41 @@ def test_one_input(data: bytes) -> None:
             request = CALLS[method].FromString(given.bytes(given.number(2)))
         except DecodeError:
             continue  # gRPC refuses it
-        if method.startswith("Join") and chosen < 128:
-            _prove(service, credentials, method, request)
-        answer = _call(service, method, request, session if chosen < 192 else given.bytes(8).decode("latin-1"))
+        if method.startswith("Join") and chosen < 192:
+            nonce = _prove(service, credentials, method, request, chosen // 64, nonce)
+        other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
+        answer = _call(service, method, request, other, goes_on=chosen % 3 != 2)
         if answer is not None and method.startswith("Join"):
             session = answer.session
             assert session, "who joins has a session"
 
 
-def _prove(service: ControlService, credentials: Credentials, method: str, request: Any) -> None:
-    """Make a join good: with an open challenge, and the proof for what it asks."""
+def _prove(
+    service: ControlService, credentials: Credentials, method: str, request: Any, how: int, before: bytes
+) -> bytes:
+    """Make a join good, with an open challenge and the proof for what it asks; or its proof, or its challenge, is not.
+
+    Returns the challenge.
+    """
     from luwu.fabric.credentials import switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
     asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
-    request.nonce, request.proof = hello.nonce, credentials.prove_participant(nonce, hello.nonce, asked)
+    request.nonce = hello.nonce if how < 2 or not before else before
+    if how != 1:
+        request.proof = credentials.prove_participant(nonce, request.nonce, asked)
+    return bytes(request.nonce)
 
 
-def _call(service: ControlService, method: str, request: Any, session: bytes | str) -> Any:
-    context = _Context(session)
+def _call(service: ControlService, method: str, request: Any, session: bytes | str, goes_on: bool = True) -> Any:
+    context = _Context(session, goes_on)
     try:
         answer = getattr(service, method)(request, context)
         if method == "Watch":
             next(answer)
+            if not goes_on:
+                assert not list(answer), "a watch that nobody holds ends"
             answer.close()
             return None
         answer.SerializeToString()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from luwu.fabric.wiring import make_wiring
 from luwu.store.manifest import Manifest
 
 TIMEOUTS = Timeouts(
-    connect_seconds=0.01, retry_seconds=0.01, answer_seconds=0.05, leave_seconds=0.05, close_seconds=0.01
+    connect_seconds=0.03, retry_seconds=0.01, answer_seconds=0.05, leave_seconds=0.05, close_seconds=0.01
 )
 ANSWERS = {
     "Hello": pb.HelloReply, "JoinWorker": pb.JoinReply, "Standing": pb.StandingReply, "Attach": pb.AttachReply,
@@ -82,19 +83,26 @@ class _Stub:
 
     def __init__(self, given: Input) -> None:
         self._given = given
+        self.joined = threading.Event()
 
     def __getattr__(self, name: str) -> _Method:
         return _Method(name, self._given)
 
     def Watch(self, request: Any, metadata: Any) -> Iterator[pb.Event]:  # noqa: N802
         yield pb.Event(watching=pb.Watching())
+        self.joined.wait()
         for _ in range(self._given.number() % _MOST_EVENTS):
             with contextlib.suppress(DecodeError):
                 yield pb.Event.FromString(self._given.bytes(self._given.number()))
+        if self._given.number() % 4 == 3:
+            raise _CallError(self._given)
 
 
 class _Data:
-    """A data plane that does nothing."""
+    """A link and its data plane, which do nothing."""
+
+    def endpoint(self) -> _Data:
+        return self
 
     def count_wait(self, begun_ns: int, waited_since_ns: int) -> None: ...
 
@@ -114,10 +122,11 @@ def test_one_input(data: bytes) -> None:
     mode = given.number()
     credentials = Credentials(b"a key that is long enough" if mode & 1 else None)
     server = RemoteServer(HostPort("127.0.0.1", 9), 0, 1, credentials, TIMEOUTS, lambda error: None)
-    server.control._stub = _Stub(given)  # type: ignore[assignment]
+    server.control._stub = stub = _Stub(given)  # type: ignore[assignment]
     try:
         if allowing(LuwuError, server.join) is None:
             return
+        stub.joined.set()
         server.control._thread.join()
         server.control._error = None  # the watch is over; go on as if it were not
         standing = allowing(LuwuError, server.standing)
@@ -131,11 +140,12 @@ def test_one_input(data: bytes) -> None:
                 allowing(LuwuError, lambda: make_wiring(topology.network, place.job, 1, topology.incarnation))
         allowing(LuwuError, lambda: _step(server))
     finally:
+        stub.joined.set()
         server.close(leave=bool(mode & 2))
 
 
 def _step(server: RemoteServer) -> None:
-    endpoint = RemoteEndpoint(_Data(), [server.control], _Striping(), _Data())  # type: ignore[arg-type]
+    endpoint = RemoteEndpoint(_Data(), [server.control], _Striping())  # type: ignore[arg-type]
     endpoint.begin([(0.1,)])
     assert endpoint.wait(endpoint.commit()) in (pb.COMMITTED, pb.ROLLED_BACK, pb.NOT_FINITE), "a step ends"
     assert endpoint.grad_norm is None or endpoint.grad_norm >= 0 or endpoint.grad_norm != endpoint.grad_norm

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from pathlib import Path
+
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
 from luwu.data.corpus import DATA_NAME, SIDECAR_NAME, Corpus
 from luwu.data.tokenizer import ByteTokenizer
@@ -28,10 +30,11 @@ NOTED = {
 def test_one_input(data: bytes) -> None:
     given = Input(data)
     folder = scratch()
-    if given.number() % 2:
+    mode = given.number()
+    if mode % 2:
         (folder / DATA_NAME).write_bytes(CONTENT)
-        (folder / SIDECAR_NAME).write_bytes(edited(SIDECAR, given))
-        _use(folder)
+        put(folder / SIDECAR_NAME, edited(SIDECAR, given), mode // 2)
+        _use(folder, mode // 16)
     else:
         for name in (TRAIN_PARTIAL, VALIDATION_PARTIAL):
             (folder / name).write_bytes(CONTENT)
@@ -41,14 +44,16 @@ def test_one_input(data: bytes) -> None:
             assert 0 <= writer.notes.train.tokens <= len(CONTENT), "notes are of what was written"
 
 
-def _use(folder) -> None:
+def _use(folder: Path, length: int) -> None:
     corpus = allowing(DataError, lambda: Corpus.load(folder))
     if corpus is None:
         return
     assert corpus.tokens * corpus.token_bytes == len(CONTENT), "a corpus has its tokens"
     assert len(corpus.train) + len(corpus.validation) == corpus.tokens, "and they are in two parts"
-    for check in (corpus.tokenizer, corpus.verify, lambda: corpus.check_length(1), lambda: corpus.check_model(256)):
+    for check in (corpus.tokenizer, lambda: corpus.verify(lambda done, total: None)):
         allowing(DataError, check)
+    allowing(DataError, lambda: corpus.check_length(length))
+    allowing(DataError, lambda: corpus.check_model(250 + length))
     assert corpus.bytes_per_token >= 0
     seen = allowing(DataError, corpus.verify_if_touched)
     if seen is not None:

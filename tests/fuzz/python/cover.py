@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -38,12 +39,14 @@ def lines_run(act: Any, data: bytes) -> set[Line] | None:
         return local
 
     sys.settrace(enter)
+    threading.settrace(enter)
     try:
         act(data)
     except Exception:
         return None
     finally:
         sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
     return found
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
-from luwu.errors import ConfigError
+from luwu.errors import ConfigError, StorePermissionError
 from luwu.store.outputs import JOURNAL_NAME, OutputFolder
 
 ORIGIN = {"store": "one", "step": 3}
@@ -14,9 +14,11 @@ CONTENT = b"abc"
 
 def test_one_input(data: bytes) -> None:
     folder = scratch()
-    (folder / JOURNAL_NAME).write_bytes(edited(JOURNAL, Input(data)))
+    given = Input(data)
+    how = given.number()
+    put(folder / JOURNAL_NAME, edited(JOURNAL, given), how)
     (folder / "a").write_bytes(CONTENT)
-    output = allowing(ConfigError, lambda: OutputFolder(folder, ORIGIN))
+    output = allowing((ConfigError, StorePermissionError), lambda: OutputFolder(folder, ORIGIN))
     if output is None:
         return
     if output.finished("a"):

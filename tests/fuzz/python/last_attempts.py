@@ -24,7 +24,8 @@ def test_one_input(data: bytes) -> None:
     count = given.number() % 3
     for path in paths.values():
         slots = [edited(RECORD | {"attempt": attempt}, given) for attempt in range(count)]
-        path.write_bytes(b"".join(slot.ljust(SLOT_BYTES)[:SLOT_BYTES] for slot in slots))
+        if count:
+            path.write_bytes(b"".join(slot.ljust(SLOT_BYTES)[:SLOT_BYTES] for slot in slots))
     metrics = folder / "metrics.jsonl"
     lines = [edited(ROW | {"attempt": attempt}, given) for attempt in range(given.number() % 4)]
     metrics.write_bytes(b"\n".join(lines) + b"\n" * (count % 2))

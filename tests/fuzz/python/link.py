@@ -13,13 +13,18 @@ from luwu.fabric.address import HostPort
 from luwu.observe import link
 
 PATIENCE_SECONDS = 0.05
-SECONDS = 0.001
+SECONDS = 0.0002
+PIECE_BYTES = 1024
 
 
 def test_one_input(data: bytes) -> None:
     given = Input(data)
     mode = given.number()
-    with patch.object(link, "PATIENCE_SECONDS", PATIENCE_SECONDS), patch.object(link, "MOST_SECONDS", SECONDS):
+    with (
+        patch.object(link, "PATIENCE_SECONDS", PATIENCE_SECONDS),
+        patch.object(link, "MOST_SECONDS", SECONDS),
+        patch.object(link, "PIECE_BYTES", PIECE_BYTES),
+    ):
         if mode % 2:
             _ask(given)
         else:
@@ -42,16 +47,21 @@ def _answer(given: Input, mode: int) -> None:
 
 
 def _ask(given: Input) -> None:
+    others: list[socket.socket] = []
+
     def connect(*_: object) -> socket.socket:
         ours, theirs = _pair()
-        with theirs:
-            theirs.sendall(given.bytes(given.number()))
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        others.append(theirs)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        theirs.sendall(b"?" * (given.number() % 128) + given.bytes(given.number() % 16))
+        theirs.shutdown(socket.SHUT_WR)
         return ours
 
     with patch.object(link.socket, "create_connection", connect), contextlib.suppress(ServerError):
         rates = link.measure_link(HostPort("other", 1), SECONDS)
         assert rates.one_way >= 0
+    for other in others:
+        other.close()
 
 
 class _Connected(socket.socket):

@@ -47,6 +47,8 @@ def test_one_input(data: bytes) -> None:
         allowing(LuwuError, lambda: raise_if_error(message))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send(theirs, message)
+        send(theirs, message, [theirs.fileno()] * (mode % 2))
         again = receive(ours)
+        for file in again[1] if again is not None else ():
+            os.close(file)
         assert again is not None and repr(again[0]) == repr(message), "a message is read as it was written"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
-from luwu.errors import StoreCorruptError, StoreFormatError
+from luwu.errors import StoreCorruptError, StoreFormatError, StorePermissionError
 from luwu.store.folders import MANIFEST_NAME, read_identity
 from luwu.store.manifest import Manifest, first_difference
 from luwu.store.sealed_json import sealed
@@ -34,7 +34,7 @@ def test_one_input(data: bytes) -> None:
     given = Input(data)
     mode = given.number()
     if mode % 2:
-        found = _in_store(given, seals=mode % 4 == 3)
+        found = _in_store(given, mode)
     else:
         text = edited(MANIFEST, given).decode("utf-8", "replace")
         found = allowing(StoreFormatError, lambda: Manifest.from_json(text))
@@ -45,10 +45,10 @@ def test_one_input(data: bytes) -> None:
     assert first_difference(found, again, with_chunks=True) is None, "a manifest does not differ from itself"
 
 
-def _in_store(given: Input, *, seals: bool) -> Manifest | None:
+def _in_store(given: Input, mode: int) -> Manifest | None:
     folder = scratch()
-    (folder / MANIFEST_NAME).write_bytes(edited(IDENTITY, given, sealed if seals else dict))
-    identity = allowing((StoreCorruptError, StoreFormatError), lambda: read_identity(folder))
+    put(folder / MANIFEST_NAME, edited(IDENTITY, given, sealed if mode & 2 else dict), mode // 4)
+    identity = allowing((StoreCorruptError, StoreFormatError, StorePermissionError), lambda: read_identity(folder))
     if identity is None:
         return None
     assert json.dumps(identity.uuid) and identity.stripes >= 1, "an identity has a name and folders"

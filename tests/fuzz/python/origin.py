@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
-from luwu.errors import StoreCorruptError
+from luwu.errors import StoreCorruptError, StorePermissionError
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME
 from luwu.store.origin import read_origin, write_journal
 from luwu.store.sealed_json import sealed
@@ -17,10 +17,11 @@ def test_one_input(data: bytes) -> None:
     mode = given.number()
     folder = scratch()
     path = folder / (ORIGIN_NAME if mode & 1 else UNFINISHED_IMPORT_NAME)
-    path.write_bytes(edited(ORIGIN, given, sealed if mode & 2 else dict))
-    origin = allowing(StoreCorruptError, lambda: read_origin(path))
+    put(path, edited(ORIGIN, given, sealed if mode & 2 else dict), mode // 4)
+    origin = allowing((StoreCorruptError, StorePermissionError), lambda: read_origin(path))
     if origin is None:
         return
     assert origin.chunks >= 0, "an import begins at a chunk"
     write_journal(folder, origin)
-    assert repr(read_origin(folder / UNFINISHED_IMPORT_NAME)) == repr(origin), "an origin is read as it was written"
+    again = read_origin(folder / UNFINISHED_IMPORT_NAME)
+    assert repr(again) == repr(origin), "an origin is read as it was written"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
-from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
+from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError, StorePermissionError
 from luwu.store.run_record import RUN_NAME, Claim, Counts, RunRecord, check_claim, claim_store, read_record
 from luwu.store.sealed_json import sealed
 
@@ -34,8 +34,8 @@ def test_one_input(data: bytes) -> None:
     folder = scratch()
     document = {"format": 1, **RECORD}
     text_of_record = edited(document, Input(b"") if mode % 2 else given, sealed if mode & 2 else dict)
-    (folder / RUN_NAME).write_bytes(text_of_record)
-    damaged = (StoreCorruptError, StoreFormatError)
+    put(folder / RUN_NAME, text_of_record, mode // 16)
+    damaged = (StoreCorruptError, StoreFormatError, StorePermissionError)
     record = allowing(damaged, lambda: read_record(folder))
     counts = Counts(mode % 8, mode % 5, mode % 3)
     allowing((*damaged, ConfigError), lambda: check_claim(folder, claim))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tests.fuzz.python.support import Input, allowing, edited, scratch
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
 from luwu.errors import CheckpointError
 from luwu.store.checkpoint import CheckpointReader
@@ -28,7 +28,7 @@ def test_one_input(data: bytes) -> None:
         length = len(header) + (mode % 4 == 2) * (mode // 4)
         content = length.to_bytes(LENGTH_BYTES, "little") + header + CONTENT[: 22 - (mode % 4 == 1) * (mode // 4) % 22]
     path = scratch() / "model.safetensors"
-    path.write_bytes(content)
+    put(path, content, mode // 64)
     reader = allowing(CheckpointError, lambda: CheckpointReader(path))
     if reader is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.python.support import Input, allowing, scratch
+from tests.fuzz.python.support import Input, allowing, put, scratch
 
 from luwu.config import Settings, build_settings, read_toml
 from luwu.errors import ConfigError
@@ -13,7 +13,8 @@ BEGINNING = b'[model]\nlayers = 2\nhidden = 64\n[run]\nsteps = 3\n[optimizer]\nn
 def test_one_input(data: bytes) -> None:
     given = Input(data)
     path = scratch() / "config.toml"
-    path.write_bytes((BEGINNING if given.number() % 2 else b"") + given.rest())
+    mode = given.number()
+    put(path, (BEGINNING if mode % 2 else b"") + given.rest(), mode // 2)
     tables = allowing(ConfigError, lambda: read_toml(path))
     if tables is None:
         return

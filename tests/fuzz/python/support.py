@@ -127,6 +127,14 @@ def scratch() -> Path:
     return folder
 
 
+def put(path: Path, content: bytes, how: int) -> None:
+    """Write a file; two of four numbers leave it out, or put a folder in its place, as a damaged disk may."""
+    if how % 4 == 2:
+        path.mkdir()
+    elif how % 4 != 1:
+        path.write_bytes(content)
+
+
 def allowing(errors: type[Exception] | tuple[type[Exception], ...], act: Callable[[], Value]) -> Value | None:
     """What a call returns, or None where it raised one of the documented errors; their messages can be shown."""
     try:
