@@ -1,6 +1,6 @@
 """Notes every call of this process that changes a folder; the process was started with `environment()`.
 
-The library in front of the C library is tests/native/disk/recorder.cc, which writes the log that `read_log` reads.
+The library in front of the C library is tests/native/disk, which writes the log that `read_log` reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LIBRARY = ROOT / "build" / "native" / "tests" / "native" / "libluwu_disk.so"
 
 
 class Kind(enum.IntEnum):
-    """What a call does to the disk, numbered as recorder.cc has it."""
+    """What a call does to the disk, numbered as recorder.h has it."""
 
     OPEN = 0
     CLOSE = 1
