@@ -113,6 +113,7 @@ void ChunkStore::open(OpenMode mode) {
     for (int again = 0; read_only && !found.findings.empty() && again < kReadsOfDamage; ++again)
         found = commits_.read();
     if (found.never_written) {
+        for (const StripeFiles& stripe : stripes_) stripe.require(0);  // first values are there, if anywhere
         if (has_chunks()) {
             throw Error(ErrorKind::corrupt, commits_.path() +
                                                 " is empty, and there are chunks; the store cannot tell "

@@ -77,8 +77,10 @@ def absolute(value: str | Path) -> str:
     """The absolute form of a path, so that a saved run means the same from any working directory.
 
     Raises:
-        ConfigError: see `check_name`; or it begins with the home folder of a user that is not known.
+        ConfigError: see `check_name`; or it is no path, or begins with the home folder of a user that is not known.
     """
+    if not isinstance(value, str | Path):  # of a settings file
+        raise ConfigError(f"expected a path, found {shown(value)}")
     try:
         path = Path(value).expanduser().absolute()
     except RuntimeError:

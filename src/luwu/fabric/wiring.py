@@ -6,12 +6,33 @@ import socket
 from dataclasses import dataclass
 
 from luwu import _native
+from luwu.config import LONGEST_SECONDS
 from luwu.errors import ServerError
 from luwu.fabric import control_pb2 as pb
 
 
+STREAMS = 4
+"""Streams that packets are numbered in, each with a window; see docs/protocol.md."""
+
+
 def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 0) -> _native.Wiring:
-    """Make the native wiring; blocks come from the model. ``incarnation``: this participant's, see control.proto."""
+    """Make the native wiring; blocks come from the model. ``incarnation``: this participant's, see control.proto.
+
+    Raises:
+        ServerError, ConfigError: the other side's words are of another version of luwu, or make no sense.
+    """
+    seconds = (
+        network.heartbeat_seconds,
+        network.idle_heartbeat_seconds,
+        network.resend_seconds,
+        network.longest_resend_seconds,
+        network.queueing_seconds,
+    )
+    if len(network.windows) != STREAMS or not all(0 <= each <= LONGEST_SECONDS for each in seconds):
+        raise ServerError(
+            f"network: expected {STREAMS} windows and times of at most {LONGEST_SECONDS:g} s, found "
+            f"{list(network.windows)} and {list(seconds)}; install one version of luwu everywhere"
+        )
     return _native.Wiring(
         job=job,
         key=network.key,
@@ -20,13 +41,7 @@ def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 
         payload_bytes=network.payload_bytes,
         form=network.form,
         windows=tuple(network.windows),
-        timing=_native.NetworkTiming(
-            network.heartbeat_seconds,
-            network.idle_heartbeat_seconds,
-            network.resend_seconds,
-            network.longest_resend_seconds,
-            network.queueing_seconds,
-        ),
+        timing=_native.NetworkTiming(*seconds),
         incarnation=incarnation,
     )
 
