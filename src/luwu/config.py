@@ -73,7 +73,7 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
-def absolute(value: str | Path) -> str:
+def absolute(value: object) -> str:
     """The absolute form of a path, so that a saved run means the same from any working directory.
 
     Raises:
@@ -113,7 +113,7 @@ def format_size(count: int) -> str:
     return f"{count}B"
 
 
-def absolute_unless_host(value: str | Path) -> str:
+def absolute_unless_host(value: object) -> str:
     """The absolute form of a path; ``host`` stays as it is."""
     return "host" if value == "host" else absolute(value)
 

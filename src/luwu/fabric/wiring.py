@@ -10,7 +10,6 @@ from luwu.config import LONGEST_SECONDS
 from luwu.errors import ServerError
 from luwu.fabric import control_pb2 as pb
 
-
 STREAMS = 4
 """Streams that packets are numbered in, each with a window; see docs/protocol.md."""
 

@@ -9,7 +9,7 @@ using namespace luwu::fabric;
 
 constexpr std::uint32_t kMostPayload = 256;
 constexpr std::size_t kSealed = 1;  // of the mode: the rest is sealed with the job's key
-constexpr std::size_t kLength = 2;  // the head tells the payload's length
+constexpr std::size_t kLength = 2;  // but the length of its payload is the input's
 
 const Seal& seal() {
     static const Seal one(5, 99, kMostPayload);
@@ -26,7 +26,10 @@ std::vector<std::byte> datagram_of(luwu::fuzz::Input& input) {
     const std::uint16_t told = head.bytes;
     if ((mode & kSealed) != 0 && payload.size() <= sizeof(Heartbeat)) {
         seal().close(head, payload);
-        if ((mode & kLength) != 0) head.bytes = told;
+        if ((mode & kLength) != 0) {
+            head.bytes = told;
+            head.checksum = seal().checksum_of(head, payload);
+        }
     }
     std::memcpy(datagram.data(), &head, sizeof head);
     return datagram;
