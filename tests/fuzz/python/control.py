@@ -167,6 +167,7 @@ def test_one_input(data: bytes) -> None:
         other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
         answer = _call(service, method, request, other, goes_on=chosen % 3 != 2)
         if answer is not None and method.startswith("Join"):
+            assert chosen < 64, "a join needs an open challenge and its proof"
             session = answer.session
             assert session, "who joins has a session"
 
@@ -176,17 +177,18 @@ def _prove(
 ) -> bytes:
     """Make a join good, with an open challenge and the proof for what it asks; or its proof, or its challenge, is not.
 
-    Returns the challenge.
+    Returns the challenge of the last good proof.
     """
     from luwu.fabric.credentials import switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
     asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
-    request.nonce = hello.nonce if how < 2 or not before else before
-    if how != 1:
+    forged = bytes(8) + nonce + bytes(32)  # a challenge that nobody made
+    request.nonce = hello.nonce if how < 2 else before or forged
+    if how != 1:  # the key is known
         request.proof = credentials.prove_participant(nonce, request.nonce, asked)
-    return bytes(request.nonce)
+    return before if how == 1 else bytes(request.nonce)
 
 
 def _call(service: ControlService, method: str, request: Any, session: bytes | str, goes_on: bool = True) -> Any:

@@ -47,7 +47,7 @@ def test_one_input(data: bytes) -> None:
         allowing(LuwuError, lambda: raise_if_error(message))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        send(theirs, message, [theirs.fileno()] * (mode % 2))
+        send(theirs, message, [theirs.fileno()] * (mode // 8 % 2))
         again = receive(ours)
         for file in again[1] if again is not None else ():
             os.close(file)
