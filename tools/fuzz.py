@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -88,27 +87,14 @@ def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findi
 
 
 def merge(target: str, command: Sequence[str], new: Path) -> None:
-    """Keep as few inputs as reach all the code that the old and the new ones reach."""
+    """Add to the corpus what reaches code that it does not reach; what is in it stays, as it may be an old finding."""
     corpus = FUZZ / "corpus" / target
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        options = ["-set_cover_merge=1", "-use_counters=0", f"-timeout={SLOWEST_SECONDS}"]
-        if target in native_targets():
-            subprocess.run([*command, *options, folder, corpus, new], cwd=ROOT, stderr=subprocess.DEVNULL, check=True)
-        else:
-            _merge_python(target, Path(folder), (corpus, new))
-        kept = {file.name: file.read_bytes() for file in Path(folder).iterdir()}
-    corpus.mkdir(parents=True, exist_ok=True)
-    for file in corpus.iterdir():
-        if file.name not in kept:
-            file.unlink()
-    for name, content in kept.items():
-        (corpus / name).write_bytes(content)
-
-
-def _merge_python(target: str, into: Path, folders: Sequence[Path]) -> None:
-    """Cover the lines of the package greedily: libFuzzer cannot start an interpreter again as its own merge needs."""
-    command = [sys.executable, "-m", "tests.fuzz.python.cover", target, into, *folders]
-    subprocess.run(command, cwd=ROOT, check=True)
+    if target in native_targets():
+        options = ["-merge=1", "-use_counters=0", f"-timeout={SLOWEST_SECONDS}"]
+        subprocess.run([*command, *options, corpus, new], cwd=ROOT, stderr=subprocess.DEVNULL, check=True)
+    else:  # libFuzzer's own merge starts its program again, which cannot be an interpreter
+        cover = [sys.executable, "-m", "tests.fuzz.python.cover", target, corpus, new]
+        subprocess.run(cover, cwd=ROOT, check=True)
 
 
 def main() -> int:

@@ -1,6 +1,7 @@
-"""Chooses a small corpus for a Python target: python -m tests.fuzz.python.cover TARGET INTO FOLDER...
+"""Adds to a Python target's corpus: python -m tests.fuzz.python.cover TARGET CORPUS NEW...
 
-Copies as few inputs as are needed to run every line of the package that all of them run. A finding's input is left out.
+Copies as few of the new inputs as are needed to run every line of the package that they run and the corpus does not. A
+finding's input is left out.
 """
 
 from __future__ import annotations
@@ -58,16 +59,21 @@ def inputs(folders: list[Path]) -> Iterator[bytes]:
 
 def main() -> None:
     """Choose and copy."""
-    target, into, *folders = sys.argv[1:]
+    target, corpus, *folders = sys.argv[1:]
     logging.disable(logging.CRITICAL)
     act = importlib.import_module(f"{__package__}.{target}").test_one_input
     act(b"")  # what is imported or cached at the first time does not count
-    covered = {content: lines for content in inputs(list(map(Path, folders))) if (lines := lines_run(act, content))}
-    missing = set().union(*covered.values()) if covered else set()
+    reached: set[Line] = set()
+    for content in inputs([Path(corpus)]):
+        reached |= lines_run(act, content) or set()
+    covered = {
+        content: lines - reached for content in inputs(list(map(Path, folders))) if (lines := lines_run(act, content))
+    }
+    missing = set().union(*covered.values())
     while missing:
         best = max(covered, key=lambda content: (len(covered[content] & missing), -len(content)))
         missing -= covered.pop(best)
-        Path(into, hashlib.sha1(best).hexdigest()).write_bytes(best)
+        Path(corpus, hashlib.sha1(best).hexdigest()).write_bytes(best)
 
 
 if __name__ == "__main__":
