@@ -2,8 +2,9 @@
 
 Each operation runs once, and every call that changes its folders is recorded (tests/disk). From the record this
 program builds the disks that a power cut may leave: of all that no sync had made durable any part may be there, in any
-order, and of a write any sectors. Each disk is another one. It is opened as a server opens it, and all values, states
-and snapshots are read. It must hold what the operation had said it holds, or what it was about to become.
+order, and of a write any sectors. Each disk is another one than those that must hold the same. It is opened as a server
+opens it, and all values, states and snapshots are read. It must hold what the operation had said it holds, or what it
+was about to become.
 
 The control takes each sync of the program away in turn, and then lets it come as late as it may: some disk must be
 wrong then. A sync in the store's sources that no operation reaches fails the run, too.

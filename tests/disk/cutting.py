@@ -35,7 +35,7 @@ class Wrong:
 
 @dataclass
 class Report:
-    """The states of one operation that were opened; each is another disk than all others."""
+    """The states of one operation that were opened; each is another disk than others that must hold the same."""
 
     operation: str
     states: int = 0
@@ -127,7 +127,10 @@ def _step_of(label: str) -> int:
 
 
 def different_states(history: History, *, by_chance: int, seed: int) -> Iterator[tuple[Moment, State]]:
-    """Return all chosen states of all moments, then some by chance; each makes another disk than those before."""
+    """Return all chosen states of all moments, then some by chance.
+
+    Each makes another disk than those before it that must hold the same.
+    """
     seen: set[tuple[int, str]] = set()
     all_moments = list(moments(history))
     chance = random.Random(seed)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from tests.disk import recorder
 from tests.disk.cutting import Promises, Wrong, promises_of
 from tests.disk.operations import KILLED_MARK
-from tests.disk.power import History
+from tests.disk.power import History, Moment, State
 from tests.disk.processes import Ended, in_child, scratch
 from tests.disk.record import Recording, recorded
 from tests.disk.recorder import Call, Fault, Kind
@@ -28,6 +30,9 @@ LEAK_BYTES = 64 * 1024
 """Memory that an operation may keep more of after a fault than without one: an error, its text, its traceback."""
 
 THREAD_SECONDS = 5.0
+
+TRIES = 5
+"""Runs in which a call is waited for: what reads ahead may find a chunk in memory in one run and not in another."""
 
 KILLED = 9
 
@@ -99,6 +104,18 @@ def fail_at(name: str, points: Iterable[tuple[str, Fault]]) -> FaultReport:
         return report
 
 
+def fail_syncs_that_are_ignored(name: str) -> FaultReport:
+    """Let all of Python's syncs fail in a program that ignores it: the control of this file, which must find wrong."""
+
+    def ignoring(descriptor: int, real: Callable[[int], None] = os.fsync) -> None:
+        with suppress(OSError):
+            real(descriptor)
+
+    syncs = [call for call in own_calls(recorded(name).calls) if call.name == "fsync"]
+    with mock.patch("os.fsync", ignoring):
+        return fail_at(name, [(call.key, Fault.IO_ERROR) for call in syncs])
+
+
 @contextmanager
 def _trial(name: str) -> Iterator[_Trial]:
     with scratch() as folder:
@@ -132,11 +149,14 @@ class _Trial:
     def run(self, key: str, fault: Fault, report: FaultReport) -> None:
         """Run the operation with one fault, look at how it ended, and open what it left."""
         text = f"{fault.name} at {key}"
-        ended = self._attempt(key, fault)
+        for _ in range(TRIES):
+            ended = self._attempt(key, fault)
+            if ended.value is None or ended.value.met:
+                break
         try:
-            problem = self._problem(ended, fault, report, text)
-            if problem is None:
-                problem = self._left(text)
+            problem = self._problem(ended, fault, report, text) or self._left(text)
+            if problem is None and fault in (Fault.IO_ERROR, Fault.NO_SPACE):
+                problem = self._left_without_power(text)
             if problem:
                 report.wrong.append(problem)
         finally:
@@ -185,9 +205,19 @@ class _Trial:
         extra = after.malloc_bytes - before.malloc_bytes - self._usual_bytes
         return f"{extra} bytes more than without the fault" if extra > LEAK_BYTES else ""
 
+    def _history(self) -> History:
+        return History(self._before, recorder.read_log(self._log), str(self._top))
+
+    def _left_without_power(self, text: str) -> Wrong | None:
+        """Open what is left when all is lost that no sync had made durable: a sync that failed made nothing durable."""
+        history = self._history()
+        moment = Moment(history, history.end)
+        lost = State(frozenset(), f"{text}, then a power cut")
+        return self._promises.problem(moment, lost, history.marks or self._first_marks)
+
     def _left(self, text: str) -> Wrong | None:
         """Open what the operation left, in a process that knows nothing of it."""
-        marks = History(self._before, recorder.read_log(self._log), str(self._top)).marks or self._first_marks
+        marks = self._history().marks or self._first_marks
         allowed = self._promises.allowed(marks, float("inf"))
         opened = in_child(lambda: self._promises.open(self._top))
         if opened.error or opened.hung or opened.signal:

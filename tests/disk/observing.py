@@ -13,6 +13,7 @@ from luwu.server.folders import open_server
 from luwu.store.folders import ORIGIN_NAME, StoreIdentity, read_identity, reader_of
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
+from luwu.store.origin import require_model_files
 from luwu.store.run_record import RUN_NAME
 from luwu.store.snapshots import snapshot_folders, snapshot_steps
 
@@ -38,6 +39,7 @@ class Found:
 def observe(folders: list[Path], manifest: Manifest) -> Found:
     """Open a store for training, close it, and read it; raises what opening or reading raises."""
     open_server(folders, manifest, MEMORY_BYTES, 1, 1).close()
+    require_model_files(folders[0])
     identity = read_identity(folders[0])
     assert identity is not None, "the server made the store"
     step, digest = _read(folders, identity)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from tests.disk.cutting import cut
-from tests.disk.faults import fail_at, fail_everywhere
+from tests.disk.faults import fail_at, fail_everywhere, fail_syncs_that_are_ignored
 from tests.disk.operations import OPERATIONS
 from tests.disk.processes import recording_pool
 from tests.disk.recorder import LIBRARY, Fault
@@ -54,6 +54,12 @@ def test_a_call_that_fails_loses_nothing(pool: ProcessPoolExecutor, name: str) -
     report = pool.submit(fail_everywhere, name, seed=7, share=FAULT_SHARE).result()
     assert report.wrong == []
     assert report.missed == []
+
+
+def test_a_program_that_ignores_failed_syncs_is_found(pool: ProcessPoolExecutor) -> None:
+    report = pool.submit(fail_syncs_that_are_ignored, "restore to another run").result()
+    assert report.went_on > 0
+    assert report.wrong != []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from luwu.errors import ConfigError, ServerError
+from luwu.fabric.closing import close_after
 from luwu.fabric.forks import OfThisProcess
 from luwu.store.manifest import Manifest
 from luwu.store.room import DISK_FULL_WAIT_SECONDS, Room
@@ -58,7 +59,7 @@ class Session(OfThisProcess, ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_once(failed=kind is not None)
+        close_after(error, lambda: self._close_once(failed=error is not None))
 
     @property
     def endpoint(self) -> Endpoint:

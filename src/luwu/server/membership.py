@@ -216,7 +216,7 @@ class Membership(Generic[CoreT]):
         """End the native server: the store stands at the last step that was answered. Waits for calls under way.
 
         Raises:
-            StoreError, StoreSpaceError: that step could not be written; the store stands at the step before.
+            StoreError, StoreSpaceError: that step could not be written; the store may stand at the step before.
         """
         self.stop_waiting()
         with self._changed:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from luwu.errors import ConfigError
 from luwu.fabric import control_pb2_grpc
 from luwu.fabric.address import HostPort, parse_host_port
+from luwu.fabric.closing import close_after
 from luwu.fabric.credentials import Credentials
 from luwu.fabric.rpc import ROOM_SERVICE, SERVICE, channel_options
 from luwu.fabric.striping import Share
@@ -141,8 +143,10 @@ class NetworkServer:
     def __enter__(self) -> NetworkServer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_after(error, self.close)
 
     @property
     def url(self) -> str:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from luwu import _native
 from luwu.errors import ConfigError, LuwuError, ServerError
+from luwu.fabric.closing import close_after
 from luwu.fabric.forks import OfThisProcess, keep_from_children
 from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
 from luwu.server.folders import open_server
@@ -115,8 +117,10 @@ class LocalServer(OfThisProcess):
     def __enter__(self) -> LocalServer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_after(error, self.close)
 
     @property
     def workers(self) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -190,11 +189,20 @@ def _has_room(path: Path, info: Any, needed_bytes: int, lengths: dict[str, int])
 
 
 def _overlap(known: SavedTensor) -> bool:
-    """Whether two of a tensor's pieces have an element in common: another element may then be in none."""
-    begins = np.array([corner for corner, *_ in known.pieces], np.int64).reshape(len(known.pieces), len(known.shape))
-    ends = begins + np.array([sizes for _, sizes, *_ in known.pieces], np.int64).reshape(begins.shape)
-    common = (np.maximum(begins[:, None], begins) < np.minimum(ends[:, None], ends)).all(axis=2)
-    return bool(np.count_nonzero(common) > np.count_nonzero(common.diagonal()))
+    """Return true when two of a tensor's pieces have an element in common: another element may then be in none."""
+    pieces = [(corner, sizes) for corner, sizes, *_ in known.pieces if 0 not in sizes]
+    if not known.shape:
+        return len(pieces) > 1
+    dimensions = range(len(known.shape))
+    along = max(dimensions, key=lambda dimension: len({corner[dimension] for corner, _ in pieces}))
+    open_pieces: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # that reach beyond the begin of the next one
+    for corner, sizes in sorted(pieces, key=lambda piece: piece[0][along]):
+        open_pieces = [piece for piece in open_pieces if piece[0][along] + piece[1][along] > corner[along]]
+        for other, extent in open_pieces:
+            if all(other[d] < corner[d] + sizes[d] and corner[d] < other[d] + extent[d] for d in dimensions):
+                return True
+        open_pieces.append((corner, sizes))
+    return False
 
 
 class DcpSource:

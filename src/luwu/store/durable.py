@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
 from luwu.store.own_files import drop_shared
+
+_NOTHING_TO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
 
 
 def sync_folder(folder: Path) -> None:
@@ -51,10 +54,14 @@ def write_all(file: FileIO, data: bytes) -> None:
 
 
 def sync_path(folder: Path) -> None:
-    """Make the names of a folder and of all folders above it durable, where this user may read them.
+    """Make the names of a folder and of all folders above it durable.
 
-    Whoever made them may have been killed before they were durable.
+    Whoever made them may have been killed before they were durable. Left out are folders that this user may not read,
+    and those of file systems without a sync, which keep no new names.
     """
     for above in folder.absolute().parents:
-        with suppress(PermissionError):
+        try:
             sync_folder(above)
+        except OSError as error:
+            if error.errno not in _NOTHING_TO_SYNC:
+                raise OSError(error.errno, error.strerror, str(above)) from error

@@ -196,7 +196,7 @@ def write_identity(folders: list[Path], identity: StoreIdentity) -> None:
         try:
             sync_path(folder)
         except OSError as error:
-            raise refused("sync", folder, error) from error
+            raise refused("sync", Path(error.filename), error) from error
     write_json(folders[0] / MANIFEST_NAME, sealed(document))
 
 

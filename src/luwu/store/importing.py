@@ -167,6 +167,7 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Call
     for name in (ORIGIN_NAME, UNFINISHED_IMPORT_NAME):  # the latter: killed between the commit and its last act
         found = read_origin(folders[0] / name)
         if found is not None and found.source == origin:
+            write_journal(folders[0], Origin(origin))  # a kill may leave new files beside checksums of old ones
             _finish(folders[0], origin, keep)
             return True
     raise ConfigError(

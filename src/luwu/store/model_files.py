@@ -35,15 +35,22 @@ _INDEX_ENDING = ".index.json"
 
 
 def find_model_files(folder: Path) -> list[Path]:
-    """The files of a model's folder that are no weights and no index of them; hidden ones are left out."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file()
-        and not path.name.startswith((".", "luwu-"))
-        and not path.name.endswith((*_WEIGHTS, _INDEX_ENDING))
-        and path.stat().st_size <= MOST_BYTES
-    )
+    """Return the files of a model's folder that are no weights and no index of them; hidden ones are left out.
+
+    Raises:
+        StorePermissionError, StoreError: the folder cannot be listed.
+    """
+    try:
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if path.is_file()
+            and not path.name.startswith((".", "luwu-"))
+            and not path.name.endswith((*_WEIGHTS, _INDEX_ENDING))
+            and path.stat().st_size <= MOST_BYTES
+        )
+    except OSError as error:
+        raise refused("list", folder, error) from error
 
 
 def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], room: Room = NO_WAIT) -> None:

@@ -65,7 +65,8 @@ def write_journal(folder: Path, origin: Origin) -> None:
 def write_origin(folder: Path, source: Mapping[str, Any]) -> None:
     """Note the source of a finished import, and what the model's files are; raises as `write_json`."""
     try:
-        kept = sorted(path for path in (folder / MODEL_FOLDER).glob("*") if path.is_file())
+        inside = (folder / MODEL_FOLDER).iterdir() if (folder / MODEL_FOLDER).exists() else ()
+        kept = sorted(path for path in inside if path.is_file())
         files = {path.name: f"{checksum(path):08x}" for path in kept}
     except OSError as error:
         raise refused("read", folder / MODEL_FOLDER, error) from error

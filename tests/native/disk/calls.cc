@@ -3,6 +3,7 @@
 // it but io_uring, which is refused, so that the store takes its pool of threads.
 //
 // A program of tests starts and reads it through ctypes: see tests/disk/recorder.py, which knows the log's format.
+#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -245,6 +246,17 @@ LUWU_PUBLIC int close(int descriptor) {
         note(entry, 0);
     }
     return static_cast<int>(syscall(SYS_close, descriptor));
+}
+
+// Listing a folder; the C library opens it by itself.
+LUWU_PUBLIC DIR* opendir(const char* path) {
+    static auto* const call = real<DIR*(const char*)>("opendir");
+    DIR* listed = nullptr;
+    const int result = named("opendir", Kind::look, recording ? absolute(AT_FDCWD, path) : "", "", [&] {
+        listed = call(path);
+        return listed != nullptr ? 0 : -1;
+    });
+    return result < 0 ? nullptr : listed;
 }
 
 LUWU_PUBLIC ssize_t write(int descriptor, const void* data, size_t bytes) {
