@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -78,8 +79,12 @@ def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findi
         f"-rss_limit_mb={MOST_MEMORY_MIB}", f"-artifact_prefix={findings}{os.sep}", "-use_value_profile=1",
         "-len_control=20", "-print_final_stats=1",
     ]  # fmt: skip
-    with log.open("w") as file:
-        ended = subprocess.run([*command, *options, *folders], cwd=ROOT, stdout=file, stderr=file, check=False)
+    in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with log.open("w") as file, tempfile.TemporaryDirectory(prefix="luwu-fuzz-", dir=in_memory) as scratch:
+        environment = {**os.environ, "TMPDIR": scratch}  # libFuzzer ends without tidying up
+        ended = subprocess.run(
+            [*command, *options, *folders], cwd=ROOT, env=environment, stdout=file, stderr=file, check=False
+        )
     text = log.read_text(errors="replace")
     executions = re.findall(r"^#(\d+)\s", text, re.MULTILINE)
     edges = re.findall(r" cov: (\d+) ", text)

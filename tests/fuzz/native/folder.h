@@ -16,8 +16,11 @@ namespace luwu::fuzz {
 class Folder {
   public:
     Folder() {
-        const bool in_memory = std::filesystem::is_directory("/dev/shm");
-        std::string path = std::string(in_memory ? "/dev/shm" : "/tmp") + "/luwu-fuzz-XXXXXX";
+        const char* given = std::getenv("TMPDIR");  // tools/fuzz.py removes it after a finding, too
+        const std::string parent = given != nullptr                            ? given
+                                   : std::filesystem::is_directory("/dev/shm") ? "/dev/shm"
+                                                                               : "/tmp";
+        std::string path = parent + "/luwu-fuzz-XXXXXX";
         if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot make a folder");
         path_ = path;
     }

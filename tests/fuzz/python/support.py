@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import copy
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -119,7 +120,8 @@ _FOLDERS: list[str] = []
 def scratch() -> Path:
     """An empty folder in memory, removed when the process ends."""
     if not _FOLDERS:
-        _FOLDERS.append(tempfile.mkdtemp(prefix="luwu-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+        in_memory = "/dev/shm" if "TMPDIR" not in os.environ and Path("/dev/shm").is_dir() else None
+        _FOLDERS.append(tempfile.mkdtemp(prefix="luwu-fuzz-", dir=in_memory))
         atexit.register(shutil.rmtree, _FOLDERS[0], ignore_errors=True)
     folder = Path(_FOLDERS[0], "now")
     shutil.rmtree(folder, ignore_errors=True)
