@@ -138,6 +138,7 @@ def native_file(name: str, tests: Sequence[str], missing: str) -> Path:
     """
     found = ROOT / "build" / "native" / name
     if not found.exists():
+        print(f"{found.name} is not there yet: building the native tests, once; this takes minutes", flush=True)
         command = [ROOT / "tools" / "native_tests.sh", "native", "", *tests]
         subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
     if not found.exists():

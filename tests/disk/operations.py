@@ -163,22 +163,6 @@ def checkpoint(top: Path) -> None:
     (top / "model" / "tokenizer.json").write_text("[" + "0, " * 1000 + "0]")
 
 
-def import_again(top: Path) -> None:
-    """Import a model again after its tokenizer was changed, as the same command does."""
-    mark("is 7")
-    mark("may -1 until the same command is given again")
-    mark("may 7 with the other tokenizer")
-    (top / "model" / "tokenizer.json").write_text("[1]")
-    import_numbers(top, model_manifest())
-    mark("is 7 with the other tokenizer")
-
-
-def imported_before(top: Path) -> None:
-    """Prepare a store that was imported."""
-    checkpoint(top)
-    import_numbers(top, model_manifest())
-
-
 def import_numbers(top: Path, manifest: Manifest) -> None:
     """Import a checkpoint, with an entry of the journal after every chunk."""
     keep = partial(keep_model_files, top / "model", stores_of(top)[0], {"positions": torch.arange(200)})
@@ -391,7 +375,6 @@ OPERATIONS = (
     Operation("create after a kill", nothing, create_again),
     Operation("create after a full disk", nothing, create_on_a_full_disk, fails_itself=True),
     Operation("import", checkpoint, import_it, imported),
-    Operation("import again", imported_before, import_again, imported),
     Operation("step", partial(train, until=2), partial(train, until=4)),
     Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),
     Operation(

@@ -78,8 +78,10 @@ def test_files_from_before_there_were_checksums_are_read(store: Path) -> None:
     (store / ORIGIN_NAME).write_text(json.dumps({"origin": document["origin"]}))
     flip(store / "model" / "config.json", 0)
     require_model_files(store)
+    before = (store / ORIGIN_NAME).read_text(), (store / "model" / "config.json").read_bytes()
     assert import_pretrained(store.parent / "in", [store]).finished_before
-    assert CHECKSUM_NAME in (store / ORIGIN_NAME).read_text()
+    after = (store / ORIGIN_NAME).read_text(), (store / "model" / "config.json").read_bytes()
+    assert after == before, "a finished import is not repeated"
 
 
 def test_every_flipped_bit_of_a_journal_is_found(tmp_path: Path) -> None:

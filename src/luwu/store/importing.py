@@ -160,16 +160,17 @@ def _fill(
 
 
 def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Callable[[], None]) -> bool:
-    """Whether this very import was finished before; raises ConfigError where the store is another one."""
+    """Return true when this very import was finished before, or is now; raises ConfigError for another store."""
     identity = read_identity(folders[0])
     if identity is None or not _is_committed(folders, identity):
         return False
-    for name in (ORIGIN_NAME, UNFINISHED_IMPORT_NAME):  # the latter: killed between the commit and its last act
-        found = read_origin(folders[0] / name)
-        if found is not None and found.source == origin:
-            write_journal(folders[0], Origin(origin))  # a kill may leave new files beside checksums of old ones
-            _finish(folders[0], origin, keep)
-            return True
+    unfinished = read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
+    if unfinished is not None and unfinished.source == origin:  # killed between the commit and its last act
+        _finish(folders[0], origin, keep)
+        return True
+    finished = read_origin(folders[0] / ORIGIN_NAME)
+    if finished is not None and finished.source == origin:
+        return True
     raise ConfigError(
         f"the store at {folders[0]} holds a model already, and it did not come from there; name another folder, or "
         "remove this one (nothing was changed)"

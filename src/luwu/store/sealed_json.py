@@ -45,12 +45,12 @@ def require_unchanged(path: Path, raw: Mapping[str, Any], names: Collection[str]
                 "file, or remove what was added to it"
             )
         return
-    expected = _checksum({name: value for name, value in raw.items() if name != CHECKSUM_NAME})
-    if raw[CHECKSUM_NAME] != expected:
+    found = _checksum({name: value for name, value in raw.items() if name != CHECKSUM_NAME})
+    if raw[CHECKSUM_NAME] != found:
         raise StoreCorruptError(
-            f"{path}: expected {CHECKSUM_NAME} {expected}, found {shown(raw[CHECKSUM_NAME])}: the disk returned other "
-            "bytes than were written, or somebody edited the file; restore it, or, if the edit is meant, remove the "
-            f"line with {CHECKSUM_NAME}"
+            f"{path}: expected {CHECKSUM_NAME} {shown(raw[CHECKSUM_NAME])} of its contents, as its first line says, "
+            f"found '{found}': the disk returned other bytes than were written, or somebody edited the file; restore "
+            f"it from a copy or from snapshots/STEP, or, if the edit is meant, remove the line with {CHECKSUM_NAME}"
         )
 
 
