@@ -96,6 +96,18 @@ def train(top: Path, until: int, label: str = "{}", *, voided: int | None = None
     mark("is " + label.format(until))
 
 
+def two_steps(top: Path) -> None:
+    """Train two steps without a word between them: the first one's record must be durable before the second writes."""
+    with training(top) as (session, model, optimizer):
+        mark("is 2")
+        mark("may 3")
+        mark("may 4")
+        for step in (2, 3):
+            loss_of(model, step).backward()
+            optimizer.step()
+        mark(f"is {session.step}")
+
+
 @dataclass(frozen=True)
 class Operation:
     """One operation: `prepare` makes what is there before, `run` is recorded, `observe` opens what was left.
@@ -376,6 +388,7 @@ OPERATIONS = (
     Operation("create after a full disk", nothing, create_on_a_full_disk, fails_itself=True),
     Operation("import", checkpoint, import_it, imported),
     Operation("step", partial(train, until=2), partial(train, until=4)),
+    Operation("two steps", partial(train, until=2), two_steps),
     Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),
     Operation(
         "eight-bit step", partial(train, until=2, **EIGHT_BITS), partial(train, until=4, **EIGHT_BITS),
