@@ -47,7 +47,7 @@ class Covered(NamedTuple):
 
 
 def excused(file: str, line: int, source: Sequence[str]) -> bool:
-    """Whether a line is one that bytes cannot reach: it has one of the texts that are listed for its file."""
+    """Return true when a line is one that bytes cannot reach: it has one of the texts that are listed for its file."""
     return any(text in source[line - 1] for text in UNREACHED.get(file, {}))
 
 
@@ -106,7 +106,7 @@ def native_lines(target: str, parser: Parser, programs: Path) -> Covered:
 
 
 def _is_of(name: str, functions: Sequence[str] | None) -> bool:
-    """Whether a mangled name is one of the functions, or the file is the parser as a whole."""
+    """Return true when a mangled name is one of the functions, or the file is the parser as a whole."""
     return functions is None or any(f"{len(each)}{each}" in name for each in functions)
 
 

@@ -92,7 +92,7 @@ class Life:
         return self.status
 
     def ended(self) -> bool:
-        """Whether it has ended; then all that it said was taken."""
+        """Return true when it has ended; then all that it said was taken."""
         if self.status is None and select.select([self._process], [], [], 0)[0]:
             _, status = os.waitpid(self.pid, 0)
             self.status = os.waitstatus_to_exitcode(status)

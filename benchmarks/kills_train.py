@@ -35,7 +35,7 @@ class Trainee:
 
     @property
     def local(self) -> bool:
-        """Whether the launcher is the server."""
+        """Return true when the launcher is the server."""
         return self.site.transport == SHARED_MEMORY
 
     @property

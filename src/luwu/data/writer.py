@@ -182,7 +182,7 @@ def tokens_of(batch: list[Passage], tokenizer: Tokenizer) -> list[Tokens]:
 
 
 def _are_whole(notes: _Notes, vocabulary: int) -> bool:
-    """Whether notes that were read are numbers that can be counted on from, and text."""
+    """Return true when notes that were read are numbers that can be counted on from, and text."""
     position = asdict(notes.position)
     if not isinstance(position.pop("carry"), str) or not isinstance(notes.counts, list):
         return False

@@ -220,7 +220,7 @@ class ControlClient(OfThisProcess):
             return reply
 
     def _answered_otherwise(self) -> bool:
-        """Whether the port is another program's, or the certificates do not fit."""
+        """Return true when the port is another program's, or the certificates do not fit."""
         tls = self._credentials.tls is not None
         return answers_otherwise(parse_url(self.url), self._timeouts.retry_seconds, tls=tls)
 

@@ -105,7 +105,7 @@ def _read(path: Path) -> dict[int, AttemptRecord]:
 
 
 def _is_record(found: object) -> TypeGuard[AttemptRecord]:
-    """Whether JSON is a record with all of its numbers, so that a row can be made of it."""
+    """Return true when JSON is a record with all of its numbers, so that a row can be made of it."""
     if not isinstance(found, dict) or not found.keys() >= AttemptRecord.__annotations__.keys():
         return False
     counts = [found[name] for name in _COUNTS]

@@ -159,7 +159,7 @@ def checksum(path: Path) -> int:
 
 
 def _is_journal(found: object) -> bool:
-    """Whether JSON is what an export writes: its origin, and of each file its length and checksum."""
+    """Return true when JSON is what an export writes: its origin, and of each file its length and checksum."""
     if not isinstance(found, dict) or "origin" not in found or not isinstance(found.get("files"), dict):
         return False
     return all(
