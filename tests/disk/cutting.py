@@ -43,7 +43,7 @@ class Report:
 
 
 class Promises:
-    """What a store may hold at each moment of an operation, by the marks that the operation made."""
+    """The contents that a store may have at each moment of an operation, by the marks that the operation made."""
 
     def __init__(self, operation: Operation, history: History) -> None:
         logging.getLogger("luwu").setLevel(logging.ERROR)  # damage that was met and mended

@@ -60,7 +60,7 @@ class FaultReport:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process holds: descriptors, threads, memory-mapped files of LuWu, bytes from malloc."""
+    """Resources of a process: descriptors, threads, memory-mapped files of LuWu, bytes from malloc."""
 
     descriptors: int
     threads: int

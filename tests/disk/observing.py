@@ -22,7 +22,7 @@ MEMORY_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class Found:
-    """What a store holds: its committed step and a hash of all values and states, and the same of each snapshot.
+    """Contents of a store: its committed step and a hash of all values and states, and the same of each snapshot.
 
     The hash has the files of an imported model, too, and which run and import the store belongs to.
     """

@@ -21,7 +21,7 @@ SECTOR = 512
 """Bytes that a disk writes whole or not at all."""
 
 TORN_SHARE = 0.3
-"""Of the writes that a state by chance keeps: those of which only some sectors are there."""
+"""Share of the writes in a state by chance of which only some sectors are there."""
 
 NEVER = math.inf
 
@@ -66,7 +66,7 @@ class Sync:
 
 @dataclass(frozen=True)
 class Mark:
-    """What an operation said of its store at a moment: "is LABEL" or "may LABEL"."""
+    """A statement of an operation about its store at a moment: "is LABEL" or "may LABEL"."""
 
     at: int
     text: str
@@ -262,7 +262,7 @@ class History:
 
 @dataclass(frozen=True)
 class State:
-    """What one power cut leaves.
+    """The disk that one power cut leaves.
 
     Attributes:
         kept: of the changes that no sync had covered: those that are there, by their places in the history.

@@ -21,7 +21,7 @@ LIBRARY = ROOT / "build" / "native" / "tests" / "native" / "libluwu_disk.so"
 
 
 class Kind(enum.IntEnum):
-    """What a call does to the disk, numbered as recorder.h has it."""
+    """The effect of a call on the disk, numbered as recorder.h has it."""
 
     OPEN = 0
     CLOSE = 1

@@ -62,20 +62,20 @@ def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], r
     target = store / FOLDER_NAME
     make_folder(target)
     copy_files(find_model_files(source), target, room)
-    try:
-        if buffers:
-            _write_buffers(target / BUFFERS_NAME, buffers, room)
-    except OSError as error:
-        raise refused("write", target, error) from error
+    if buffers:
+        _write_buffers(target / BUFFERS_NAME, buffers, room)
 
 
 def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> None:
     entries = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in buffers.items()}
-    with whole_file(path) as file:
-        output = Output(file, path, room)
-        output.write(header_of(entries))
-        for tensor in buffers.values():
-            output.write(as_bytes(tensor))
+    try:
+        with whole_file(path) as file:
+            output = Output(file, path, room)
+            output.write(header_of(entries))
+            for tensor in buffers.values():
+                output.write(as_bytes(tensor))
+    except OSError as error:
+        raise refused("write", path, error) from error
 
 
 def kept_model_folder(store: Path) -> Path | None:

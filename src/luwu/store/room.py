@@ -156,10 +156,8 @@ def _folder_of(path: Path) -> Path:
 
 def _append(file: FileIO, data: bytes) -> None:
     start = file.seek(0, os.SEEK_END)
-    left = memoryview(data)
     try:
-        while left:
-            left = left[file.write(left) :]
+        write_all(file, data)
     except OSError:
         file.truncate(start)
         file.seek(start)
