@@ -33,7 +33,7 @@ def _without_cache(cache: Any, unit: str, recomputed: bool) -> Any:
         return None
     if recomputed:
         raise ConfigError(
-            f"unit {unit}: expected no past keys and values in a forward with gradients, found a cache of {tokens} "
+            f"block {unit}: expected no past keys and values in a forward with gradients, found a cache of {tokens} "
             "tokens, which recomputing would fill twice; use torch.no_grad(), leave past_key_values out, or "
             "parallelize(checkpoint=False)"
         )

@@ -41,8 +41,7 @@ def check_not_around_units(model: nn.Module, units: list[nn.Module]) -> None:
         holds = any(id(child) in inner for child in module.modules() if child is not module)
         if is_compiled(module) and (module is model or holds):
             raise ConfigError(
-                f"{names[id(module)] or 'model'}: expected no compiled module around units that are pulled, found one; "
-                f"{_HOW}"
+                f"{names[id(module)] or 'model'}: expected no compiled module around blocks, found one; {_HOW}"
             )
 
 
