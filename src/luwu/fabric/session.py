@@ -22,7 +22,7 @@ SessionT = TypeVar("SessionT", bound="Session")
 
 
 class Session(OfThisProcess, ABC):
-    """One worker's membership in a job. Use it as a context manager, or `close` it at the end.
+    """Membership of one worker in a job. Use it as a context manager, or `close` it at the end.
 
     Attributes:
         rank: this worker, from 0.
