@@ -1,4 +1,4 @@
-"""What a user may say of a run that is planned for this machine, and the plan that comes of it."""
+"""Requests for a run that is planned for this machine, and the plans that follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from luwu.plan.requests import Choices, choose_model, named
 from luwu.plan.units import parse_bytes
 
 SECONDS = 2.0
-"""Of each of the longer measurements."""
+"""Seconds of each of the longer measurements."""
 
 ELSEWHERE = (
     "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",
