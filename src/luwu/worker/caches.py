@@ -8,7 +8,7 @@ from luwu.errors import ConfigError
 
 
 def is_cache(value: Any) -> bool:
-    """Whether this is a cache as transformers has them: it is updated in place, and tells how much it holds."""
+    """Return True for a cache of transformers: it is updated in place, and has a length."""
     kind = type(value)
     return callable(getattr(kind, "update", None)) and callable(getattr(kind, "get_seq_length", None))
 

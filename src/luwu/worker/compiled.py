@@ -19,7 +19,7 @@ def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether the module was compiled: by its ``compile()``, or as what ``torch.compile(module)`` returns."""
+    """Return True if the module was compiled: by its ``compile()``, or as the result of ``torch.compile(module)``."""
     return compiled_call(module) is not None or inside_compiled(module) is not module
 
 

@@ -43,7 +43,7 @@ class MicroBatches:
 
     @contextmanager
     def batch_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """Around the model's forward: its first tensor argument tells how many rows the batch has."""
+        """Context manager around the model's forward: its first tensor argument has the rows of the batch."""
         outer, self._rows = self._rows, _rows_of(args, kwargs) if self._size is not None else None
         try:
             yield
@@ -86,7 +86,7 @@ class MicroBatches:
 
 
 class Slices:
-    """How one call of a unit is cut: ``positions`` are the leaves with rows, ``sizes`` the rows of each slice."""
+    """Cut of one call of a unit: ``positions`` are the leaves with rows, ``sizes`` the rows of each slice."""
 
     def __init__(self, unit: Unit, positions: list[int], sizes: list[int]) -> None:
         self._unit = unit
@@ -95,7 +95,7 @@ class Slices:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one slice."""
+        """True if there is more than one slice."""
         return len(self._sizes) > 1
 
     def of(self, leaves: list[Any]) -> list[list[Any]]:

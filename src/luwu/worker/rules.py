@@ -1,4 +1,4 @@
-"""What one step may be made of, and what to tell a user whose calls do not make one."""
+"""Rules of a step, and the messages for users whose calls break them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANNOUNCE = "run all backward passes of a step but the last within `with luwu.no_
 
 
 class Phase(Enum):
-    """How far an attempt at a step has come."""
+    """Phase of an attempt at a step."""
 
     IDLE = auto()
     FORWARD = auto()
