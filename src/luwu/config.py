@@ -145,11 +145,11 @@ LONGEST_SECONDS = 1e8
 """Bound of times, three years: native code counts nanoseconds in 64 bits."""
 Seconds = Annotated[float, Field(gt=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
-"""As `Seconds`, or 0."""
+"""Number of seconds, like `Seconds`, or 0."""
 Count = Annotated[int, Field(ge=1, le=2**53)]
 """Number of things that happen one after another; floats tell all of them apart."""
 CountOrZero = Annotated[int, Field(ge=0, le=2**53)]
-"""As `Count`, or 0."""
+"""Number of things, like `Count`, or 0."""
 Sequences = Annotated[int, Field(ge=1, le=2**24)]
 """Number of sequences that are listed."""
 MOST_TOKENS = 2**24
@@ -239,7 +239,7 @@ class ModelSettings(Group):
 
 
 class DataSettings(Group):
-    """What is learned and what is held back to measure it."""
+    """The text to learn from, and the share of it that validation uses."""
 
     path: Annotated[AbsolutePath | None, FIXED] = None
     """file or folder to learn from (text, JSONL, Parquet); without it, the Python standard library's source"""
@@ -296,7 +296,7 @@ class OptimizerSettings(Group):
 
 
 class RunSettings(Group):
-    """How long, how wide and where."""
+    """Length of the run, number of workers, and resources."""
 
     steps: Count = 1500
     """optimizer steps of the whole run"""
@@ -364,7 +364,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def device_memory_has_a_device(self) -> Settings:
-        """On a CPU blocks are computed in the server's memory itself."""
+        """Refuse device memory on a CPU: blocks are computed there in the server's memory itself."""
         if self.run.device_memory is not None and self.run.device == "cpu":
             raise ConfigError(
                 f"run.device_memory: expected none with run.device = cpu, found {format_size(self.run.device_memory)}; "
@@ -374,7 +374,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def offload_has_a_device(self) -> Settings:
-        """On a CPU the inputs of blocks are in the host's memory already."""
+        """Refuse offloading to the host on a CPU: the inputs of blocks are in the host's memory already."""
         if self.run.offload == "host" and self.run.device == "cpu":
             raise ConfigError(
                 "run.offload: expected a folder with run.device = cpu, found host, in whose memory blocks' inputs are "
