@@ -329,7 +329,7 @@ class RunSettings(Group):
     snapshot_keep: CountOrZero = 2
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
-    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
+    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     stores: Annotated[StoreFolders, FIXED] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 

@@ -33,7 +33,7 @@ def export(
     betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: betas to write there")] = None,
     eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
     disk_full_wait_seconds: Annotated[
-        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+        float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = 3600.0,
 ) -> None:
     """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.

@@ -33,7 +33,7 @@ def generate(
     length: Annotated[int, typer.Option(min=1, help="tokens to write")] = 400,
     samples: Annotated[int, typer.Option(min=1, help="texts, all written at once: each block is pulled once")] = 1,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token")] = 0.9,
-    top_k: Annotated[int | None, typer.Option(min=1, help="choose among so many of the likeliest tokens")] = None,
+    top_k: Annotated[int | None, typer.Option(min=1, help="choose among this number of likeliest tokens")] = None,
     seed: Annotated[int, typer.Option(min=0, help="the same seed writes the same text")] = 0,
     snapshot: Snapshot = None,
     memory: Memory = None,

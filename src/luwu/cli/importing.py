@@ -35,7 +35,7 @@ def import_model(
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
     ] = None,
     disk_full_wait_seconds: Annotated[
-        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+        float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = 3600.0,
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.

@@ -22,7 +22,7 @@ from luwu.store.own_files import unshare
 from luwu.store.room import NO_WAIT, Room, is_full, no_room
 
 NOTED_BYTES = 64 << 20
-"""A restart repeats the work on at most so much text, and reads at most one file again."""
+"""Bytes of text whose work a restart repeats at most; it reads at most one file again."""
 
 TRAIN_PARTIAL, VALIDATION_PARTIAL, NOTES = "corpus.bin.partial", "corpus.validation.partial", "corpus.notes.json"
 

@@ -73,7 +73,7 @@ def _receive_object(connection: socket.socket, length: int) -> Message | None:
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:
-    """Receive so many bytes; fewer at the end."""
+    """Receive ``length`` bytes; fewer at the end."""
     received = bytearray()
     while len(received) < length:
         part = connection.recv(min(1 << 20, length - len(received)))

@@ -89,7 +89,7 @@ def measure(
         text: tokens, more than ``seq``.
         seq: tokens of a sequence.
         batch: tells before each pass how many sequences it is to have, over all workers.
-        wanted: sequences, if the text has so many.
+        wanted: number of sequences; fewer if the text is shorter.
         device: of the model.
         place: the worker's rank, and how many there are.
         on_progress: called with sequences done and in all.

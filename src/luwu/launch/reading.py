@@ -38,7 +38,7 @@ from luwu.store.values import require_whole
 from luwu.worker.describe import describe
 
 LONGEST_SEQ = 1024
-"""An imported model is measured on sequences of at most so many tokens where nothing else is said."""
+"""Most tokens of a sequence that an imported model is measured on, unless a flag says otherwise."""
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 

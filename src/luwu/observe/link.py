@@ -57,7 +57,7 @@ class LinkRates:
 
 
 def measure_link(other: HostPort, seconds: float) -> LinkRates:
-    """Measure the link to a machine where `luwu link` listens, three ways, each for so long.
+    """Measure the link to a machine where `luwu link` listens, three ways, each for ``seconds``.
 
     Raises:
         ServerError: it is not reached, or does not answer as one.
@@ -118,14 +118,14 @@ def _carry(connection: socket.socket, wanted: bytes, seconds: float) -> int:
 
 
 def send_for(connection: socket.socket, seconds: float) -> None:
-    """Zeros for so long."""
+    """Send zeros for ``seconds``."""
     piece, end = bytes(PIECE_BYTES), time.perf_counter() + seconds
     while time.perf_counter() < end:
         connection.sendall(piece)
 
 
 def receive_all(connection: socket.socket, seconds: float) -> int:
-    """Bytes until the other end has no more, which should be after so long; TimeoutError if it goes on."""
+    """Return the bytes that came until the other end stopped, after ``seconds``; TimeoutError if it goes on."""
     into, received = bytearray(PIECE_BYTES), 0
     end = time.perf_counter() + seconds + PATIENCE_SECONDS
     while count := connection.recv_into(into):

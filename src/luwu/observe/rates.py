@@ -31,7 +31,7 @@ class DiskRates:
 
 
 def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: float) -> DiskRates:
-    """Measure the disk below a folder, three ways, each for so long; nothing stays there.
+    """Measure the disk below a folder, three ways, each for ``seconds``; nothing stays there.
 
     Args:
         folder: need not exist yet.

@@ -21,7 +21,7 @@ class Adagrad(StoreOptimizer):
         initial_accumulator_value: what the sum of squared gradients begins with.
         eps: added to the root of that sum.
         max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:
         ConfigError: see `StoreOptimizer`.

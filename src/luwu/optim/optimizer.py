@@ -40,8 +40,8 @@ class StoreOptimizer(torch.optim.Optimizer):
         defaults: of the groups' settings.
         max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it
             as torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError; with a scaled loss those count whose scale
-            was 1 or less.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError; with a scaled loss only those
+            count whose scale was 1 or less.
 
     Raises:
         ConfigError: a value out of range; a trainable parameter in no group; a parameter of another model; a model

@@ -21,6 +21,6 @@ def fit_budget(request: Request) -> Request:
 
 
 def with_rows(request: Request, rows: int, micro_batch: int | None) -> Request:
-    """The same request with so many sequences for each worker; a budget that nobody gave is fitted again."""
+    """Return the request with ``rows`` sequences for each worker; a budget that nobody gave is fitted again."""
     changed = request.with_run(batch=rows * request.cluster.workers, micro_batch=micro_batch)
     return fit_budget(changed) if request.leftover_budget else changed

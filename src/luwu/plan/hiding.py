@@ -110,7 +110,7 @@ class Thresholds:
         return max(self.parts, key=lambda name: self.parts[name])
 
     def exposed(self, tokens: float) -> list[str]:
-        """Names of the parts that so many tokens do not hide."""
+        """Return the names of the parts that this number of tokens does not hide."""
         return [name for name, least in self.parts.items() if tokens < least]
 
 

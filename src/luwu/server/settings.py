@@ -47,7 +47,7 @@ class ServerSettings(Group):
     snapshot_keep: CountOrZero = 2
     """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
-    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
+    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
     tls_cert: AbsolutePath | None = None

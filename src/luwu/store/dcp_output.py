@@ -136,7 +136,7 @@ def export_dcp(
 
 
 def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:
-    """Cut a tensor into rectangles of at most so many elements, whose elements follow each other, in their order."""
+    """Cut a tensor into rectangles of at most ``at_most`` consecutive elements, in their order."""
     if math.prod(shape) == 0 or not shape:
         yield Piece((0,) * len(shape), tuple(shape))
         return

@@ -34,7 +34,7 @@ def nbytes_of(dtype: torch.dtype, shape: Sequence[int]) -> int:
 
 
 def plan_shards(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], shard_bytes: int) -> list[Shard]:
-    """Divide tensors into files of at most so many bytes, in order and named as by transformers; a larger is alone."""
+    """Divide tensors into files of at most ``shard_bytes``, named as by transformers; a larger tensor is alone."""
     shards = [Shard("")]
     for name, (dtype, shape) in tensors.items():
         if shards[-1].tensors and shards[-1].nbytes + nbytes_of(dtype, shape) > shard_bytes:

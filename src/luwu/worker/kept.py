@@ -8,7 +8,7 @@ from luwu.worker.flatten import Block, Unit
 
 
 def choose_kept(units: Sequence[Unit], room_bytes: int) -> list[Block]:
-    """Return the blocks that fit into so many bytes together, those first that save most pulls in a step.
+    """Return the blocks that fit into the memory together; blocks that save most pulls in a step come first.
 
     Of those that save as many, the last of the forward come first, because backward needs them soonest. ``units[0]`` is
     the root's.

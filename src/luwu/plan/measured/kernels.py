@@ -51,7 +51,7 @@ class Timed:
 
 
 class Clock:
-    """Times kernels, each for so long."""
+    """Timer of kernels, with a fixed time for each."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -25,7 +25,7 @@ SMALL = gpt_shape(2, BLOCK_ALIGNMENT_ELEMENTS, 1, sequence=8, vocabulary=256, bi
 DEEP_LAYERS = 18
 STEPS_PER_SECOND = 50
 LEAST_STEPS = 5
-"""A small model's run is timed over so many steps per second that a measurement may take, and over no fewer."""
+"""Steps of a small model's run for each second that a measurement may take, and the least number of steps."""
 
 TEXT_BYTES = 1 << 18
 SCRATCH = ".luwu-plan-"
@@ -164,7 +164,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def small_settings(settings: Settings, layers: int, micro_batch: int | None, text: Path, timed_steps: int) -> Settings:
-    """The run with another model, of so many layers, and two sequences a worker."""
+    """Return the run with a model of ``layers`` layers, and two sequences a worker."""
     shape = replace(SMALL, layers=layers)
     return build_settings(
         {

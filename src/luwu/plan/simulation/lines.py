@@ -49,7 +49,7 @@ class Line:
         self.free_at = 0.0
 
     def book(self, count: float) -> tuple[float, float]:
-        """Take the next turn for so many bytes: when it begins and ends."""
+        """Take the next turn for ``count`` bytes, and return its begin and end."""
         start = max(self._environment.now, self.free_at)
         self.free_at = start + count / self._rate
         return start, self.free_at

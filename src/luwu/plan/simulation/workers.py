@@ -65,7 +65,7 @@ class Workers:
         self.ends: list[float] = []
 
     def run(self, steps: int) -> Events:
-        """Make so many steps; ``ends`` has when each was committed."""
+        """Make ``steps`` steps; ``ends`` has the time of each commit."""
         for _ in range(steps):
             self._pass.start()
             for server in self._servers:
