@@ -188,7 +188,7 @@ bool LinkLane::start_next(FrameWriter& writer, std::size_t& sent) {
     return true;
 }
 
-// Where the payload of an answer goes.
+// Place for the payload of an answer.
 std::span<std::byte> LinkLane::place_of(const Frame& answer) {
     const std::lock_guard lock(mutex_);
     const LinkRequest& request = requests_.front();

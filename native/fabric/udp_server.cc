@@ -31,7 +31,7 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
                                              core.plan().arena_bytes + kArenaSlackBytes, 0);
 }
 
-// What the workers' steps were refused with ends the job, so that those who wait for the others hear of it.
+// Runs an act. An error in it ends the job, so that workers that wait for the others hear of it.
 template <class Act>
 auto or_fail(ParameterServer& core, Act&& act) {
     try {

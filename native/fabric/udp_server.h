@@ -31,7 +31,7 @@ class UdpServer {
     void start(Wiring wiring, const Address& child, const Address& group);
 
     void allow_worker(std::uint32_t rank, const Token& token);
-    // What the worker is to be told with the answer: UdpWorker::begin_step().
+    // The answer is for the worker's UdpWorker::begin_step().
     StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                            const pipeline::GradientSettings& gradient = {});
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
@@ -57,7 +57,7 @@ class UdpServer {
     Address bound_;
     std::deque<std::uint32_t> collecting_;  // places in buffers_, in the node's order; the node's lock guards it
     std::atomic<std::uint32_t> epoch_{0};
-    // Of the tasks' thread alone:
+    // The tasks' thread alone uses these:
     std::uint64_t pushes_ = 0;  // in this step, handed to the pipeline
     struct Ended {
         bool roll_back;
