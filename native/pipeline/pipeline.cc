@@ -15,9 +15,9 @@
 namespace luwu::pipeline {
 
 namespace {
-// Where there is one thread for each processor that this process may use, keeps every thread on one of them. An update
-// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for
-// each other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
+// Keeps every thread on one processor where there is one thread for each processor that this process may use. An update
+// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for each
+// other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
 void spread_over_processors(std::vector<std::thread>& threads) {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -99,8 +99,8 @@ float Pipeline::average() const {
     return static_cast<float>(static_cast<double>(mean) / gradient_.loss_scale->scale);
 }
 
-// Of a step that will be rolled back, new versions may never have been written: they must not be read. Nor may old ones
-// of a step that was answered.
+// New versions of a step that will be rolled back may never have been written, and must not be read; nor may old
+// versions of a step that was answered.
 bool Pipeline::reading_allowed(std::uint32_t block) const {
     return !(step_is_void() && blocks_[block].updated) && !blocks_[block].stale;
 }
@@ -230,7 +230,7 @@ void Pipeline::retry_waiting_blocks() {
     while (!failure_ && !waiting_blocks_.empty()) {
         const std::uint32_t block = waiting_blocks_.front();
         if (window_.state(block) == WindowCache::State::absent && !blocks_[block].stale) {
-            // What is needed at once keeps its place where an update under way is going to free another.
+            // A block that is needed at once keeps its place where an update under way is going to free another.
             const auto sooner_than = updates_under_way_ > 0 ? std::optional<std::uint64_t>(0) : std::nullopt;
             if (!reading_allowed(block) || !window_.place(block, sooner_than)) break;
             start_parameter_read(block);

@@ -32,7 +32,7 @@ namespace luwu::pipeline {
 
 using GroupSettings = kernels::HyperParameters;  // of one parameter group for one step
 
-// What happens to the gradients of a step before they are used.
+// Treatment of a step's gradients before they are used.
 struct GradientSettings {
     std::optional<double> max_norm = {};              // their global norm is clipped to it
     std::optional<store::LossScale> loss_scale = {};  // they are divided by it, which comes before anything else
@@ -64,11 +64,11 @@ struct Outcome {
     bool ok = true;          // false: the pipeline failed; failure() tells why
     std::int64_t value = 0;  // pull: offset in the window; commit and decide: a StepEnd
     // commit and decide, with clipping: the sum of squares of the averaged gradient, kNoSquares where nobody knows it.
-    // Of a prepared step it is that of this server's blocks alone.
+    // For a prepared step it is the sum of this server's blocks alone.
     double squares = kNoSquares;
 };
-// How a step ended. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of
-// a gradient, and nobody asked for it.
+// End of a step. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of a
+// gradient, and nobody asked for it.
 enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2, kNotFinite = 3 };
 using Reply = std::function<void(Outcome)>;
 
@@ -105,8 +105,7 @@ class Pipeline {
     void initialise(std::uint32_t block, const float* values);
     void finish_initialise();  // commits step 0
 
-    // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step
-    // only.
+    // Sets the parameter group of each range of a block; without a call all is group 0. Before the first step only.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
     // Starts a worker's step. All workers must bring the same settings. The first step of all decides whether there is
     // clipping.
@@ -158,7 +157,7 @@ class Pipeline {
         std::vector<Segment> segments;
     };
 
-    // What an optimizer thread does with a chunk.
+    // An optimizer thread's work on a chunk.
     struct Work {
         std::uint32_t chunk = 0;
         bool keeps = false;  // else it updates

@@ -28,8 +28,8 @@ void Pipeline::choose_clipping(bool clips) {
                                                        (clips ? "without" : "with") + "; give every step one or none"));
     }
     clips_ = clips;
-    // What one step did the next one probably does, too. One server of several cannot take updates back once another
-    // has written the record of the step before.
+    // A step probably clips if the step before did. One server of several cannot take updates back once another has
+    // written the record of the step before.
     speculates_ = kept_ != nullptr && speculates_next_ && !settings_.prepares;
 }
 
@@ -182,7 +182,7 @@ void Pipeline::chunk_kept(std::uint32_t chunk) {
     try_finish_step();
 }
 
-// Of a step that will be rolled back.
+// Gives a chunk's gradient up: the step will be rolled back.
 void Pipeline::give_up_keeping(std::uint32_t chunk) {
     if (!speculates_) chunk_collected(chunk);
     release_kept(chunk);
