@@ -306,7 +306,7 @@ void ChunkStore::commit(CommitRecord record) {
 // Changes only the other version's attempt: other threads may be reading chunks of the committed version.
 void ChunkStore::begin_again() { attempts_[1 - committed_.version] = ++attempt_; }
 
-// Whose files a commit's chunks have been written to: all of them to the other version's, or none to any.
+// Version that a commit's chunks have been written to: all of them to the other version, or none to any.
 std::uint32_t ChunkStore::version_after(const CommitRecord& record) const {
     std::uint32_t updated = 0;
     std::uint32_t trainable = 0;
