@@ -21,7 +21,7 @@ const std::vector<GroupSettings> kOthers{{0.02, 0.9, 0.999, 1e-8, 0.1}};
 constexpr std::chrono::milliseconds kLong{20'000};
 constexpr std::chrono::milliseconds kNow{0};
 
-// What the votes told, in order: "begun", "given up", "ended 1 5" (rolled back, 5 pushes).
+// Results of the votes, in order: "begun", "given up", "ended 1 5" (rolled back, 5 pushes).
 struct Told {
     std::vector<std::string> events;
     std::uint32_t epoch = 7;
