@@ -281,9 +281,9 @@ class OptimizerSettings(Group):
     weight_decay: NotNegative = 0.1
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
     decays: Literal["all", "matrices"] = "all"
-    """what decays: all parameters, or matrices alone and no biases, norms and other vectors"""
+    """parameters that decay: all, or matrices (and no biases, norms and other vectors)"""
     max_grad_norm: Positive | None = None
-    """clip the gradient to this global norm, and log the norm of every step; without it, neither"""
+    """clip the gradient to this global norm, and log the norm of every step; default: no clipping"""
 
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
@@ -303,31 +303,31 @@ class RunSettings(Group):
     batch: Annotated[Sequences, FIXED] = 16
     """sequences a step, over all workers together"""
     micro_batch: Sequences | None = None
-    """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
+    """sequences a worker computes at a time, inside each block: less memory, same traffic; default: its whole share"""
     eval_every: CountOrZero = 0
-    """steps after which validation loss is measured, again and again; 0: after the last step alone"""
+    """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
     """seed of the initial parameters, the order of the data and dropout"""
     dtype: Annotated[Dtype, FIXED] = "float32"
-    """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
+    """dtype that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
     block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}
-    """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
+    """other dtypes for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
-    """where workers compute: cpu or cuda; each worker takes a GPU of its own"""
+    """device that workers compute on: cpu or cuda; each worker takes a GPU of its own"""
     device_memory: Size | None = None
-    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
+    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: no blocks stay"""
     checkpoint: bool = True
     """recompute each block's activations in the backward pass instead of keeping them"""
     offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
-    """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
+    """folder that keeps blocks' inputs until the backward pass, or host (with cuda); default: the device keeps them"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
     snapshot_every: CountOrZero = 0
-    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: CountOrZero = 2
-    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
+    """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
     """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     stores: Annotated[StoreFolders, FIXED] = ()
@@ -340,7 +340,7 @@ class SampleSettings(Group):
     length: Tokens = 400
     """tokens to generate"""
     temperature: Positive = 0.9
-    """randomness: towards 0 the likeliest token always wins, 1 samples what the model believes"""
+    """randomness: towards 0 the likeliest token always wins, 1 samples from the model's probabilities"""
 
 
 class Settings(Group):

@@ -81,13 +81,13 @@ def plan(
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Say what a run would take: memory, disk, traffic, time and money.
+    """Plan a run: memory, disk, traffic, time and money.
 
     `luwu plan --model 175b` plans for the cluster of the published design; other flags replace parts of it.
     `luwu plan --model llama-3.1-8b --machine desktop --ram 64GiB --disk 4TB@7GB/s` plans for one machine and its GPU.
     `luwu plan --measured --layers 12 --hidden 768 --heads 12` plans for this machine, which it measures for a minute.
 
-    Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
+    Exit status: 0 it fits, 1 it does not, 2 a flag that makes no sense.
     """
     from luwu.errors import ConfigError
     from luwu.plan.requests import Choices, make_request
