@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 FIXED = "fixed"
-"""Marks a setting that a resumed run must keep."""
+"""Mark of a setting that a resumed run must keep."""
 
 SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KIB": 2**10,
@@ -38,7 +38,7 @@ SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
 
 
 SIZE_LIMIT = 2**63
-"""Sizes are below this: native code counts bytes in 64 bits."""
+"""Bound of sizes: native code counts bytes in 64 bits."""
 
 
 def parse_size(value: object) -> int:
@@ -65,7 +65,7 @@ SHOWN_CHARACTERS = 60
 
 
 def shown(value: object) -> str:
-    """A value for an error's message, cut where it is long."""
+    """Return a value for an error's message, cut if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # of an integer with more than 4300 digits, or of tables thousands deep
@@ -74,7 +74,7 @@ def shown(value: object) -> str:
 
 
 def absolute(value: object) -> str:
-    """The absolute form of a path, so that a saved run means the same from any working directory.
+    """Return the absolute form of a path, so that a saved run means the same from any working directory.
 
     Raises:
         ConfigError: see `check_name`; or it is no path, or begins with the home folder of a user that is not known.
@@ -106,7 +106,7 @@ def check_name(path: Path) -> None:
 
 
 def format_size(count: int) -> str:
-    """A count of bytes in the largest unit that is exact: 8GiB."""
+    """Return a number of bytes in the largest unit that is exact: 8GiB."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count % SIZE_UNITS[unit.upper()] == 0:
             return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
@@ -114,7 +114,7 @@ def format_size(count: int) -> str:
 
 
 def absolute_unless_host(value: object) -> str:
-    """The absolute form of a path; ``host`` stays as it is."""
+    """Return the absolute form of a path; ``host`` stays as it is."""
     return "host" if value == "host" else absolute(value)
 
 
@@ -123,7 +123,7 @@ AbsolutePath = Annotated[str, BeforeValidator(absolute)]
 
 
 def check_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Folders that a store is striped over; raises ConfigError if one is there twice, perhaps by another name."""
+    """Return the folders that a store is striped over; raises ConfigError if a folder is there twice, by any name."""
     seen: set[str] = set()
     for folder in folders:
         place = os.path.realpath(folder)
@@ -166,7 +166,7 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 def check_pattern(value: str) -> str:
-    """A pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
+    """Return a pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
     if not value or "[" in re.sub(r"\[!?\]?[^\]]*\]", "", value):
         raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
     return value
@@ -205,7 +205,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def shape_is_of_the_gpt(self) -> ModelSettings:
-        """Another model has its shape from its own configuration."""
+        """Refuse a shape for another model, which has its shape from its own configuration."""
         fields = type(self).model_fields
         for name in ("layers", "hidden", "heads", "dropout"):
             if self.path is not None and getattr(self, name) != fields[name].default:
@@ -217,7 +217,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def layers_can_be_listed(self) -> ModelSettings:
-        """A model that no cluster could hold would keep its forecast busy for hours."""
+        """Refuse a model that no cluster could hold: its forecast would take hours."""
         most = MOST_PARAMETERS // (12 * self.hidden**2)
         if self.layers > most:
             raise ConfigError(
@@ -228,7 +228,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def heads_divide_hidden(self) -> ModelSettings:
-        """Every head gets the same number of channels."""
+        """Refuse heads that do not divide the width: every head gets the same number of channels."""
         if self.hidden % self.heads:
             nearest = max(1, round(self.hidden / self.heads)) * self.heads
             raise ConfigError(
@@ -286,7 +286,7 @@ class OptimizerSettings(Group):
     """clip the gradient to this global norm, and log the norm of every step; default: no clipping"""
 
     def rate(self, step: int, steps: int) -> float:
-        """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
+        """Return the rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
         assert self.lr is not None, "a run has chosen its rate before its first step"
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps
@@ -354,7 +354,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def workers_have_work(self) -> Settings:
-        """A worker without a single sequence would only wait."""
+        """Refuse more workers than sequences: a worker without a sequence would only wait."""
         if self.run.workers > self.run.batch:
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
@@ -384,7 +384,10 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def patterns_match_blocks(self) -> Settings:
-        """The names in the GPT are known; those in another model are once a worker has built it."""
+        """Refuse patterns that match no block of the GPT.
+
+        Those of another model are checked when a worker has built it.
+        """
         if self.model.path is not None or not self.run.block_dtypes:
             return self
         names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
@@ -407,7 +410,7 @@ def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
 
 
 def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> GroupT:
-    """`build_settings` for any group of groups."""
+    """Build any group of groups, as `build_settings` does."""
     merged: dict[str, dict[str, Any]] = {}
     for overlay in overlays:
         for group, values in overlay.items():
@@ -421,7 +424,7 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a settings file; ConfigError if it cannot be read or is not TOML."""
+    """Return the tables of a settings file; ConfigError if it cannot be read or is not TOML."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -442,7 +445,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _line_of(text: str, mistake: str) -> str:
-    """The line that TOML's error message names, with a mark below its column; empty where it names none."""
+    """Return the line that TOML's error message names, with a mark below its column; empty if it names none."""
     place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
     lines = text.splitlines()
     if place is None or not 0 < int(place[1]) <= len(lines):
@@ -452,7 +455,7 @@ def _line_of(text: str, mistake: str) -> str:
 
 
 def to_toml(settings: Settings) -> str:
-    """The settings as a TOML file that says what each of them means."""
+    """Return the settings as a TOML file that explains each of them."""
     lines: list[str] = []
     for group_name, group in settings:
         lines.append(f"[{group_name}]")
@@ -465,12 +468,12 @@ def to_toml(settings: Settings) -> str:
 
 
 def describe(group: str, name: str, kind: type[Group] = Settings) -> str:
-    """The meaning of one setting, as declared with it."""
+    """Return the meaning of one setting, as declared with it."""
     return _fields(kind, group)[name].description or ""
 
 
 def default_text(group: str, name: str) -> str:
-    """The default of one setting as a user would write it; empty if it has none."""
+    """Return the default of one setting as a user would write it; empty if it has none."""
     value = getattr(getattr(Settings(), group), name)
     if value is None or value in ((), {}):
         return ""
@@ -478,7 +481,7 @@ def default_text(group: str, name: str) -> str:
 
 
 def _is_size(group: str, name: str) -> bool:
-    """Tell whether a setting counts bytes, which people write with a unit."""
+    """Return True if a setting counts bytes, which people write with a unit."""
     return any(getattr(mark, "func", None) is parse_size for mark in _fields(Settings, group)[name].metadata)
 
 
@@ -498,7 +501,7 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
 
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
-    """The settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
+    """Return the settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
     dumped = settings.model_dump(mode="json")
     return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
 
@@ -509,7 +512,7 @@ def _fixed_settings() -> Iterator[tuple[str, str]]:
 
 
 def _fields(kind: type[Group], group: str) -> Mapping[str, FieldInfo]:
-    """The settings of a group, or the groups where the name is none of theirs."""
+    """Return the settings of a group, or the groups if no group has this name."""
     field = kind.model_fields.get(group)
     annotation = field.annotation if field else kind
     assert isinstance(annotation, type) and issubclass(annotation, Group)
@@ -530,7 +533,7 @@ def _toml_value(value: object) -> str:
 
 
 def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
-    """The first complaint in our own words."""
+    """Return the first complaint of pydantic as a ConfigError in our own words."""
     first = error.errors()[0]
     where = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
     place = ".".join(str(part) for part in where if not isinstance(part, int))

@@ -71,7 +71,7 @@ def evaluate(
 
 
 def find_tokens(readable: Readable, data: Path | None, text_field: str, most: int | None) -> tuple[Tokens, float]:
-    """The tokens to measure on, and how many bytes of text each stands for; of other text the first ``most``.
+    """Return the tokens to measure on, and the bytes of text per token; of other text the first ``most`` tokens.
 
     Raises:
         ConfigError: a store has no text of its own. DataError: the text cannot be read.

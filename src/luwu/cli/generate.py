@@ -70,7 +70,7 @@ def generate(
 
 
 class Output:
-    """Shows one text as it is written, or several when all are done. Nothing appears before the first token.
+    """Output of texts: one text as it is written, several when all are done. Nothing appears before the first token.
 
     So a store whose values cannot be read gives only an error. If reading fails later, the line is ended.
     """
@@ -116,7 +116,7 @@ def check_device(device: str | None) -> None:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    """The text that was given, if any.
+    """Return the text that was given, if any.
 
     Raises:
         ConfigError: it is empty, was given twice, or its file cannot be read.

@@ -52,14 +52,14 @@ BAD_INPUT = (
 
 
 def remedy(error: LuwuError) -> str:
-    """The text that commands add to an error: other commands that help."""
+    """Return the text that commands add to an error: other commands that help."""
     if isinstance(error, StoreCorruptError):
         return f"\n{GO_BACK}; `luwu store verify` says how much is damaged"
     return ""
 
 
 class Commands(TyperGroup):
-    """Commands whose typed errors become a message on standard error and an exit code."""
+    """Group of commands whose typed errors become a message on standard error and an exit code."""
 
     def invoke(self, context: typer.Context) -> object:  # type: ignore[override]
         """Run the chosen command."""

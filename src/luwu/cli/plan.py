@@ -1,4 +1,4 @@
-"""`luwu plan`: whether a model fits, how fast it will go and what it costs, before anyone buys anything."""
+"""`luwu plan`: plan a run before anyone buys anything: whether a model fits, its speed and its cost."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def plan_this_machine(
 
 
 def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
-    """The plan of a request, or the best one around it; where none fits, what the request lacks."""
+    """Return the plan of a request, or the best one around it; where none fits, the request's own with its misses."""
     from luwu.plan.planning import make_plan
     from luwu.plan.search import find_best
 
@@ -194,7 +194,7 @@ def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> 
 
 
 def print_sections(found: dict[str, Rows]) -> None:
-    """Print the headings with a row for each fact; a command is one line, so that it can be pasted."""
+    """Print the headings with a row for each fact. A command is one line, so that it can be pasted."""
     for heading, rows in found.items():
         typer.secho(heading, bold=True)
         say_rows(list(rows), least_width=24)
@@ -202,7 +202,7 @@ def print_sections(found: dict[str, Rows]) -> None:
 
 
 def print_peers(rows: list[tuple[str, ...]]) -> None:
-    """The same cluster and batch with today's systems."""
+    """Print today's systems on the same cluster and with the same batch."""
     from rich.console import Console
     from rich.table import Table
 

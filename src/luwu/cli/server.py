@@ -77,7 +77,7 @@ def server(
 
 
 def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> None:
-    """Settle the settings, serve, and say where."""
+    """Settle the settings, serve, and print the URL."""
     import signal
     import sys
 

@@ -99,7 +99,7 @@ def model_text(found: StoreInfo) -> str:
 
 
 def run_text(found: StoreInfo) -> str:
-    """The run that a store belongs to; empty where none is known."""
+    """Return the description of the run that a store belongs to; empty if none is known."""
     if found.run is None:
         return ""
     data = found.run.data.get("name")

@@ -61,7 +61,7 @@ def switch(
 
 
 def serve(config: Path | None, flags: dict[str, Any]) -> None:
-    """Settle the settings, serve, and say where."""
+    """Settle the settings, serve, and print the address."""
     import signal
     import sys
 

@@ -28,7 +28,7 @@ BATCH_BYTES = 2 << 20
 LOCK_NAME = "corpus.lock"
 
 FORMAT = 1
-"""Changes whenever the same data and settings give other tokens."""
+"""Version of the preparation. It changes whenever the same data and settings give other tokens."""
 
 
 def prepare(
@@ -109,14 +109,14 @@ def _prepare(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process of this host at a time prepare in a folder; the others find the corpus that it left."""
+    """Context manager: one process of this host at a time prepares in a folder; the others find its corpus."""
     with (folder / LOCK_NAME).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def check_length(source: Source, seq: int, validation_fraction: float) -> None:
-    """See, before anything is read, that plain text is long enough to train and to validate on as bytes.
+    """Check, before anything is read, that plain text is long enough to train and to validate on as bytes.
 
     Raises:
         DataError: some passage could not hold one sequence and its target.

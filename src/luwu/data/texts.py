@@ -1,4 +1,4 @@
-"""The tokens of texts that are measured, not learned: read from the beginning, kept in memory."""
+"""Tokens of texts that are measured, not learned: read from the beginning, kept in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luwu.data.writer import tokens_of
 
 
 def read_tokens(source: Source, tokenizer: Tokenizer, text_field: str, most: int | None) -> tuple[Tokens, int]:
-    """The tokens of a text as a corpus would have them, and how many bytes of text they stand for.
+    """Return the tokens of a text as a corpus would have them, and the bytes of text that they stand for.
 
     Args:
         source: files, read in their order.

@@ -7,7 +7,7 @@ from luwu.store.manifest import ROOT_NAME, Manifest
 
 
 def block_specs(manifest: Manifest) -> list[_native.BlockSpec]:
-    """The manifest's blocks as the native core wants them. The root unit's blocks are held through the whole step."""
+    """Return the manifest's blocks for the native core. The root block is held through the whole step."""
     return [
         _native.BlockSpec(
             block.name,

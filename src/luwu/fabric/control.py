@@ -26,14 +26,14 @@ from luwu.fabric.waiting import saying
 log = logging.getLogger(__name__)
 
 REFUSALS = 3
-"""A port that answers so often (and for `refused_seconds`) as no server does is not ours; one that is silent may be."""
+"""Answers unlike a server's, for `refused_seconds`, after which a port is not ours. A silent port may be."""
 
 ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 """Status codes of calls whose server has ended."""
 
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
-    """A channel to the server at ``luwu://HOST:PORT``; connects when it is first used. Raises ConfigError."""
+    """Return a channel to the server at ``luwu://HOST:PORT``; it connects when it is first used. Raises ConfigError."""
     target, options = str(parse_url(url)), channel_options(timeouts)
     if credentials.tls is None:
         return grpc.insecure_channel(target, options)
@@ -42,7 +42,7 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
 
 
 def connection_refused(url: str, timeouts: Timeouts) -> bool:
-    """Tell whether a machine is there and refuses the connection: no server listens at ``luwu://HOST:PORT``."""
+    """Return True if the machine refuses the connection: no server listens at ``luwu://HOST:PORT``."""
     address = parse_url(url)
     try:
         with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
@@ -151,7 +151,7 @@ class ControlClient(OfThisProcess):
         return getattr(self._stub, method).future(request, timeout=limit, metadata=self._metadata)
 
     def finish(self, call: grpc.Future) -> Any:
-        """Wait for a call's answer; Ctrl-C is seen. Raises what the server answered with, or the session ended with."""
+        """Wait for a call's answer; Ctrl-C is seen. Raises the server's error, or the error that ended the session."""
         while True:
             try:
                 return call.result(timeout=self._timeouts.signal_check_seconds)
@@ -172,7 +172,7 @@ class ControlClient(OfThisProcess):
         self._given_up.set()
 
     def close(self, *, leave: bool, failure: str = "") -> None:
-        """End the session; without leaving first it counts as a loss. In a forked child it does nothing.
+        """End the session. Without leaving first it counts as a loss. In a forked child it does nothing.
 
         Args:
             leave: tell the server. failure: why this participant cannot go on; then it counts as a loss nevertheless.
@@ -278,13 +278,13 @@ class ControlClient(OfThisProcess):
         )
 
     def _hear_why(self) -> None:
-        """A server that goes says why on the watch, which may be heard after the end of a call."""
+        """Wait for the server's reason on the watch, which may come after the end of a call."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(self._timeouts.close_seconds)
 
     @staticmethod
     def _again(error: LuwuError) -> LuwuError:
-        """The same error to raise once more: an exception belongs to one place."""
+        """Return a copy of the error to raise once more: an exception belongs to one place."""
         return type(error)(str(error))
 
 

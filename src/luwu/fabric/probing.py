@@ -1,4 +1,4 @@
-"""Tell a port that belongs to another program from a server that is slow to answer; gRPC's errors do not."""
+"""Distinguish a port that belongs to another program from a server that is slow to answer; gRPC's errors do not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FRAME_HEADER_BYTES = 9
 
 
 def answers_otherwise(address: HostPort, seconds: float, *, tls: bool) -> bool:
-    """Tell whether a port takes a connection and then closes it, or answers as no server does.
+    """Return True if a port takes a connection and then closes it, or answers unlike a server.
 
     Args:
         address: where to connect.

@@ -1,4 +1,4 @@
-"""A worker's connection to a server: what every kind of session has in common."""
+"""Base of all sessions: a worker's connection to a server."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def snapshot(self) -> int:
-        """Keep the store, on every server, as the last step left it; training goes on at once. Between two steps.
+        """Keep the store, on every server, as the last step left it; training continues at once.
+
+        Call it between two steps.
 
         Returns:
             The step, which `luwu snapshot` and the option ``--snapshot`` of other commands take as its name.
@@ -119,7 +121,7 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def report(self, report: dict[str, Any]) -> None:
-        """Send something that JSON can hold to whoever started the server; nothing comes back."""
+        """Send something that JSON can hold to the program that started the server; nothing comes back."""
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
@@ -151,4 +153,4 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def _end(self, *, failed: bool) -> None:
-        """Close; called once. A worker that failed does not leave first."""
+        """End the session; called once. A worker that failed does not leave first."""

@@ -58,7 +58,7 @@ def validate(
     device: torch.device,
     report: ReportFunction | None = None,
 ) -> tuple[float, int]:
-    """This worker's share of the validation: its losses summed over sequences, and how many sequences it had."""
+    """Return this worker's share of the validation: its losses summed over sequences, and the number of sequences."""
 
     def tell(done: int, wanted: int) -> None:
         if session.rank == 0 and report is not None:
@@ -120,7 +120,10 @@ def prompt_tokens(text: Tokens, tokenizer: Tokenizer) -> list[int]:
 
 
 def choose_prompt(head: bytes) -> bytes:
-    """The first whole, short line of held-back text that begins with a letter; without one, where the text begins."""
+    """Return the first whole, short line of held-back text that begins with a letter.
+
+    Without one, the text's beginning.
+    """
     for line in head.splitlines(keepends=True)[1:]:
         if line[:1].isalpha() and 8 <= len(line) <= PROMPT_BYTES and line.endswith(b"\n"):
             return line

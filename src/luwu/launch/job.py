@@ -17,10 +17,10 @@ EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
 
 EXIT_SERVER_LOST = 3
-"""A worker's exit status when the server or another worker went first: not the cause of anything."""
+"""A worker's exit status when the server or another worker ended first. It is not the cause of anything."""
 
 ERROR_MARK = "luwu error "
-"""Starts the line in the log of a worker that ended with a typed error; JSON follows: {"type": ..., "message": ...}."""
+"""Mark of the log's line with the typed error that ended a worker; JSON follows: {"type": ..., "message": ...}."""
 
 
 def write_error(error: LuwuError) -> None:
@@ -56,7 +56,7 @@ class Job(BaseModel):
 
     @property
     def stop_path(self) -> Path:
-        """The file whose presence says that the attempt just finished was the last."""
+        """Return the path of the file whose presence says that the attempt just finished was the last."""
         return Path(self.folder, "stop")
 
     def write(self, path: Path, room: Room = NO_WAIT) -> None:
@@ -65,5 +65,5 @@ class Job(BaseModel):
 
     @staticmethod
     def read(path: Path) -> Job:
-        """The job that a launcher saved."""
+        """Return the job that a launcher saved."""
         return Job.model_validate_json(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""A run's model, or an imported one, opened to be read: what `luwu generate` and `luwu eval` have in common.
+"""A run's model, or an imported one, opened to be read, for `luwu generate` and `luwu eval`.
 
 Its blocks are pulled from the store as in training, so its size does not matter, and none of their values changes.
 """
@@ -77,7 +77,7 @@ class Readable(ABC):
 
     @abstractmethod
     def prompt_tokens(self, text: str) -> list[int]:
-        """A prompt as the model is used to it."""
+        """Return a prompt's tokens as the model is used to them."""
 
     @abstractmethod
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel: ...
@@ -146,7 +146,7 @@ class ReadableRun(Readable):
         self.seq = self.settings.model.seq
 
     def prompt_tokens(self, text: str) -> list[int]:
-        """The tokens of the text alone, as the run was trained."""
+        """Return the tokens of the text alone, as the run was trained."""
         return self.tokenizer.encode([text])[0]
 
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:
@@ -177,7 +177,7 @@ class ReadableImport(Readable):
         self.seq = min(LONGEST_SEQ, getattr(config, "max_position_embeddings", None) or LONGEST_SEQ)
 
     def prompt_tokens(self, text: str) -> list[int]:
-        """The tokens of the text after those that the model's tokenizer begins every text with."""
+        """Return the tokens of the text after those that the model's tokenizer begins every text with."""
         return self._tokenizer.encode_prompt(text)
 
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:

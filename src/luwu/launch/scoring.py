@@ -104,7 +104,10 @@ def rows_inside(seq: int) -> int:
 
 
 def rows_together(model: RunModel, seq: int) -> int:
-    """Sequences of a pass; of the first fewer where only that pass will show how the model computes its loss."""
+    """Return the sequences of a pass.
+
+    Fewer in the first if only that pass will show how the model computes its loss.
+    """
     rows = TOGETHER_TOKENS // seq
     if not model.tiles_logits:
         config: Any = model.module.config

@@ -39,7 +39,7 @@ def die_with(launcher_pid: int) -> None:
 
 
 def main() -> int:
-    """Run the job; the exit status says whose fault an error was, the last line of the log what it was."""
+    """Run the job. The exit status says whose fault an error was, and the log's last line names it."""
     stop = StopRequest()
     job = Job.read(Path(sys.argv[1]))
     die_with(job.launcher_pid)

@@ -186,13 +186,13 @@ class Answer(socketserver.BaseRequestHandler):
     """Handler of one connection, whoever made it."""
 
     def handle(self) -> None:
-        """Do what it wants, as far as it goes."""
+        """Do what the request asks for, as far as the connection lasts."""
         with contextlib.suppress(OSError):
             answer(self.request)
 
 
 def answer(connection: socket.socket) -> None:
-    """Do what the other end wants; a stranger that wants nothing known gets nothing."""
+    """Do what the other end asks for; an unknown request gets nothing."""
     connection.settimeout(PATIENCE_SECONDS)
     magic, wanted, seconds = HELLO.unpack(_receive(connection, HELLO.size))
     if magic != MAGIC or not 0 < seconds <= MOST_SECONDS:

@@ -1,4 +1,4 @@
-"""The server's memory budget on a machine that it shares with its workers: what they leave."""
+"""The server's memory budget on a machine that it shares with its workers: the rest of the memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNLIMITED = 1 << 60
 
 
 def fit_budget(request: Request) -> Request:
-    """The same request with the largest budget that there is room for and use for, in whole MiB.
+    """Return the request with the largest budget that there is room and use for, in whole MiB.
 
     Where there is not even room for the least budget, it is that one, and the plan does not fit.
     """

@@ -17,7 +17,10 @@ from luwu.plan.models import ModelShape
 ELEMENT_BYTES = 2  # bf16 or fp16
 
 Attention = Literal["fused", "unfused"]
-"""fused: FlashAttention's kind, scores never reach memory; unfused: they do, with a fused softmax between."""
+"""Kind of attention.
+
+Fused: like FlashAttention, scores never reach memory; unfused: they do, a fused softmax between.
+"""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def _moved_bytes(model: ModelShape, kernels: Kernels, parallel: int) -> float:
 
 
 def _wave_share(gpu: Gpu, rows: float, columns: float) -> float:
-    """The part of the units' time that is of use: full tiles of the better orientation, in whole waves."""
+    """Return the useful part of the units' time: full tiles of the better orientation, in whole waves."""
     if not gpu.units:
         return 1.0
     small = GEMM_TILE.value

@@ -115,7 +115,7 @@ class Thresholds:
 
 
 def thresholds(compute: Compute, needs: Needs) -> Thresholds:
-    """Work the conditions of the table out."""
+    """Compute the conditions of the table."""
     backward = compute.backward_flop
     return Thresholds(
         pull=compute.tokens(needs.down, FORWARD_FLOP),

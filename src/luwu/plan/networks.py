@@ -1,4 +1,4 @@
-"""Networks between workers and servers, by what must be bought: switches, cables, their watts and prices.
+"""Networks between workers and servers, by the parts to buy: switches, cables, their watts and prices.
 
 | network | how it is wired | published in |
 |---|---|---|

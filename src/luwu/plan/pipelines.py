@@ -1,4 +1,4 @@
-"""Pipeline schedules, played through: what idles follows from dependencies, places and memory, not from formulas.
+"""Pipeline schedules, played through: idle time follows from dependencies, places and memory, not from formulas.
 
 | schedule | places of the model's parts | backward | published in |
 |---|---|---|---|
@@ -63,7 +63,7 @@ class PartSeconds:
 
 @dataclass(frozen=True)
 class Task:
-    """Something a stage did: from ``start`` to ``end``, in seconds."""
+    """A task of a stage: from ``start`` to ``end``, in seconds."""
 
     kind: str
     stage: int
@@ -226,7 +226,7 @@ class _Player:
             return
 
     def _preference(self, stage: _Stage) -> tuple[str, ...]:
-        """Forward and backward take turns where both could go on."""
+        """Return the preferred order of forward and backward, which take turns if both can go on."""
         if self._schedule.all_forwards_first or stage.last == BACKWARD:
             return (FORWARD, BACKWARD, WEIGHTS)
         return (BACKWARD, FORWARD, WEIGHTS)

@@ -46,14 +46,14 @@ class Request:
         return max(1, self.settings.run.batch // self.settings.run.workers)
 
     def with_run(self, **changes: object) -> Request:
-        """The same with other settings of the run."""
+        """Return the request with other settings of the run."""
         run = RunSettings.model_validate(self.settings.run.model_dump() | changes)
         return replace(self, settings=self.settings.model_copy(update={"run": run}))
 
 
 @dataclass(frozen=True)
 class Miss:
-    """Something that does not fit: what, by how many bytes, and the smallest change that would make it."""
+    """A part that does not fit: its name, the missing bytes, and the smallest change that would make it fit."""
 
     what: str
     excess_bytes: float
@@ -65,7 +65,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a request; ``machine`` is the memory of one machine, by what takes it."""
+    """The answer to a request; ``machine`` is the memory of one machine, by use."""
 
     request: Request
     worker: WorkerMemory

@@ -12,7 +12,7 @@ from luwu.fabric.striping import stripe
 from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 
 LISTED_ELEMENTS = 2**36
-"""Elements of a model whose chunks are listed within a moment."""
+"""Most elements of a model whose chunks are listed, which takes a moment."""
 
 PAGE_BYTES = 4096
 CHUNK_STEP = 2048
@@ -135,7 +135,7 @@ def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimize
 
 
 def _chunk_elements(elements: int) -> int:
-    """Elements of a block's first chunk, which no other of it has more of."""
+    """Return the elements of a block's first chunk. No other chunk of it has more."""
     chunks = -(-elements // DEFAULT_CHUNK_ELEMENTS)
     return min(elements, _rounded_up(-(-elements // chunks), CHUNK_STEP))
 

@@ -188,7 +188,7 @@ class NetworkServer:
             self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
-        """Report in the log and in health checks that the server waits for room on a full disk, or that it goes on."""
+        """Report in the log and in health checks that the server waits for room on a full disk, and the wait's end."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
         log_room(wait)

@@ -1,4 +1,4 @@
-"""The server's own decisions, for whoever plays a server through: what it has in memory, reads ahead and evicts."""
+"""The server's own decisions for programs that play a server: residency, read-ahead and eviction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WindowSchedule = _native.WindowSchedule
 
 
 def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
-    """The schedule of a server with this budget, whose workers are one to it, as over UDP.
+    """Return the schedule of a server with this budget, whose workers are one to it, as over UDP.
 
     Raises:
         MemoryBudgetError: the budget is below what the model needs.

@@ -31,7 +31,7 @@ Report = dict[str, Any]
 
 
 class LocalServer(OfThisProcess):
-    """Serves the workers of one run on this machine from a store in ``stores`` (default: the run folder's ``store``).
+    """Server of one run on this machine, with a store in ``stores`` (default: the run folder's ``store``).
 
     Threads of its own accept workers and answer them; the data plane is native and never waits for Python.
 

@@ -1,4 +1,4 @@
-"""Says in the log now and then how far a run is, or whom it waits for."""
+"""Log of a run's state: its steps, or the participants that it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Status:
-    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, whom the run waits for.
+    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, the participants that are missing.
 
     Args:
         interval_seconds: time between two lines.

@@ -1,4 +1,4 @@
-"""The tree between server and workers: which switches have joined, and who sends to whom in a run."""
+"""The tree between server and workers: the switches that have joined, and each participant's place in a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SwitchMember(Participant):
 
 @dataclass(frozen=True)
 class TopologyReady(Generic[CoreT]):
-    """Everybody of a run is there: what a plan is made from.
+    """Facts that a plan is made from once all participants of a run are there.
 
     Attributes:
         job: names the run on the data plane.

@@ -62,7 +62,7 @@ class Piece:
 
     @property
     def numel(self) -> int:
-        """Its elements."""
+        """Number of its elements."""
         return math.prod(self.sizes)
 
 
@@ -150,14 +150,14 @@ def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:
 
 
 def _save(value: Any, file: Output) -> tuple[int, int]:
-    """Write what torch.load reads; its first byte and its bytes."""
+    """Write a file that torch.load reads; return its first byte and its bytes."""
     first, buffer = file.written_bytes, io.BytesIO()
     torch.save(value, buffer)
     return first, file.write(buffer.getbuffer())
 
 
 class _Export:
-    """The tensors of a checkpoint, and what its metadata has to say of them."""
+    """The tensors of a checkpoint, and their part of its metadata."""
 
     def __init__(self, values: StoredValues, settings: Mapping[str, Any], model_key: str, optimizer_key: str) -> None:
         self._values = values
@@ -264,7 +264,7 @@ class _Export:
 
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of the optimizer as torch has it, with those that are given."""
+    """Return every setting of the optimizer as torch has it, with the given ones in place."""
     from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
 
     known_to_torch = torch_optimizers()
@@ -286,7 +286,7 @@ def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _add_chunk(
     kinds: dict[str, TensorStorageMetadata | BytesStorageMetadata], name: str, chunk: ChunkStorageMetadata, dtype: str
 ) -> None:
-    """Note a piece of a tensor, which is as large as its pieces reach."""
+    """Note a piece of a tensor. The tensor is as large as its pieces reach."""
     known = kinds.setdefault(
         name, TensorStorageMetadata(TensorProperties(dtype=getattr(torch, dtype)), chunk.sizes, [])
     )

@@ -25,7 +25,7 @@ from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
 
 MOST_OPEN = 8
-"""Tensors whose place in the files is remembered: a parameter and its states are read side by side, others later."""
+"""Number of tensors whose place in the files is remembered: a parameter and its states are read side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class DcpReader:
         self.prefix = ""
 
     def under(self, prefix: str) -> DcpReader:
-        """The same checkpoint under another prefix."""
+        """Return the same checkpoint under another prefix."""
         other = copy.copy(self)
         other._pieces = OrderedDict()
         other.prefix = prefix

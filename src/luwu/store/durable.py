@@ -30,7 +30,9 @@ def unfinished(path: Path) -> Path:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[FileIO]:
-    """Open a file that gets this name when the block ends without an error: all of it is durable then, and the name.
+    """Open a file that gets this name when the ``with`` block ends without an error.
+
+    Then its bytes and its name are durable.
 
     A file that had the name is replaced, and a copy made with hard links keeps it.
     """
@@ -47,7 +49,7 @@ def whole_file(path: Path) -> Iterator[FileIO]:
 
 
 def write_all(file: FileIO, data: bytes) -> None:
-    """Write all bytes to a file without a buffer, which may take fewer at once."""
+    """Write all bytes to an unbuffered file, which may take fewer at once."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

@@ -98,7 +98,7 @@ def no_store(folders: list[Path]) -> StoreFormatError:
 
 
 def other_stripes(folders: list[Path], stripes: int) -> str:
-    """Describe that a store lies in another number of folders than were named."""
+    """Describe the error that a store lies in another number of folders than were named."""
     return (
         f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
         "name the same folders in the same order as when it was made"
@@ -111,7 +111,7 @@ def no_values(folder: Path) -> StoreEmptyError:
 
 
 def refused(action: str, path: Path, error: OSError) -> LuwuError:
-    """The typed error for what the system refused to do with a path."""
+    """Return the typed error for an operating system's refusal at a path."""
     if is_full(error):
         return no_room(path, error, action)
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
@@ -246,7 +246,7 @@ CoreT = TypeVar("CoreT", bound=Opened)
 
 @dataclass(frozen=True)
 class Store:
-    """A store as a native server opens it."""
+    """A store that a native server has open."""
 
     folders: list[Path]
     identity: StoreIdentity
@@ -254,7 +254,7 @@ class Store:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest as the store has it (its own chunk size)."""
+        """Manifest of the store, with the store's own chunk size."""
         return self.identity.manifest
 
 
@@ -335,7 +335,7 @@ def lock_folder(folder: Path, what: str) -> _native.FileLock:
 
 @contextmanager
 def held_at_rest(folders: list[Path]) -> Iterator[None]:
-    """Keep servers and imports out of a store while it is read; any number may read it at once.
+    """Context manager: servers and imports stay out of a store while it is read; any number may read it at once.
 
     Raises:
         StoreLockedError: a server or an import has it open.

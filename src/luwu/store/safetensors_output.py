@@ -1,4 +1,4 @@
-"""Safetensors on their way out: the header, which is known beforehand, and which tensors share a file."""
+"""Safetensors on their way out: the header, which is known beforehand, and the division of tensors into files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def plan_shards(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], shar
 
 
 def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
-    """Everything in a file before the tensors' bytes."""
+    """Return the bytes of a file before the tensors."""
     header: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
@@ -60,5 +60,5 @@ def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> byt
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's bytes as they lie in a file."""
+    """Return a tensor's bytes as they lie in a file."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""JSON files of a store that have a checksum of what they say, so that a flipped bit does not pass for another model.
+"""JSON files of a store with a checksum of their content, so that a flipped bit does not pass for another model.
 
 Somebody who edits such a file removes the line with the checksum; files were written without one before.
 """

@@ -55,7 +55,9 @@ def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
 
 
 def take(folders: list[Path]) -> int:
-    """Take a snapshot of the last committed step, also while a server of this machine has the store open; its step.
+    """Take a snapshot of the last committed step, also while a server of this machine has the store open.
+
+    Return the step.
 
     Training goes on meanwhile. Of a store that is open, a file for what training writes next is reserved first.
 

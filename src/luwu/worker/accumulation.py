@@ -12,7 +12,7 @@ from luwu.worker.parallelize import runtime_of
 
 @contextmanager
 def no_sync(model: nn.Module) -> Iterator[None]:
-    """Within, a backward pushes nothing: its gradients are added up in this worker (as in DistributedDataParallel).
+    """Context manager: a backward inside pushes nothing; its gradients are added up (as in DistributedDataParallel).
 
     The next backward outside pushes the sums along with its own gradients; where there is none, ``optim.step()`` does,
     so the whole of a training loop may run within, at the price that no update overlaps a backward. One attempt at a

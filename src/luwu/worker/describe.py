@@ -1,4 +1,4 @@
-"""The manifest of a model that is not parallelized: what a store for it must hold."""
+"""The manifest of a model that is not parallelized, as a store for it must have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe(
     *,
     outer: bool = True,
 ) -> Manifest:
-    """The manifest with which `luwu.parallelize` of the same model, blocks, dtypes and optimizer's kind opens a store.
+    """Return the manifest that `luwu.parallelize` of the same model, blocks, dtypes and optimizer opens a store with.
 
     ``outer``: as in `luwu.worker.layout.lay_out`.
 

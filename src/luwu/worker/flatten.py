@@ -23,7 +23,7 @@ ALIGNMENT_ELEMENTS = 32
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's place: ``offset`` is its first element in the block, ``places`` every (module, name) holding it.
+    """Place of a parameter: ``offset`` is its first element in the block, ``places`` every (module, name) holding it.
 
     ``aliases`` are the names it has in the model after the first.
     """
@@ -186,7 +186,7 @@ def _units_of(
 def _walk(
     module: nn.Module, prefix: str, owner: int, unit_of_module: dict[int, int]
 ) -> Iterator[tuple[nn.Module, str, int]]:
-    """Every path to every module, so that a module reached by two paths is seen under both owners."""
+    """Yield every path to every module, so that a module with two paths is seen under both owners."""
     if owner == 0:
         owner = unit_of_module.get(id(module), 0)
     yield module, prefix, owner

@@ -89,7 +89,7 @@ class DiskShelf:
         return lambda: reading.result().to(self._device)
 
     def clear(self) -> None:
-        """Give the file's room back; what is still to be written is dropped."""
+        """Free the file's room; writes that have not begun are dropped."""
         for waiting in self._writing:
             waiting.future.cancel()
         self._writing.clear()

@@ -52,7 +52,7 @@ def parallelize(
     seed: int = 0,
     weights: str | Path | None = None,
 ) -> ModuleT:
-    """Let the model's parameters live in the session's store, in place: they are pulled for use, block by block.
+    """Move the model's parameters into the session's store, in place: they are pulled for use, block by block.
 
     A fresh store takes the model's values; from one that exists the model takes its values, whatever it had before.
     A model on meta is initialised module by module, never whole: by ``reset_parameters()``, by what transformers and
@@ -196,7 +196,7 @@ def runtime_of(model: nn.Module) -> Runtime:
 
 
 def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
-    """Stand in front of the model's methods that need values."""
+    """Replace the model's methods that need values."""
     root, others = units[0], units[1:]
     wrapped: list[tuple[nn.Module, WrappedForward]] = [(model, RootForward(runtime, root, model))]
     for unit in others:

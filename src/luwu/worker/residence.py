@@ -149,7 +149,7 @@ class Residence:
         return tree_map_only(Tensor, copy, values)
 
     def separate_gradients(self, unit: Unit) -> None:
-        """Let gradients of what is computed from here on come apart from those of what was computed before.
+        """Let gradients of results computed from here on come apart from those of earlier results.
 
         Else autograd would add them up in the parameter's dtype before anyone sees them. Torch makes a new accumulator
         for a parameter whose data had another dtype in between.

@@ -277,7 +277,7 @@ class Runtime(Uncopyable):
         return number
 
     def hold(self, unit: Unit) -> bool:
-        """Bring an outer unit's values, to stay until the forward's backward is over, or an evaluation is.
+        """Bring an outer unit's values, which stay until the forward's backward, or an evaluation, is over.
 
         Returns:
             False outside of both, where nobody has values.
@@ -334,7 +334,7 @@ class Runtime(Uncopyable):
         self._active_use = use
 
     def _activate(self, unit: Unit) -> None:
-        """End the work of the unit before, which goes backward through its uses: the first is the last."""
+        """End the work of the unit before. An outer unit goes backward through its uses: the first use is the last."""
         before, use = self._active, self._active_use
         if before is unit:
             return
@@ -346,7 +346,7 @@ class Runtime(Uncopyable):
         self._active, self._active_use = unit, 0
 
     def finish_unit(self, unit: Unit) -> None:
-        """A unit's work in this backward is over: push its gradients, or keep them, and release it."""
+        """End a unit's work in this backward: push its gradients, or keep them, and release it."""
         if unit.index in self._finished:
             return
         if unit.trainable is not None and self._to_keep:
@@ -359,7 +359,7 @@ class Runtime(Uncopyable):
         self.residence.release(unit)
 
     def _pushed_at_the_end(self, unit: Unit) -> bool:
-        """A push is answered when all workers have made it, and some may use an outer unit that others do not.
+        """Return True if the unit is pushed after all others: another worker may not use it, and would wait.
 
         So several workers push these blocks behind all others, in one order: else two could wait for each other.
         """

@@ -21,7 +21,7 @@ from luwu.worker.loss_scale import forward_scale
 from luwu.worker.watched import use_by_name
 
 _TILE_ELEMENTS = 1 << 23
-"""Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""
+"""Default of the logits in a tile: 32 MiB of float32, which a CPU's cache holds."""
 
 _DEVICE_TILE_ELEMENTS = 1 << 27
 """Elements of a tile on a GPU: 512 MiB of float32. Each tile reads the whole weight and adds to its gradient."""
@@ -101,7 +101,7 @@ class _Options:
 
 
 class _TiledCrossEntropy(torch.autograd.Function):
-    """``divisor`` divides the sum over all rows; saved are the finished gradients alone.
+    """Autograd function of the loss: ``divisor`` divides the sum over all rows; only the finished gradients are saved.
 
     They are those of the scaled loss, because float16 would lose the small ones of the loss itself.
     """
@@ -145,7 +145,7 @@ class _TiledCrossEntropy(torch.autograd.Function):
 
 
 class _Gradients:
-    """The gradients of the head's input, weight and bias, those that are wanted."""
+    """Gradients of the head's input, weight and bias, as far as they are wanted."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, ...], sums_dtype: torch.dtype

@@ -86,7 +86,7 @@ def delay_seconds(machine: Machine, server_seconds: float, busy: Busy) -> float:
 
 
 class WorkerTime:
-    """A worker's own time, if it had its threads for itself."""
+    """A worker's own time, as if it had its threads for itself."""
 
     def __init__(self, model: ModelShape, run: RunSettings, machine: Machine, rows: int) -> None:
         self._model, self._run, self._machine, self._kernels = model, run, machine, machine.kernels
@@ -98,13 +98,13 @@ class WorkerTime:
         self._rows_bytes = rows * model.sequence * model.hidden * element_bytes(run)
 
     def forward(self) -> Busy:
-        """The head's gradients come along with its loss."""
+        """Work of a forward. The head's gradients come along with its loss."""
         layers = self._model.layers
         kernels = layers * (self._share * self._kernels.layer_forward + self._cut()) + self._kernels.root_forward
         return Busy(kernels, layers * self._block_seconds / 2)
 
     def backward(self) -> Busy:
-        """Layers' forwards once more, and gradients on their way to the server."""
+        """Work of a backward: layers' forwards once more, and gradients on their way to the server."""
         layers = self._model.layers
         kernels = layers * self._layer_backward() + self._kernels.root_backward
         return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.parameters))

@@ -11,7 +11,7 @@ from luwu.plan.clusters import Disk
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a track did from ``start`` to ``end``, in simulated seconds."""
+    """An activity of a track from ``start`` to ``end``, in simulated seconds."""
 
     track: str
     name: str
@@ -64,10 +64,10 @@ class Disks:
         self._writes = Line(environment, disk.write_rate * count)
 
     def read(self, count: float) -> tuple[float, float]:
-        """Book a read: when it begins and ends."""
+        """Book a read, and return its begin and end."""
         return self._all.book(count)
 
     def write(self, count: float) -> tuple[float, float]:
-        """Book a write: when it begins and ends."""
+        """Book a write, and return its begin and end."""
         start, end = self._all.book(count)
         return start, max(end, self._writes.book(count)[1])
