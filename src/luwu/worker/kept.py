@@ -25,8 +25,8 @@ def choose_kept(units: Sequence[Unit], room_bytes: int) -> list[Block]:
 def _saved_pulls(unit: Unit, block: Block) -> int:
     """Return the pulls in a step that keeping a block saves.
 
-    Forward and backward pull a layer's blocks; the root's and outer units' blocks are pulled once, mostly. A kept frozen
-    block is never pulled again, a trainable one once a step.
+    Forward and backward pull a layer's blocks. The blocks of the root and of outer units are mostly pulled once. A kept
+    frozen block is never pulled again, a trainable one once a step.
     """
     pulls = 1 if unit.index == 0 or unit.outer else 2
     return pulls - block.trainable
