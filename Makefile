@@ -33,10 +33,11 @@ fuzz: setup ## Ten million random packets, as many in the kernel, two million he
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 	@$(BIN)/python tools/fuzz.py
 
-lint: setup ## ruff, mypy and clang-format, changing nothing
+lint: setup ## ruff, mypy, import-linter and clang-format, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/ruff format --check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 
 format: setup ## Rewrite the sources as ruff and clang-format want them
@@ -54,4 +55,4 @@ bench-check: setup ## Run every benchmark at its smallest size, for function alo
 	@$(BIN)/python tools/bench_check.py
 
 clean: ## Remove everything that was built here, the environments too
-	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi
+	rm -rf build dist .venv .mypy_cache .import_linter_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi

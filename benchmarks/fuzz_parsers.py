@@ -67,8 +67,8 @@ NATIVE: Mapping[str, Parser] = {
 
 PYTHON: Mapping[str, Parser] = {
     "manifest": {
-        "src/luwu/store/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
-        "src/luwu/store/json_fields.py": None,
+        "src/luwu/core/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
+        "src/luwu/core/json_fields.py": None,
         "src/luwu/store/sealed_json.py": ("require_unchanged", "_checksum"),
         "src/luwu/store/folders.py": ("read_identity",),
     },
@@ -91,26 +91,26 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/server/participants.py": ("on_one_line", "find"),
     },
     "control_answers": {
-        "src/luwu/fabric/control.py": (
+        "src/luwu/control/client.py": (
             "join", "call", "start", "finish", "_hello", "_watch", "_end", "_translated", "_reason",
         ),
-        "src/luwu/fabric/rpc.py": ("error_from",),
-        "src/luwu/fabric/wiring.py": ("make_wiring",),
-        "src/luwu/fabric/remote_server.py": ("join", "standing", "has_store", "place", "_take"),
-        "src/luwu/fabric/remote_endpoint.py": ("begin", "wait", "_decide", "_finish"),
+        "src/luwu/control/rpc.py": ("error_from",),
+        "src/luwu/control/wiring.py": ("make_wiring",),
+        "src/luwu/session/remote_server.py": ("join", "standing", "has_store", "place", "_take"),
+        "src/luwu/session/remote_endpoint.py": ("begin", "wait", "_decide", "_finish"),
     },
     "local_messages": {
-        "src/luwu/fabric/messages.py": (
+        "src/luwu/control/messages.py": (
             "receive", "_receive", "_receive_object", "raise_if_error", "send",
         ),
     },
     "link": {
-        "src/luwu/observe/link.py": (
+        "src/luwu/probe/link.py": (
             "measure_link", "_answer_seconds", "_rate", "_carry", "receive_all", "_receive", "answer", "send_for",
         ),
     },
-    "host_port": {"src/luwu/fabric/address.py": ("parse_host_port", "parse_url", "parse_urls")},
-    "settings": {"src/luwu/config.py": ("read_toml", "build", "build_settings", "_config_error", "_line_of")},
+    "host_port": {"src/luwu/control/address.py": ("parse_host_port", "parse_url", "parse_urls")},
+    "settings": {"src/luwu/core/settings.py": ("read_toml", "build", "build_settings", "_config_error", "_line_of")},
     "last_attempts": {
         "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "_is_record"),
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
@@ -167,8 +167,8 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         'raise AssertionError("abort raises")': _NEVER,
     },
     "src/luwu/server/gate.py": {"self._used.popitem(last=False)": _TIME},
-    "src/luwu/observe/link.py": {"the other end does not stop sending": _TIME},
-    "src/luwu/fabric/control.py": {
+    "src/luwu/probe/link.py": {"the other end does not stop sending": _TIME},
+    "src/luwu/control/client.py": {
         "did not let this participant watch": _TIME,
         "raise self._error": _TIME,
         "raise self._again(self._error)": _TIME,
@@ -180,7 +180,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "except Exception as broken:": _NEVER,
         "sent could not be used": _NEVER,
     },
-    "src/luwu/fabric/remote_endpoint.py": {
+    "src/luwu/session/remote_endpoint.py": {
         "request.loss_scale.CopyFrom": "sends, and reads nothing",
         "return self._data.wait(handle)": "sends, and reads nothing",
         "self._data.wait(push)": "sends, and reads nothing",

@@ -17,7 +17,7 @@ import numpy
 from child import serve, settings, take_stdout
 
 from luwu import _native
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS
 
 ADAMW = [(3e-4, 0.9, 0.999, 1e-8, 0.1)]
 BF16_BYTES = 2

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from luwu.core.files import sync_path, whole_file, write_all
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.errors import StoreError
 from luwu.store import durable
-from luwu.store.durable import sync_path, whole_file, write_all
 from luwu.store.folders import StoreIdentity, write_identity
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:

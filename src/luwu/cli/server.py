@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from luwu.cli.terminal import help_of
-from luwu.config import describe, format_size
+from luwu.core.quantities import format_size
+from luwu.core.settings import describe
 from luwu.server.settings import ServerFile, ServerSettings
 
 
@@ -82,7 +83,7 @@ def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> 
     import sys
 
     from luwu.cli.service import prepare
-    from luwu.config import build, read_toml
+    from luwu.core.settings import build, read_toml
     from luwu.launch.interrupts import SIGNALS
     from luwu.server.network import NetworkServer
 

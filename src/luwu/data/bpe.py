@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from luwu.core.errors import ConfigError, DataError
+from luwu.core.files import drop_shared
 from luwu.data.corpus import Progress
 from luwu.data.passages import DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import BYTE_VALUES, FileTokenizer
-from luwu.errors import ConfigError, DataError
-from luwu.store.own_files import drop_shared
 
 END_TOKEN = "<|endoftext|>"
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from luwu.config import Settings
 from luwu.launch.folder import MODEL_CONFIG_NAME, RunFolder, has_weights
+from luwu.launch.settings import Settings
 from luwu.store.folders import ORIGIN_NAME
 
 REFERENCE_WIDTH = 128

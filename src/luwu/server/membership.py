@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
-from luwu.store.manifest import Manifest, first_difference
+from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
+from luwu.core.manifest import Manifest, first_difference
 
 
 class Core(Protocol):

@@ -29,11 +29,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
 

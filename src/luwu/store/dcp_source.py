@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from luwu.errors import CheckpointError, ConfigError
+from luwu.core.errors import CheckpointError, ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.checkpoint import listed
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_tensor import SavedPiece
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
 

@@ -20,9 +20,11 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from luwu import _native
-from luwu.errors import ConfigError
-from luwu.fabric.blocks import block_specs
+from luwu.core import native
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.core.native import block_specs
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
@@ -35,9 +37,7 @@ from luwu.store.folders import (
     remove_file,
     write_identity,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
@@ -122,7 +122,7 @@ def import_values(
 
 
 def _fill(
-    writer: _native.StoreWriter,
+    writer: native.StoreWriter,
     begin: int,
     source: Source,
     manifest: Manifest,
@@ -183,7 +183,7 @@ def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
     return bool(reader_of(folders, identity).initialised)
 
 
-def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[_native.StoreWriter, int]:
+def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, int]:
     """The store to write to, and the first chunk that is not in it yet."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
@@ -192,7 +192,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     # Before the files: from here on nobody takes what is there for a store.
     begin = begun.chunks if begun is not None and goes_on else 0
     write_journal(folders[0], Origin(origin, begin))
-    writer = _native.StoreWriter(
+    writer = native.StoreWriter(
         [str(folder) for folder in folders],
         identity.uuid,
         not goes_on,

@@ -11,7 +11,8 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
@@ -22,7 +23,6 @@ from luwu.store.folders import (
     reader_of,
     say_findings,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 Progress = Callable[[int, int], None]
 """Called now and then with the bytes that are done and those of the whole."""
