@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-import luwu
+from luwu.optim.decay import decay_groups
 from luwu.optim.kinds import optimizer_of
 from luwu.optim.optimizer import StoreOptimizer
 from luwu.optim.settings import OptimizerSettings
@@ -39,6 +39,6 @@ def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> StoreOptimi
     """The optimizer of a parallelized model; what the settings hold for other optimizers does not count."""
     kind, arguments = optimizer_of(settings.name), ARGUMENTS[settings.name]
     decay = settings.weight_decay
-    groups = luwu.decay_groups(model, decay) if settings.decays == "matrices" else model
+    groups = decay_groups(model, decay) if settings.decays == "matrices" else model
     given = arguments(settings) | ({} if settings.lr is None else {"lr": settings.lr})
     return kind(groups, weight_decay=decay, max_grad_norm=settings.max_grad_norm, **given)  # type: ignore[call-arg]

@@ -31,6 +31,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from luwu.core.errors import ConfigError
 from luwu.core.room import NO_WAIT, Room
+from luwu.optim.kinds import torch_optimizers
 from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
@@ -265,8 +266,6 @@ class _Export:
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting of the optimizer as torch has it, with those that are given."""
-    from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
-
     known_to_torch = torch_optimizers()
     optimizer = known_to_torch.get(kind)
     if optimizer is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.optim.kinds import optimizer_of
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
@@ -38,8 +39,6 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
     Raises:
         ConfigError: there is no optimizer of the manifest's kind.
     """
-    from luwu.optim.kinds import optimizer_of  # here: optimizers know models, which know stores
-
     return optimizer_of(manifest.optimizer).states
 
 

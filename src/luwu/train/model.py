@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import luwu
 from luwu.core.errors import DataError
 from luwu.data.tokenizer import Tokens
 from luwu.launch.folder import has_weights
@@ -20,6 +19,7 @@ from luwu.models.kv_cache import KeyValueCache
 from luwu.models.language import CausalForward, build_causal_on_meta
 from luwu.optim.choosing import optimizer_class
 from luwu.session.session import Session
+from luwu.worker.parallelize import parallelize
 
 Predict = Callable[..., Any]
 """Called with ids and, for a loss, targets, int64 [batch, tokens]: gives a `luwu.models.gpt.Prediction`."""
@@ -87,7 +87,7 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
         predict = CausalForward(module, vocabulary)
     parameters = sum(parameter.numel() for parameter in module.parameters())
     dtype = getattr(torch, settings.run.dtype)
-    luwu.parallelize(
+    parallelize(
         module,
         session,
         blocks=[Block] if path is None else None,

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-import luwu
 from luwu.core.errors import ConfigError, StoreLockedError
 from luwu.core.manifest import ROOT_NAME, Manifest
 from luwu.data.corpus import Corpus
@@ -27,6 +26,7 @@ from luwu.models.pretrained import build_on_meta
 from luwu.optim.choosing import optimizer_class
 from luwu.optim.settings import OptimizerSettings
 from luwu.session.local import DEFAULT_MEMORY, open_to_read
+from luwu.session.local import open as open_session
 from luwu.session.session import Session
 from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
 from luwu.store.model_files import kept_buffers, kept_model_folder
@@ -37,6 +37,7 @@ from luwu.store.values import require_whole
 from luwu.train.devices import choose_device
 from luwu.train.model import RunModel, make_model
 from luwu.worker.describe import describe
+from luwu.worker.parallelize import parallelize
 
 LONGEST_SEQ = 1024
 """An imported model is measured on sequences of at most so many tokens where nothing else is said."""
@@ -119,7 +120,7 @@ class Readable(ABC):
     def _session(self, scratch: str, memory: str | int) -> Session:
         if self._of_snapshot:  # nobody writes to it
             return open_to_read(scratch, self.stores, memory)
-        return luwu.open(scratch, stores=self.stores, memory=memory, rank=0, workers=1)
+        return open_session(scratch, stores=self.stores, memory=memory, rank=0, workers=1)
 
 
 class ReadableRun(Readable):
@@ -189,7 +190,7 @@ class ReadableImport(Readable):
             module.generation_config = GenerationConfig.from_pretrained(self.folder)
         dtype = getattr(torch, manifest.dtype)
         predict = CausalForward(module, self.vocabulary)
-        luwu.parallelize(
+        parallelize(
             module,
             session,
             blocks=_blocks_of(module, manifest),
