@@ -32,21 +32,37 @@ def unfinished(path: Path) -> Path:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[FileIO]:
-    """Open a file that gets this name when the block ends without an error: all of it is durable then, and the name.
+def replaced_file(path: Path, partial: Path) -> Iterator[FileIO]:
+    """Open a file that gets its name when the block ends without an error; nothing is synced.
 
     A file that had the name is replaced, and a copy made with hard links keeps it.
+
+    Args:
+        path: the name.
+        partial: the name until then, in the same folder; a crash may leave a file with it.
     """
-    partial = unfinished(path)
     drop_shared(partial)
     try:
         with partial.open("wb", buffering=0) as file:
             yield file
-            os.fsync(file.fileno())
         partial.replace(path)
-        sync_folder(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[FileIO]:
+    """Open a file as `replaced_file` does; all of it is durable when the block has ended, and the name."""
+    with replaced_file(path, unfinished(path)) as file:
+        yield file
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write or replace a file, whole or not at all, for readers on this machine: a power cut may lose it."""
+    with replaced_file(path, unfinished(path)) as file:
+        write_all(file, text.encode())
 
 
 def write_all(file: FileIO, data: bytes) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from luwu.core import native
 from luwu.core.errors import ConfigError, StoreSpaceError
-from luwu.core.files import sync_path, unfinished
-from luwu.core.room import NO_WAIT, Room, create
+from luwu.core.files import replaced_file, sync_path, unfinished
+from luwu.core.room import NO_WAIT, Room
 from luwu.core.units import bytes_text
 from luwu.store.folders import refused, write_json
 
@@ -104,11 +104,10 @@ class OutputFolder:
         """
         temporary = self.path / f"{name}.partial"
         try:
-            with create(temporary) as file:
+            with replaced_file(self.path / name, temporary) as file:
                 output = Output(file, temporary, self._room)
                 yield output
                 os.fsync(file.fileno())
-            temporary.replace(self.path / name)
         except (OSError, StoreSpaceError) as error:
             found = refused("write", temporary, error) if isinstance(error, OSError) else error
             if isinstance(found, StoreSpaceError):
@@ -117,8 +116,6 @@ class OutputFolder:
                     "was not touched)"
                 )
             raise found from error
-        finally:
-            temporary.unlink(missing_ok=True)
         self._files[name] = {"bytes": output.written_bytes, "crc32c": output.crc32c, "notes": output.notes}
         self._note()  # makes the file's name durable, too, in the same folder
 

@@ -13,7 +13,7 @@ import torch
 
 from luwu.control.credentials import TlsFiles
 from luwu.core.errors import DataError, LuwuError
-from luwu.core.files import drop_shared
+from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler, mixed
@@ -215,11 +215,8 @@ class Trainer:
 
 def _ask_to_stop(path: Path, attempt: int) -> None:
     """Tell all workers that this attempt is the last; if the disk has no room for that, a later attempt will be."""
-    partial = path.with_suffix(".partial")
     try:
-        drop_shared(partial)
-        partial.write_text(str(attempt))
-        partial.replace(path)
+        replace_text(path, str(attempt))
     except OSError as error:
         if not is_full(error):
             raise
