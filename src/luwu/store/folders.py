@@ -364,6 +364,18 @@ def open_reader(folders: list[Path]) -> tuple[native.StoreReader, Manifest]:
     return reader_of(folders, identity), identity.manifest
 
 
+def open_writer(folders: list[Path], identity: StoreIdentity, *, create: bool = False) -> native.StoreWriter:
+    """Open the store that `read_identity` found for writing, or make its files."""
+    return native.StoreWriter(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        create,
+        block_specs(identity.manifest),
+        identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
+    )
+
+
 def reader_of(folders: list[Path], identity: StoreIdentity) -> native.StoreReader:
     """Open the store that `read_identity` found for reading, committed or not."""
     return native.StoreReader(

@@ -23,13 +23,13 @@ from torch import Tensor
 from luwu.core import native
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
-from luwu.core.native import block_specs
 from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
     make_folder,
+    open_writer,
     other_stripes,
     read_identity,
     reader_of,
@@ -192,14 +192,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     # Before the files: from here on nobody takes what is there for a store.
     begin = begun.chunks if begun is not None and goes_on else 0
     write_journal(folders[0], Origin(origin, begin))
-    writer = native.StoreWriter(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        not goes_on,
-        block_specs(manifest),
-        manifest.chunk_elements,
-        manifest.optimizer,
-    )
+    writer = open_writer(folders, identity, create=not goes_on)
     if not goes_on:
         try:
             (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from luwu.core import native
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreLockedError
-from luwu.core.native import block_specs
 from luwu.core.words import counted
-from luwu.store.folders import StoreIdentity, reader_of, say_findings
+from luwu.store.folders import StoreIdentity, open_writer, reader_of, say_findings
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
@@ -141,14 +140,7 @@ def _texts(folders: list[Path]) -> list[str]:
 
 
 def _writer(folders: list[Path], identity: StoreIdentity) -> native.StoreWriter:
-    writer = native.StoreWriter(
-        _texts(folders),
-        identity.uuid,
-        False,
-        block_specs(identity.manifest),
-        identity.manifest.chunk_elements,
-        identity.manifest.optimizer,
-    )
+    writer = open_writer(folders, identity)
     say_findings(writer)
     return writer
 
