@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetError, StoreCorruptError
+from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetError
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
 from luwu.launch.claiming import find_run_id, make_claim
@@ -12,7 +12,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings
 from luwu.models.shapes import gpt_shape
 from luwu.server.forecast import least_memory
-from luwu.store.folders import StoreIdentity, other_stripes, read_identity, reader_of
+from luwu.store.folders import StoreIdentity, read_identity, reader_of, require_stripes
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
@@ -82,8 +82,7 @@ def check_steps(settings: Settings, made: int) -> None:
 
 
 def _check_shape(settings: Settings, stores: list[Path], identity: StoreIdentity) -> None:
-    if identity.stripes != len(stores):
-        raise StoreCorruptError(other_stripes(stores, identity.stripes))
+    require_stripes(stores, identity.stripes)
     for name, found, wanted in (
         ("optimizer.name", settings.optimizer.name, identity.manifest.optimizer),
         ("run.dtype", settings.run.dtype, identity.manifest.dtype),

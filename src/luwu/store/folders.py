@@ -97,12 +97,13 @@ def no_store(folders: list[Path]) -> StoreFormatError:
     )
 
 
-def other_stripes(folders: list[Path], stripes: int) -> str:
-    """Describe that a store lies in another number of folders than were named."""
-    return (
-        f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
-        "name the same folders in the same order as when it was made"
-    )
+def require_stripes(folders: list[Path], stripes: int, kind: type[LuwuError] = StoreCorruptError) -> None:
+    """Raise an error of this kind if a store lies in another number of folders than were named."""
+    if stripes != len(folders):
+        raise kind(
+            f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
+            "name the same folders in the same order as when it was made"
+        )
 
 
 def no_values(folder: Path) -> StoreEmptyError:
@@ -301,8 +302,7 @@ def open_store(
                 f"the store at {folders[0]} was made for another model: {difference}; "
                 "use the model it was made for, or another folder (nothing was changed)"
             )
-        if identity.stripes != len(folders):
-            raise StoreCorruptError(other_stripes(folders, identity.stripes))
+        require_stripes(folders, identity.stripes)
         if uuid and identity.uuid != uuid:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "

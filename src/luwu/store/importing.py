@@ -30,11 +30,11 @@ from luwu.store.folders import (
     StoreIdentity,
     make_folder,
     open_writer,
-    other_stripes,
     read_identity,
     reader_of,
     refused,
     remove_file,
+    require_stripes,
     write_identity,
 )
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
@@ -178,8 +178,7 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Call
 
 
 def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return bool(reader_of(folders, identity).initialised)
 
 

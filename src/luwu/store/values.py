@@ -19,9 +19,9 @@ from luwu.store.folders import (
     held_at_rest,
     no_store,
     no_values,
-    other_stripes,
     read_identity,
     reader_of,
+    require_stripes,
     say_findings,
 )
 
@@ -201,8 +201,7 @@ def require_identity(folders: list[Path]) -> StoreIdentity:
     identity = read_identity(folders[0])
     if identity is None:
         raise no_store(folders)
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return identity
 
 
