@@ -20,7 +20,7 @@ from luwu.core.manifest import Manifest
 from luwu.core.quantities import LONGEST_SECONDS, parse_size
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.server.server import LocalServer
-from luwu.session.session import Session
+from luwu.session.session import Session, choose_place
 from luwu.store.run_record import Counts
 
 DEFAULT_MEMORY = "8GiB"
@@ -144,10 +144,7 @@ def open(
     Raises:
         StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
     """
-    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
-    workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
-    if not 0 <= rank < workers:
-        raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    rank, workers = choose_place(rank, workers)
     if not 0 <= disk_full_wait_seconds <= LONGEST_SECONDS:
         raise ConfigError(
             f"disk_full_wait_seconds: expected 0 to {LONGEST_SECONDS:.0f}, found {disk_full_wait_seconds}; choose "

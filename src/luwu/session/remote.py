@@ -21,7 +21,7 @@ from luwu.core.manifest import Manifest
 from luwu.core.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
-from luwu.session.session import Session
+from luwu.session.session import Session, choose_place
 from luwu.store.run_record import Claim, Counts
 
 log = logging.getLogger(__name__)
@@ -225,10 +225,7 @@ def connect(
         AuthenticationError: the key or the certificates are not the server's. ConfigError: the server expects other
         workers, or another version of luwu.
     """
-    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
-    workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
-    if not 0 <= rank < workers:
-        raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    rank, workers = choose_place(rank, workers)
     switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
     credentials = find_credentials(key, key_file, tls, plain_data)
     return RemoteSession(url, rank, workers, credentials, timeouts, switch=switch)

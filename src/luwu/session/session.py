@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     from luwu.server.server import LocalServer
 
 SessionT = TypeVar("SessionT", bound="Session")
+
+
+def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
+    """Return this process's rank and the number of workers: as given, else by RANK and WORLD_SIZE, else one worker.
+
+    Raises:
+        ConfigError: there is no such rank.
+    """
+    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+    workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
+    if not 0 <= rank < workers:
+        raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    return rank, workers
 
 
 class Session(OfThisProcess, ABC):
