@@ -12,8 +12,8 @@
 #include <memory>
 
 #include "bindings/bindings.h"
-#include "fabric/udp_aggregator.h"
-#include "fabric/udp_port.h"
+#include "fabric/udp/udp_aggregator.h"
+#include "fabric/udp/udp_port.h"
 #include "switch/privileges.h"
 #include "switch/udp_switch.h"
 
@@ -92,7 +92,7 @@ void bind_wiring(nb::module_& module) {
 }
 
 // What the kernel does for a switch; empty for one that is all in this process.
-nb::dict xdp_stats(const fabric::UdpSwitch& self) {
+nb::dict xdp_stats(const switching::UdpSwitch& self) {
     constexpr std::array<const char*, LUWU_XDP_COUNTS> kNames{"packets_in", "packets_out", "sums_sent",
                                                               "sums_sent_again", "duplicates"};
     nb::dict stats;
@@ -107,14 +107,14 @@ nb::dict xdp_stats(const fabric::UdpSwitch& self) {
 }
 
 void bind_switch(nb::module_& module) {
-    using Self = fabric::UdpSwitch;
-    module.def("xdp_missing", &fabric::xdp_missing, "Why this build has no switch inside the kernel; else empty.");
+    using Self = switching::UdpSwitch;
+    module.def("xdp_missing", &switching::xdp_missing, "Why this build has no switch inside the kernel; else empty.");
     module.def(
         "keep_xdp_capabilities_alone",
         [](const std::optional<std::pair<std::uint32_t, std::uint32_t>>& user) {
-            std::optional<fabric::UserAndGroup> wanted;
+            std::optional<switching::UserAndGroup> wanted;
             if (user) wanted = {user->first, user->second};
-            fabric::keep_xdp_capabilities_alone(wanted);
+            switching::keep_xdp_capabilities_alone(wanted);
         },
         "user_and_group"_a,
         "Gives up all of root's rights but what XDP needs, and becomes this user; before this process has threads.");

@@ -6,10 +6,10 @@
 #include <string>
 #include <tuple>
 
-#include "fabric/address.h"
-#include "fabric/datagrams.h"
-#include "fabric/packet.h"
-#include "fabric/wiring.h"
+#include "fabric/core/address.h"
+#include "fabric/protocol/packet.h"
+#include "fabric/protocol/wiring.h"
+#include "fabric/udp/datagrams.h"
 
 namespace luwu::bindings {
 
