@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 #include "store/error.h"
 
 namespace luwu::device {

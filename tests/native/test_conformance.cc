@@ -21,6 +21,7 @@
 
 #include "conformance.h"
 #include "kernels/fixed_point.h"
+#include "fabric/core/clock.h"
 
 using namespace luwu;
 using luwu::test::Dtypes;

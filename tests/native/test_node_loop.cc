@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "datagrams.h"
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 #include "fabric/udp/node_loop.h"
 
 using namespace luwu;

@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 #include "kernels/fixed_point.h"
 #include "switch/kernel_slots.h"
 #include "xdp_rig.h"

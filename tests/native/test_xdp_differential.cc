@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 #include "switch/kernel_slots.h"
 #include "switch/switch_node.h"
 #include "xdp_rig.h"

@@ -1,14 +1,21 @@
 // Addresses of the network fabric as text, and as keys of hash tables. Numeric only: nothing here asks a name server.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "fabric/protocol/node.h"
-
 namespace luwu::fabric {
+
+// An IPv4 or IPv6 address and port; all zero: nobody.
+struct Address {
+    sockaddr_in6 value{};  // IPv4 as ::ffff:a.b.c.d
+    bool operator==(const Address& other) const;
+    [[nodiscard]] bool known() const { return value.sin6_family != 0; }
+};
 
 // "10.0.0.7", "fd00::7", or "fe80::7%eth0" (an interface's name or number). Throws Error(invalid).
 [[nodiscard]] Address parse_address(const std::string& host, std::uint16_t port);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "fabric/core/arena.h"
+
 namespace luwu::fabric {
 
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fabric/core/shared_memory.h"
-#include "fabric/shm/control.h"
+#include "store/layout.h"
 
 namespace luwu::fabric {
 

@@ -3,23 +3,16 @@
 // network in the tests.
 #pragma once
 
-#include <netinet/in.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "fabric/core/address.h"
 
 namespace luwu::fabric {
 
 using Time = std::uint64_t;  // nanoseconds of a monotonic clock; no two hosts' clocks are compared
 inline constexpr Time kMillisecond = 1'000'000;
-
-// An IPv4 or IPv6 address and port; all zero: nobody.
-struct Address {
-    sockaddr_in6 value{};  // IPv4 as ::ffff:a.b.c.d
-    bool operator==(const Address& other) const;
-    [[nodiscard]] bool known() const { return value.sin6_family != 0; }
-};
 
 class Outbox {
   public:

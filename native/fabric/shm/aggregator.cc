@@ -5,6 +5,7 @@
 
 #include "kernels/split.h"
 #include "kernels/sum.h"
+#include "fabric/core/arena.h"
 
 namespace luwu::fabric {
 

@@ -4,7 +4,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <climits>
 #include <ctime>
 
@@ -37,26 +36,6 @@ std::uint64_t* block_bytes_table(ControlArea& control) {
 WorkerArea& worker_area(ControlArea& control, std::uint32_t rank) {
     auto* areas = reinterpret_cast<std::byte*>(&control) + workers_offset(control.blocks);
     return *(reinterpret_cast<WorkerArea*>(areas) + rank);
-}
-
-std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape) {
-    std::vector<std::uint64_t> bytes;
-    for (const store::BlockShape& block : shape.blocks) {
-        bytes.push_back(block.bytes());
-    }
-    return bytes;
-}
-
-std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan) {
-    std::uint64_t largest = 0;
-    for (const store::BlockShape& block : shape.blocks) largest = std::max(largest, block.elements);
-    return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage)) + kArenaSlackBytes;
-}
-
-std::uint64_t monotonic_ns() {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::milliseconds at_most) {

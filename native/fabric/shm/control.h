@@ -1,13 +1,12 @@
 // The control memory of the shared-memory fabric: one failure notice, and two rings of requests per worker.
-// Push and pull are two independent streams: each has its own rings, doorbell and server thread.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <vector>
 
+#include "fabric/core/stream.h"
 #include "pipeline/pipeline.h"
 
 namespace luwu::fabric {
@@ -16,7 +15,6 @@ inline constexpr std::uint64_t kControlMagic = 0x344C544355575554;  // "TUWUCTL4
 inline constexpr std::uint32_t kRingRequests = 256;
 inline constexpr std::uint32_t kMaximumGroups = 64;
 
-enum class Stream : std::uint32_t { parameters = 0, gradients = 1 };
 enum class RequestKind : std::uint32_t { begin, pull, release, push, commit, initialise, finish_initialise };
 enum class RequestState : std::uint32_t { idle, posted, done, failed };
 
@@ -58,25 +56,11 @@ struct ControlArea {
     std::array<char, 1024> failure_text{};
 };
 
-// Where the gradients of a rank begin in its arena. The gradients that one update reads together lie at the same place
-// of several arenas; at the same place of a page they would share too few lines of the first-level cache: summing eight
-// workers' gradients on one core took 27 ms instead of 20.
-[[nodiscard]] constexpr std::uint64_t arena_start(std::uint32_t rank) { return rank % 16 * (17 * 64); }
-inline constexpr std::uint64_t kArenaSlackBytes = 4 * store::kPage;  // what an arena's file has for that
-static_assert(arena_start(15) <= kArenaSlackBytes);
-
 // Control memory: ControlArea, then the blocks' bytes, then one WorkerArea each, on cache lines.
 [[nodiscard]] std::uint64_t control_bytes(std::uint32_t workers, std::uint32_t blocks);
 [[nodiscard]] std::uint64_t* block_bytes_table(ControlArea& control);
 [[nodiscard]] WorkerArea& worker_area(ControlArea& control, std::uint32_t rank);
 
-// The parameters of each block; in a window they take whole pages.
-[[nodiscard]] std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape);
-// Size of the file of any worker's arena. First values travel through the arena as fp32, whatever the gradients' dtype.
-// Pages that nobody writes cost nothing.
-[[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan);
-
-[[nodiscard]] std::uint64_t monotonic_ns();
 // Sleeps until the word differs from `seen`, a wake-up, or the time is over.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen, std::chrono::milliseconds at_most);
 void futex_wake(const std::atomic<std::uint32_t>& word);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "store/error.h"
+#include "fabric/core/clock.h"
 
 namespace luwu::fabric {
 

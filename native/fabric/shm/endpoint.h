@@ -11,6 +11,7 @@
 #include "fabric/shm/control.h"
 #include "fabric/shm/covered_time.h"
 #include "store/forks.h"
+#include "fabric/core/arena.h"
 
 namespace luwu::fabric {
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/core/arena.h"
+
 namespace luwu::fabric {
 
 namespace {

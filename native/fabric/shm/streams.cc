@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "fabric/core/clock.h"
+
 namespace luwu::fabric {
 
 namespace {

@@ -25,7 +25,7 @@
 #include <span>
 #include <vector>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/stream.h"
 #include "fabric/tcp/channel.h"
 
 namespace luwu::fabric {

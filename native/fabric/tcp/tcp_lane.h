@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "fabric/tcp/frames.h"
+#include "store/error.h"
 
 namespace luwu::fabric {
 

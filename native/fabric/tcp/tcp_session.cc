@@ -4,6 +4,8 @@
 #include <atomic>
 #include <utility>
 
+#include "fabric/core/arena.h"
+
 namespace luwu::fabric {
 
 namespace {

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "fabric/core/arena.h"
+
 namespace luwu::fabric {
 
 namespace {

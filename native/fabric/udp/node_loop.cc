@@ -11,7 +11,7 @@
 #include <ctime>
 #include <limits>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 
 namespace luwu::fabric {
 

@@ -28,7 +28,7 @@ class NodeLoop {
     using OnFailure = std::function<void(std::exception_ptr)>;
 
     // The node must outlive the loop, and is the loop's from now on: others reach it through call(). It hears Time as
-    // monotonic_ns() of fabric/shm/control.h. `on_failure` is called once, in the loop's thread and without the lock,
+    // monotonic_ns() of fabric/core/clock.h. `on_failure` is called once, in the loop's thread and without the lock,
     // when the node or the socket threw; the loop has ended then, and call() still runs.
     NodeLoop(UdpSocket socket, Node& node, LoopSettings settings = {}, OnFailure on_failure = {});
     ~NodeLoop();  // ends the thread; a batch that is being worked on is finished and its datagrams are sent

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "fabric/shm/control.h"
+#include "fabric/core/clock.h"
 
 namespace luwu::fabric {
 

@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "fabric/core/arena.h"
+
 namespace luwu::fabric {
 
 namespace {
