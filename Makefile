@@ -33,11 +33,12 @@ fuzz: setup ## Ten million random packets, as many in the kernel, two million he
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 	@$(BIN)/python tools/fuzz.py
 
-lint: setup ## ruff, mypy and clang-format, changing nothing
+lint: setup ## ruff, mypy, clang-format and the order of native/'s folders, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/ruff format --check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/mypy
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	@$(BIN)/python tools/include_order.py
 
 format: setup ## Rewrite the sources as ruff and clang-format want them
 	@$(BIN)/ruff check --fix $(wildcard $(PYTHON_SOURCES))
