@@ -14,7 +14,6 @@
 #include "bindings/bindings.h"
 #include "bindings/interrupts.h"
 #include "bindings/server_parts.h"
-#include "fabric/shm/aggregator.h"
 #include "fabric/shm/endpoint.h"
 #include "fabric/shm/shm_server.h"
 
@@ -111,14 +110,6 @@ void bind_server(nb::module_& module) {
         .def("stats", [](const fabric::ShmServer& self) { return stats_of(self.core()); });
 }
 
-void bind_aggregator(nb::module_& module) {
-    nb::class_<fabric::Aggregator>(module, "Aggregator",
-                                   "The fabric alone: every worker pushes one fp32 block and pulls the mean of all.")
-        .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t>(), "elements"_a, "workers"_a, "threads"_a)
-        .def("files_of", &fabric::Aggregator::files_of, "rank"_a,
-             "Descriptors of control, window and arena memory for one worker; they stay the aggregator's.");
-}
-
 void bind_endpoint(nb::module_& module) {
     nb::class_<fabric::Endpoint>(module, "Endpoint", "A worker's end of the shared-memory fabric.")
         .def(
@@ -179,7 +170,6 @@ void bind_endpoint(nb::module_& module) {
 
 void bind_fabric(nb::module_& module) {
     bind_server(module);
-    bind_aggregator(module);
     bind_endpoint(module);
 }
 

@@ -20,8 +20,8 @@
 #include <future>
 
 #include "conformance.h"
-#include "kernels/fixed_point.h"
 #include "fabric/core/clock.h"
+#include "kernels/fixed_point.h"
 
 using namespace luwu;
 using luwu::test::Dtypes;

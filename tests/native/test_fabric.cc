@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "fabric/shm/aggregator.h"
+#include "aggregator.h"
 #include "fabric/shm/endpoint.h"
 #include "fabric/shm/shm_server.h"
 #include "kernels/convert.h"
@@ -252,7 +252,7 @@ TEST_CASE("a full ring waits for the server instead of overwriting") {
 TEST_CASE("an aggregator gives every worker the mean, round after round") {
     constexpr std::uint32_t kWorkers = 4;
     constexpr std::uint64_t kElements = 100'003;
-    const fabric::Aggregator aggregator(kElements, kWorkers, 2);
+    const bench::Aggregator aggregator(kElements, kWorkers, 2);
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -278,5 +278,5 @@ TEST_CASE("an aggregator gives every worker the mean, round after round") {
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == 0);
-    CHECK_THROWS_AS(fabric::Aggregator(0, 1, 1), Error);
+    CHECK_THROWS_AS(bench::Aggregator(0, 1, 1), Error);
 }

@@ -8,16 +8,16 @@
 #include <memory>
 
 #include "fabric/core/address.h"
-#include "fabric/udp/udp_aggregator.h"
 #include "fabric/udp/udp_port.h"
 #include "switch/udp_switch.h"
+#include "udp_aggregator.h"
 
 namespace luwu::test {
 
 namespace {
 
+using bench::UdpAggregator;
 using fabric::Address;
-using fabric::UdpAggregator;
 using fabric::UdpPort;
 using fabric::Wiring;
 using switching::UdpSwitch;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <string>
 
-#include "store/error.h"
 #include "fabric/core/clock.h"
+#include "store/error.h"
 
 namespace luwu::fabric {
 

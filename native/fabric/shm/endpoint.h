@@ -7,11 +7,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fabric/core/arena.h"
 #include "fabric/core/shared_memory.h"
 #include "fabric/shm/control.h"
 #include "fabric/shm/covered_time.h"
 #include "store/forks.h"
-#include "fabric/core/arena.h"
 
 namespace luwu::fabric {
 

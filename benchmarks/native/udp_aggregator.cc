@@ -1,10 +1,10 @@
-#include "fabric/udp/udp_aggregator.h"
+#include "udp_aggregator.h"
 
 #include <utility>
 
-namespace luwu::fabric {
+namespace luwu::bench {
 
-UdpAggregator::UdpAggregator(const Address& bound, const UdpSettings& udp)
+UdpAggregator::UdpAggregator(const fabric::Address& bound, const fabric::UdpSettings& udp)
     : socket_(std::in_place, bound, udp), bound_(socket_->bound()), tasks_("luwu-mean") {}
 
 UdpAggregator::~UdpAggregator() {
@@ -12,30 +12,31 @@ UdpAggregator::~UdpAggregator() {
     loop_.reset();
 }
 
-void UdpAggregator::start(const Wiring& wiring, const Address& child, const Address& group, bool echo) {
+void UdpAggregator::start(const fabric::Wiring& wiring, const fabric::Address& child, const fabric::Address& group,
+                          bool echo) {
     if (!socket_) throw Error(ErrorKind::order, "this aggregator's network has been started already");
     scale_ = 1.0F / static_cast<float>(wiring.workers);
     echo_ = echo;
-    for (const WireBlock& block : wiring.blocks) {
+    for (const fabric::WireBlock& block : wiring.blocks) {
         blocks_.emplace_back();
         blocks_.back().sum.resize(block.elements);
         blocks_.back().mean.resize(block.elements);
     }
-    node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
-    UdpSocket socket = std::move(*socket_);
+    node_ = std::make_unique<fabric::ServerNode>(wiring, child, group, node_events());
+    fabric::UdpSocket socket = std::move(*socket_);
     socket_.reset();
-    loop_ = std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-aggregate"});
+    loop_ = std::make_unique<fabric::NodeLoop>(std::move(socket), *node_, fabric::LoopSettings{"luwu-aggregate"});
     started_ = true;
     started_.notify_all();
 }
 
-NodeLoop& UdpAggregator::loop() {
+fabric::NodeLoop& UdpAggregator::loop() {
     started_.wait(false);
     return *loop_;
 }
 
-ServerEvents UdpAggregator::node_events() {
-    ServerEvents events;
+fabric::ServerEvents UdpAggregator::node_events() {
+    fabric::ServerEvents events;
     events.wanted = [this](std::uint64_t pull, std::uint32_t block) {
         blocks_[block].wanted.push_back(pull);
         tasks_.post([this, block] { advance(block); });
@@ -75,14 +76,14 @@ void UdpAggregator::advance(std::uint32_t number) {
     });
 }
 
-std::optional<ServerCounts> UdpAggregator::counts() {
+std::optional<fabric::ServerCounts> UdpAggregator::counts() {
     if (!started_) return std::nullopt;
     return loop().call([this] { return node_->counts(); });
 }
 
-std::optional<UdpCounters> UdpAggregator::socket_counts() {
+std::optional<fabric::UdpCounters> UdpAggregator::socket_counts() {
     if (!started_) return std::nullopt;
     return loop().counters();
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::bench

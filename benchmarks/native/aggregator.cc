@@ -1,13 +1,13 @@
-#include "fabric/shm/aggregator.h"
+#include "aggregator.h"
 
 #include <string>
 #include <utility>
 
+#include "fabric/core/arena.h"
 #include "kernels/split.h"
 #include "kernels/sum.h"
-#include "fabric/core/arena.h"
 
-namespace luwu::fabric {
+namespace luwu::bench {
 
 namespace {
 
@@ -27,17 +27,17 @@ Aggregator::Aggregator(std::uint64_t elements, std::uint32_t workers, std::uint3
       workers_(workers),
       threads_(threads),
       window_file_("luwu-window", checked_bytes(elements, workers, threads)),
-      window_(window_file_.descriptor(), MapMode::shared),
+      window_(window_file_.descriptor(), fabric::MapMode::shared),
       pushes_(workers, nullptr),
       waiting_pulls_(workers, nullptr),
       unread_(workers, false),
       streams_(workers, {elements * sizeof(float)}) {
     streams_.control().gradient_bytes = window_.bytes();
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
-        arena_files_.emplace_back("luwu-arena", window_.bytes() + kArenaSlackBytes);
-        arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
+        arena_files_.emplace_back("luwu-arena", window_.bytes() + fabric::kArenaSlackBytes);
+        arenas_.emplace_back(arena_files_.back().descriptor(), fabric::MapMode::shared);
     }
-    streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });
+    streams_.start([this](std::uint32_t rank, fabric::Request& request) { handle(rank, request); });
 }
 
 Aggregator::~Aggregator() {
@@ -54,28 +54,28 @@ std::array<int, 3> Aggregator::files_of(std::uint32_t rank) const {
     return {streams_.descriptor(), window_file_.descriptor(), arena_files_.at(rank).descriptor()};
 }
 
-void Aggregator::handle(std::uint32_t rank, Request& request) {
+void Aggregator::handle(std::uint32_t rank, fabric::Request& request) {
     switch (request.kind) {
-        case RequestKind::push:
+        case fabric::RequestKind::push:
             return push(rank, request);
-        case RequestKind::pull:
+        case fabric::RequestKind::pull:
             return pull(rank, request);
-        case RequestKind::release:
+        case fabric::RequestKind::release:
             release();
-            return Streams::reply(request, true);
+            return fabric::Streams::reply(request, true);
         default:
             streams_.announce_failure(Error(ErrorKind::invalid, "an aggregator knows push, pull and release only"));
-            return Streams::reply(request, false);
+            return fabric::Streams::reply(request, false);
     }
 }
 
-void Aggregator::push(std::uint32_t rank, Request& request) {
+void Aggregator::push(std::uint32_t rank, fabric::Request& request) {
     const std::uint64_t bytes = elements_ * sizeof(float);
     std::unique_lock lock(mutex_);
     if (pushes_[rank] != nullptr || request.argument > arenas_[rank].bytes() - bytes) {
         streams_.announce_failure(Error(
             ErrorKind::order, "worker " + std::to_string(rank) + " pushed twice in a round, or beyond its arena"));
-        return Streams::reply(request, false);
+        return fabric::Streams::reply(request, false);
     }
     pushes_[rank] = &request;
     if (++arrived_ < workers_) return;
@@ -85,18 +85,18 @@ void Aggregator::push(std::uint32_t rank, Request& request) {
     arrived_ = 0;
     reads_left_ = workers_;
     for (std::uint32_t worker = 0; worker < workers_; ++worker) {
-        Streams::reply(*std::exchange(pushes_[worker], nullptr), true);
-        Request* waiting = std::exchange(waiting_pulls_[worker], nullptr);
+        fabric::Streams::reply(*std::exchange(pushes_[worker], nullptr), true);
+        fabric::Request* waiting = std::exchange(waiting_pulls_[worker], nullptr);
         unread_[worker] = waiting == nullptr;
-        if (waiting != nullptr) Streams::reply(*waiting, true);
+        if (waiting != nullptr) fabric::Streams::reply(*waiting, true);
     }
 }
 
-void Aggregator::pull(std::uint32_t rank, Request& request) {
+void Aggregator::pull(std::uint32_t rank, fabric::Request& request) {
     const std::lock_guard lock(mutex_);
     if (unread_[rank]) {
         unread_[rank] = false;
-        return Streams::reply(request, true);
+        return fabric::Streams::reply(request, true);
     }
     waiting_pulls_[rank] = &request;
 }
@@ -118,4 +118,4 @@ void Aggregator::sum() {
     });
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::bench
