@@ -4,7 +4,7 @@ None: all functions of the file. What has no target here, and why:
 
 - Certificates and TLS records, HTTP/2 and protobuf, Parquet, and the model in a tokenizer.json: OpenSSL, gRPC, pyarrow
   and tokenizers read them. What LuWu makes of their answers has targets.
-- The door (native/fabric/door.cc) passes bytes on and looks at none; the lobby looks whether there are any.
+- The door (native/fabric/tcp/door.cc) passes bytes on and looks at none; the lobby looks whether there are any.
 - The switch inside the kernel: tests/native/test_xdp_fuzz.cc gives it as many random packets as `make fuzz` asks for.
 - Requests in memory that workers of one host share with their server: another user cannot write there.
 - Netlink's and GRO's messages come from the kernel.
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 Parser = Mapping[str, Sequence[str] | None]
 
 NATIVE: Mapping[str, Parser] = {
-    "packet": {"native/fabric/packet.cc": None},
+    "packet": {"native/fabric/protocol/packet.cc": None},
     "nodes": {
-        "native/fabric/link.cc": ("parse", "behind_holes", "same_state", "take"),
-        "native/fabric/windows.cc": None,
-        "native/fabric/worker_node.cc": (
+        "native/fabric/protocol/link.cc": ("parse", "behind_holes", "same_state", "take"),
+        "native/fabric/protocol/windows.cc": None,
+        "native/fabric/protocol/worker_node.cc": (
             "receive", "fits", "take_parameters", "take_agreed", "take_heartbeat", "enter_epoch",
         ),
-        "native/fabric/server_node.cc": (
+        "native/fabric/protocol/server_node.cc": (
             "receive", "take_heartbeat", "take_request", "take_exponents", "agree_on_exponents", "start_collection",
             "take_gradient", "finish_collections",
         ),
@@ -33,14 +33,14 @@ NATIVE: Mapping[str, Parser] = {
         ),
         "native/switch/slots.cc": None,
     },
-    "hello": {"native/fabric/frames.cc": ("decode_hello", "name_of")},
-    "frames": {"native/fabric/frames.cc": ("decode_frame", "known", "read_header", "read_payload")},
+    "hello": {"native/fabric/tcp/frames.cc": ("decode_hello", "name_of")},
+    "frames": {"native/fabric/tcp/frames.cc": ("decode_frame", "known", "read_header", "read_payload")},
     "session": {
-        "native/fabric/tcp_session.cc": (
+        "native/fabric/tcp/tcp_session.cc": (
             "serve", "next_request", "serve_pull", "serve_push", "serve_initialise", "receive", "tell_failure",
         ),
     },
-    "answers": {"native/fabric/link_lane.cc": ("dial", "exchange", "place_of", "take_failure", "answered", "lost")},
+    "answers": {"native/fabric/tcp/tcp_lane.cc": ("dial", "exchange", "place_of", "take_failure", "answered", "lost")},
     "commit_record": {
         "native/store/records.cc": (
             "decode_commit", "encode_commit", "records_say_no_values", "counts_offset", "scale_offset",
@@ -53,7 +53,9 @@ NATIVE: Mapping[str, Parser] = {
         "native/store/commit_file.cc": ("read", "newer", "offset_of"),
         "native/store/commit_files.cc": ("read", "none_valid", "all_missing", "is_older"),
         "native/store/stripe_files.cc": ("open", "open_checked", "check", "require"),
-        "native/store/chunk_store.cc": ("check_header", "open", "note", "note_versions", "has_chunks", "damaged"),
+        "native/store/chunk_store.cc": ("open", "note"),
+        "native/store/chunk_records.cc": ("check_header", "any_written", "damaged"),
+        "native/store/chunk_versions.cc": ("stand_at", "note_versions"),
         "native/store/reader.cc": None,
     },
     "lock_file": {"native/store/lock_file.cc": ("owner_of", "take_lock", "lock_store", "open_lock")},
@@ -62,7 +64,7 @@ NATIVE: Mapping[str, Parser] = {
             "step_of", "is_passing_name", "names_in", "snapshot_steps", "require_snapshot", "remove_remains",
         ),
     },
-    "address": {"native/fabric/address.cc": None},
+    "address": {"native/fabric/core/address.cc": None},
 }  # fmt: skip
 
 PYTHON: Mapping[str, Parser] = {
@@ -138,7 +140,7 @@ _OTHER_USER = "the folder is another user's"
 _OTHER_PORT = "another program's port; tests/unit/test_network_server.py has one"
 
 UNREACHED: Mapping[str, Mapping[str, str]] = {
-    "native/fabric/tcp_session.cc": {
+    "native/fabric/tcp/tcp_session.cc": {
         "if (place) member_.buffers.free(*place);": _TIME,
         "if (failed_) return;": _TIME,
         "channel_.wait_for_bell();": _TIME,

@@ -30,7 +30,7 @@ class Optimizer:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
         self._pulls = wanted.get("pulls", False)
         specs = [_native.BlockSpec(f"block{index}", self.elements, dtype="bfloat16") for index in range(self.blocks)]
-        self._server = _native.Server(
+        self._server = _native.ShmServer(
             [folder], uuid.uuid4().hex, True, specs, DEFAULT_CHUNK_ELEMENTS,
             wanted.get("optimizer", "adamw"), wanted["memory_bytes"], 1, len(os.sched_getaffinity(0)),
         )  # fmt: skip

@@ -101,7 +101,7 @@ def native_timing(timeouts: Timeouts) -> native.Timing:
 class TcpLink:
     """A link whose steps are nothing apart: whatever comes belongs to the step that the server is in."""
 
-    def __init__(self, native: native.RemoteWorker) -> None:
+    def __init__(self, native: native.TcpWorker) -> None:
         self.endpoint = native.endpoint
         self.fail = native.fail
         self.stats = native.stats
@@ -116,7 +116,7 @@ class TcpLink:
 
 def open_tcp(settings: LinkSettings) -> WorkerLink:
     """Connect over TCP, encrypted where there are certificates."""
-    return TcpLink(native.RemoteWorker(**_common(settings)))
+    return TcpLink(native.TcpWorker(**_common(settings)))
 
 
 def open_udp(settings: LinkSettings) -> WorkerLink:

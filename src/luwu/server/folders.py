@@ -25,14 +25,14 @@ def open_server(
     *,
     read_only: bool = False,
     disk_full_wait_seconds: float = 0.0,
-) -> native.Server:
+) -> native.ShmServer:
     """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
 
     One that is opened to be read, such as a snapshot, is not locked, and makes no steps.
     """
 
-    def start(store: Store) -> native.Server:
-        return native.Server(
+    def start(store: Store) -> native.ShmServer:
+        return native.ShmServer(
             [str(folder) for folder in store.folders],
             store.identity.uuid,
             store.create,

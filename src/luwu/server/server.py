@@ -77,7 +77,7 @@ class LocalServer(OfThisProcess):
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._first = Counts()
 
-        def open_core(manifest: Manifest) -> native.Server:
+        def open_core(manifest: Manifest) -> native.ShmServer:
             core = open_server(
                 folders,
                 manifest,
@@ -95,7 +95,7 @@ class LocalServer(OfThisProcess):
                 raise
             return core
 
-        self._members: Membership[native.Server] = Membership(workers, open_core)
+        self._members: Membership[native.ShmServer] = Membership(workers, open_core)
         self._on_report = on_report or (lambda rank, report: None)
         self._lock = threading.Lock()
         self._closing = False
