@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto bench bench-check clean
+.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
@@ -48,6 +48,9 @@ format: setup ## Rewrite the sources as ruff and clang-format want them
 
 proto: setup ## Write the control plane's Python modules from control.proto anew
 	@tools/proto.sh
+
+drawings: ## Draw docs/*.svg from docs/*.dot; needs graphviz
+	@python3 tools/drawings.py
 
 bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
 	@$(BIN)/python tools/bench.py

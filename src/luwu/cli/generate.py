@@ -132,7 +132,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str | None:
 
 
 def default_prompt(readable: Readable) -> list[int]:
-    """What a text begins with where the user said nothing."""
+    """Return the tokens that a text begins with when the user gave no prompt."""
     from luwu.train.evaluation import prompt_tokens
     from luwu.train.reading import ReadableRun
 

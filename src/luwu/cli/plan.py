@@ -121,7 +121,7 @@ def plan(
 
 
 def refuse_beside_measured(given: dict[str, bool]) -> None:
-    """What a plan for this machine does not have; ConfigError names the flag."""
+    """Refuse flags that a plan of this machine does not take; ConfigError names the flag."""
     from luwu.core.errors import ConfigError
 
     for name, is_given in given.items():

@@ -1,4 +1,4 @@
-"""What commands that run for days have in common: a log, one line an event, on standard error; and credentials."""
+"""Parts that all long-running commands share: credentials, and a log on standard error with one line for each event."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def network_text(links: Links) -> str:
 
 
 def print_played(played: Played) -> None:
-    """How long steps took, and who was busy in the last."""
+    """Print the length of each step, and the busy shares of the last."""
     from luwu.core.units import seconds_text
 
     starts = (0.0, *played.ends)

@@ -109,7 +109,7 @@ def run_text(found: StoreInfo) -> str:
 
 
 def print_info(found: StoreInfo) -> None:
-    """One line for each thing to know."""
+    """Print the description of a store, one line for each property."""
     from luwu.core.units import bytes_text
 
     step = "no values yet" if found.step is None else f"{found.step} committed"

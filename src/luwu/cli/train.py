@@ -129,7 +129,7 @@ def train(
 
 
 def parse_block_dtypes(given: list[str]) -> dict[str, str]:
-    """What PATTERN=DTYPE says, each as given; raises ConfigError."""
+    """Parse PATTERN=DTYPE flags into a mapping from pattern to dtype; raises ConfigError."""
     from luwu.core.errors import ConfigError
 
     found: dict[str, str] = {}

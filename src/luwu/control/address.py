@@ -1,4 +1,4 @@
-"""Where a server listens: ``luwu://HOST:PORT`` for who connects, ``HOST:PORT`` for who listens."""
+"""Addresses of servers: ``luwu://HOST:PORT`` for peers that connect, ``HOST:PORT`` for servers that listen."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def local_address(host: str) -> str:
 
 
 def numeric(bound: str) -> str:
-    """Where this machine reaches something of its own that is bound there."""
+    """Return the address at which this machine reaches a socket of its own that is bound there."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)

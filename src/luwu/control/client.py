@@ -29,7 +29,7 @@ REFUSALS = 3
 """A port that answers so often (and for `refused_seconds`) as no server does is not ours; one that is silent may be."""
 
 ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
-"""How calls end with their server."""
+"""Status codes of calls whose server has ended."""
 
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
@@ -54,7 +54,7 @@ def connection_refused(url: str, timeouts: Timeouts) -> bool:
 
 
 class ControlClient(OfThisProcess):
-    """One session on a server's control plane. Calls may come from any thread.
+    """Client of one session on a server's control plane. Calls may come from any thread.
 
     Args:
         url: ``luwu://HOST:PORT``.
@@ -128,7 +128,7 @@ class ControlClient(OfThisProcess):
         return str(reply.transport)
 
     def error(self) -> LuwuError | None:
-        """What the session ended with, if it did."""
+        """Error that the session ended with, or None."""
         return self._error
 
     def call(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> Any:

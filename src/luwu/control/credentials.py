@@ -1,4 +1,4 @@
-"""Who may join: a job key that both sides prove to know without sending it, mutual TLS, or both.
+"""Credentials of participants: a job key that both sides prove to know without sending it, mutual TLS, or both.
 
 The proofs are HMAC-SHA256 under the key over both sides' nonces and what is asked for. Each side's begins with another
 label, so neither can be replayed as the other's. Without TLS nothing is encrypted and a session's token can be read on
@@ -81,12 +81,12 @@ class Credentials:
 
 
 def worker_request(rank: int, workers: int) -> str:
-    """What a worker's proof is about."""
+    """Return the text that a worker's proof covers."""
     return f"worker {rank} of {workers}"
 
 
 def switch_request(request: pb.JoinSwitchRequest) -> str:
-    """What a switch's proof is about."""
+    """Return the text that a switch's proof covers."""
     return (
         f"switch {request.name} at {request.address} {request.port} for {request.fan_in} below {request.parent!r} "
         f"with {request.payload_bytes}"

@@ -59,7 +59,7 @@ class WorkerLink(Protocol):
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a link reaches one of its servers; ``initialised``: that has first values."""
+    """Addresses of one of a link's servers; ``initialised``: the server has first values."""
 
     address: str
     port: int
@@ -133,7 +133,7 @@ def open_udp(settings: LinkSettings) -> WorkerLink:
 
 
 def _has_values(settings: LinkSettings, server: ServerSettings) -> bool:
-    """Whether first values are held back from a server; the only one refuses them itself."""
+    """Return True if first values are held back from a server. A single server refuses them itself."""
     return len(settings.servers) > 1 and server.initialised
 
 

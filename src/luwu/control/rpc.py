@@ -1,4 +1,4 @@
-"""What both sides of the control plane agree on beside its messages: versions, metadata, and errors on the way."""
+"""Agreements of both sides of the control plane beside its messages: versions, metadata, and errors on the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOM_SERVICE = "luwu.store.v1.Room"
 SESSION_METADATA = "luwu-session"
 ERROR_METADATA = "luwu-error"
 LONGEST_MESSAGE_BYTES = 64 << 20
-"""Of one message: a manifest of half a million parameters."""
+"""Bytes of the longest message: a manifest of half a million parameters."""
 
 LONGEST_ERROR_CHARACTERS = 1500
 """Errors travel in a header, which may have 8 KiB."""

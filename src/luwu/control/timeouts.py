@@ -7,7 +7,7 @@ from luwu.core.settings import Group
 
 
 class Timeouts(Group):
-    """How long each side waits for what. The defaults bear a link that is cut for ten seconds."""
+    """Timeouts of both sides. The defaults bear a link that is cut for ten seconds."""
 
     connect_seconds: Seconds = 60.0
     """`luwu.connect` tries this long to reach a server before it gives up with ServerError."""
@@ -48,7 +48,7 @@ class Timeouts(Group):
     resend_seconds: Seconds = 0.05
     """A sender over UDP whose packets are not acknowledged for this long sends some again, unasked."""
     longest_resend_seconds: Seconds = 1.0
-    """That time doubles up to this."""
+    """Bound of `resend_seconds`, which doubles with each further time."""
     queueing_seconds: Seconds = 0.005
     """A sender over UDP slows down when packets wait longer than this in a link's queues."""
     switch_return_seconds: Seconds = 60.0
@@ -70,7 +70,7 @@ class Timeouts(Group):
 
     @property
     def loss_seconds(self) -> float:
-        """How long it takes at most until the ends of a cut link count as lost; a dead process is noticed at once."""
+        """Longest time until the ends of a cut link count as lost. A dead process is noticed at once."""
         return self.keepalive_interval_seconds + self.keepalive_timeout_seconds
 
 

@@ -1,4 +1,4 @@
-"""What participants of a run over UDP agree on, between the control plane's words and the native core's."""
+"""Agreements of the participants of a run over UDP, between the control plane's words and the native core's."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 
 
 @dataclass(frozen=True)
 class Reach:
-    """How a server is reached from here: its number, our own address on the way, the longest payload of a packet."""
+    """Way to a server from here: its number, our own address on the way, the longest payload of a packet in bytes."""
 
     server: str
     own: str

@@ -14,10 +14,10 @@ DEFAULT_CHUNK_ELEMENTS = 262_144
 """Elements of a chunk: 1 MiB of float32, large enough for a disk and small enough to start work early."""
 
 DEFAULT_OPTIMIZER = "adamw"
-"""Whose states a store keeps where nothing else is said, as in manifests from before there was a choice."""
+"""Optimizer whose states a store keeps where none is named, as in manifests from before there was a choice."""
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""What parameters may be; the store keeps a float32 master of those that are something else."""
+"""Dtypes of parameters. The store keeps a float32 master of parameters that are not float32."""
 
 MOST_ELEMENTS = 2**47
 """Bound of a block's elements in a manifest that is read."""
@@ -36,7 +36,7 @@ LEAST_SHARE = 4
 
 @dataclass(frozen=True)
 class ParameterManifest:
-    """One parameter: its first name in the model, shape, and first element within its block.
+    """A parameter: its first name in the model, shape, and first element within its block.
 
     ``aliases`` are its other names, where it is tied: a checkpoint may use any of them.
     """
@@ -50,7 +50,7 @@ class ParameterManifest:
 
 @dataclass(frozen=True)
 class BlockManifest:
-    """One block: ``elements`` counts the padding that follows each parameter.
+    """A block: ``elements`` counts the padding that follows each parameter.
 
     One of several servers has ``elements`` of the model's block from ``first`` on, and all of its ``parameters``.
     ``dtype`` is that of its parameters and gradients; None: the manifest's.
@@ -77,7 +77,7 @@ class Manifest:
     optimizer: str = DEFAULT_OPTIMIZER
 
     def dtype_of(self, block: BlockManifest) -> str:
-        """What a block's parameters and gradients are."""
+        """Return the dtype of a block's parameters and gradients."""
         return block.dtype or self.dtype
 
     @property

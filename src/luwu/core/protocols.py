@@ -1,4 +1,4 @@
-"""Protocols between rooms: what the worker needs of a session, and an optimizer of a model; any such class will do."""
+"""Protocols between rooms: a session, as a worker uses it, and a model, as an optimizer does; any fitting class will do."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LossScale = tuple[float, int]
 
 COMMITTED = 1
 NOT_FINITE = 3
-"""How an attempt may end: committed; or rolled back, because a gradient was not finite and nobody asked for it."""
+"""Ends of an attempt: committed; or rolled back, because a gradient was not finite and nobody asked for it."""
 
 
 class OptimizerKind(Protocol):
-    """What `parallelize` must know of an optimizer: the states that the store keeps for it."""
+    """Interface of an optimizer, as `parallelize` uses it: the states that the store keeps for it."""
 
     kind: ClassVar[str]
 
@@ -50,7 +50,7 @@ class DataEndpoint(Protocol):
 
     @property
     def gradient_bytes(self) -> int:
-        """How much of the arena's front may be used for gradients."""
+        """Bytes at the front of the arena that gradients may use."""
         ...
 
     def register(self, nbytes: int) -> Memory:
@@ -139,7 +139,7 @@ class Session(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many workers the run has."""
+        """Number of workers in the run."""
         ...
 
     @property
@@ -149,7 +149,7 @@ class Session(Protocol):
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """That the store's last committed step was made with; None before `attach`, and where it has none."""
+        """Loss scale of the store's last committed step; None before `attach`, and where that step had none."""
         ...
 
     @property

@@ -136,13 +136,13 @@ LONGEST_SECONDS = 1e8
 Seconds = Annotated[float, Field(gt=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
 
 SecondsOrZero = Annotated[float, Field(ge=0.0, le=LONGEST_SECONDS, allow_inf_nan=False)]
-"""As `Seconds`, or 0."""
+"""Number of seconds, like `Seconds`, or 0."""
 
 Count = Annotated[int, Field(ge=1, le=2**53)]
 """Number of things that happen one after another; floats tell all of them apart."""
 
 CountOrZero = Annotated[int, Field(ge=0, le=2**53)]
-"""As `Count`, or 0."""
+"""Number of things, like `Count`, or 0."""
 
 Sequences = Annotated[int, Field(ge=1, le=2**24)]
 """Number of sequences that are listed."""

@@ -54,7 +54,7 @@ def log_room(wait: RoomWait | None) -> None:
 
 
 class WaitStoppedError(LuwuError):
-    """When the wait for room on a full disk is stopped because somebody asked for an end."""
+    """Raised when the wait for room on a full disk is stopped because somebody asked for an end."""
 
 
 class Room:

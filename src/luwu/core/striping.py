@@ -31,7 +31,7 @@ class Striping:
     parts: tuple[Manifest, ...]
 
     def servers_of(self, block: int) -> list[int]:
-        """Which servers have something of a block."""
+        """Return the numbers of the servers that have a part of a block."""
         return [piece.server for piece in self.pieces[block]]
 
 
@@ -48,7 +48,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Share:
-    """One server's share of a job.
+    """Share of one server in a job.
 
     Attributes:
         servers: how many have one.

@@ -26,7 +26,7 @@ MEASURED_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """What was trained: tokens in the vocabulary, text it was trained on, and how it does on text held back."""
+    """A trained tokenizer: its vocabulary, the text it was trained on, and its result on text that was held back."""
 
     vocabulary: int
     train_bytes: int
@@ -35,7 +35,7 @@ class TrainedTokenizer:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of held-back text; NaN if there was too little text to hold any back."""
+        """Mean bytes per token of the held-back text; NaN if there was too little text to hold any back."""
         return self.measured_bytes / self.measured_tokens if self.measured_tokens else math.nan
 
 

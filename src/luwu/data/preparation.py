@@ -147,7 +147,7 @@ def _existing(folder: Path, fingerprint: str) -> Corpus | None:
 
 
 def _fingerprint(source: Source, tokenizer: Tokenizer, settings: Sequence[object]) -> str:
-    """What decides the tokens: the files with their sizes and times, the tokenizer, and the settings."""
+    """Return a hash of all that decides the tokens: files with their sizes and times, tokenizer, and settings."""
     digest = hashlib.sha256(json.dumps([*settings, tokenizer.sha256, tokenizer.end]).encode())
     for file in source.files:
         status = file.stat()

@@ -11,7 +11,7 @@ from luwu.core.settings import FIXED, Group
 
 
 class DataSettings(Group):
-    """What is learned and what is held back to measure it."""
+    """The text to learn from, and the share of it that validation uses."""
 
     path: Annotated[AbsolutePath | None, FIXED] = None
     """file or folder to learn from (text, JSONL, Parquet); without it, the Python standard library's source"""

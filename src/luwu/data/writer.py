@@ -29,7 +29,7 @@ TRAIN_PARTIAL, VALIDATION_PARTIAL, NOTES = "corpus.bin.partial", "corpus.validat
 
 @dataclass
 class _Part:
-    """One part's tokens so far: their number, the bytes of text they stand for, and the CRC-32 of its file."""
+    """Tokens of one part so far: their number, the bytes of text they stand for, and the CRC-32 of the part's file."""
 
     tokens: int = 0
     text_bytes: int = 0
@@ -38,7 +38,7 @@ class _Part:
 
 @dataclass
 class _Notes:
-    """What a restart needs to know."""
+    """Notes that a restart continues from."""
 
     fingerprint: str
     position: Position = field(default_factory=Position)

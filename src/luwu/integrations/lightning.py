@@ -1,4 +1,4 @@
-"""For Lightning's Trainer: refuse arguments that it would follow quietly, and wrongly."""
+"""Checks for Lightning's Trainer: they refuse arguments that it would follow silently, and wrongly."""
 
 from __future__ import annotations
 

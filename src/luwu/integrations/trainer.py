@@ -1,4 +1,4 @@
-"""For the Trainer of transformers: refuse arguments that it would follow quietly, and wrongly."""
+"""Checks for the Trainer of transformers: they refuse arguments that it would follow silently, and wrongly."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class RunFolder:
         )
 
     def log_path(self, rank: int) -> Path:
-        """Where a worker's output goes."""
+        """Return the path of a worker's log."""
         return self.path / f"worker-{rank}.log"
 
     def attempts_path(self, rank: int) -> Path:
@@ -116,7 +116,7 @@ class RunFolder:
 
 
 def default_folder(data_path: str | None, model_path: str | None = None) -> Path:
-    """Where a run goes that named no folder: runs/ and the names of its model, if it has one, and its data."""
+    """Return the folder of a run that named none: runs/ and the names of its model, if it has one, and its data."""
     name = DEFAULT_NAME if data_path is None else Path(data_path).stem or "text"
     if model_path is None:
         return Path("runs", name)

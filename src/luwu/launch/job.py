@@ -1,4 +1,4 @@
-"""What the launcher tells its workers: a JSON file, and the words both sides use."""
+"""The launcher's messages to its workers: a JSON file, and the words that both sides use."""
 
 from __future__ import annotations
 

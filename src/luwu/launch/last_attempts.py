@@ -27,7 +27,7 @@ _MOST = 1 << 62
 
 
 class AttemptPart(TypedDict):
-    """One worker's part of an attempt, known before its vote."""
+    """Part of one worker in an attempt, known before its vote."""
 
     attempt: int
     loss: float

@@ -40,7 +40,7 @@ from luwu.store.folders import lock_folder, make_folder
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1
-"""How often the launcher looks after its workers when they have nothing to say."""
+"""Seconds between two looks of the launcher at workers that report nothing."""
 
 REPORTS_WAITING = 4
 """Reports of each worker that may wait in the launcher. Later ones are not answered, and the run waits."""
@@ -49,14 +49,14 @@ SERVER = -1
 """Stands for the server where a report has a worker's rank."""
 
 GRACE_SECONDS = 15.0
-"""How long the others may take to end by themselves after a worker failed."""
+"""Seconds that the other workers may take to end by themselves after one failed."""
 
 Report = Mapping[str, Any]
 
 
 @dataclass
 class Outcome:
-    """How a run ended; what it did not come to is missing. `validation_loss` is in nats per token."""
+    """End of a run. Parts that the run did not reach are None. `validation_loss` is in nats per token."""
 
     corpus: Corpus | None = None
     step: int = 0

@@ -33,10 +33,10 @@ from luwu.launch.reports import (
 )
 
 LOOK_SECONDS = 0.1
-"""How often the launcher looks whether it is to stop."""
+"""Seconds between two looks of the launcher at a request to stop."""
 
 TELL_SECONDS = 0.5
-"""How often the launcher is told how far the work is."""
+"""Seconds between two reports of progress to the launcher."""
 
 
 def prepare_corpus(

@@ -49,7 +49,7 @@ def worker_environments(workers: int) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended: an exit status, negative for a signal."""
+    """End of a worker: an exit status, negative for a signal."""
 
     rank: int
     status: int
@@ -112,12 +112,12 @@ class WorkerProcesses:
             pipe.given_away()
 
     def running(self) -> bool:
-        """Whether any worker still runs."""
+        """Return True while any worker runs."""
         self._look()
         return len(self._order_of_death) < len(self._processes)
 
     def failed(self) -> bool:
-        """Whether any worker ended with anything but success."""
+        """Return True if any worker ended with anything but success."""
         self._look()
         return any(ended.status for ended in self._order_of_death)
 
@@ -141,7 +141,7 @@ class WorkerProcesses:
             process.wait()
 
     def error(self) -> LuwuError:
-        """What went wrong, from the first worker that failed by itself: its own error, or how it died and its log."""
+        """Return the first worker's failure that no other caused: its own error, or its end and its log."""
         failures = [ended for ended in self._order_of_death if ended.status]
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]

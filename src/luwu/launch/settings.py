@@ -44,7 +44,7 @@ ROOT = "<root>"
 
 
 class RunSettings(Group):
-    """How long, how wide and where."""
+    """Length of the run, number of workers, and resources."""
 
     steps: Count = 1500
     """optimizer steps of the whole run"""
@@ -112,7 +112,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def device_memory_has_a_device(self) -> Settings:
-        """On a CPU blocks are computed in the server's memory itself."""
+        """Refuse device memory on a CPU: blocks are computed there in the server's memory itself."""
         if self.run.device_memory is not None and self.run.device == "cpu":
             raise ConfigError(
                 f"run.device_memory: expected none with run.device = cpu, found {format_size(self.run.device_memory)}; "
@@ -122,7 +122,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def offload_has_a_device(self) -> Settings:
-        """On a CPU the inputs of blocks are in the host's memory already."""
+        """Refuse offloading to the host on a CPU: the inputs of blocks are in the host's memory already."""
         if self.run.offload == "host" and self.run.device == "cpu":
             raise ConfigError(
                 "run.offload: expected a folder with run.device = cpu, found host, in whose memory blocks' inputs are "

@@ -57,7 +57,7 @@ class Trial(BaseModel):
 
     @property
     def memory_bytes(self) -> int:
-        """Of the server and all workers."""
+        """Bytes of the server and all workers."""
         return self.server_bytes + self.workers_bytes
 
 

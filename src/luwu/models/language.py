@@ -38,7 +38,7 @@ class CausalForward:
 
     @property
     def tiled(self) -> bool:
-        """Whether the last loss was computed without the logits of the whole batch."""
+        """True if the last loss was computed without the logits of the whole batch."""
         return self._forward.tiled
 
     def __call__(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
@@ -105,7 +105,7 @@ def end_tokens(model: PreTrainedModel) -> set[int]:
 
 
 class _Streamer:
-    """What transformers tells of its tokens: the prompt first, then one of each text at a time."""
+    """Receiver of the tokens that transformers reports: the prompt first, then one token of each text at a time."""
 
     def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
         self._on_tokens = on_tokens

@@ -8,7 +8,7 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import LEAST_SHARE
 
 BLOCK_ALIGNMENT_ELEMENTS = 32
-"""As `luwu.worker.flatten.ALIGNMENT_ELEMENTS`, which a test compares; that module would load torch here."""
+"""Elements that a parameter is aligned to. A test compares it with `luwu.worker.flatten`, which loads torch."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ModelShape:
         return found
 
     def block_numbers(self) -> BlockNumbers:
-        """Which block is what, by its number in `block_elements`."""
+        """Return the numbers of the blocks by their roles, as places in `block_elements`."""
         tables = len(self.table_parameters())
         own_head = int(tables > 0 and not self.tied and self._head_is_a_block())
         first = 1 + tables - own_head
@@ -148,7 +148,7 @@ class ModelShape:
         return float(self.layers * (matrices + attention) + self.head_flop_per_token())
 
     def head_flop_per_token(self) -> float:
-        """Of the projection to the vocabulary alone."""
+        """Operations per token of the projection to the vocabulary alone."""
         return 2.0 * self.hidden * self.vocabulary
 
     def step_flop_per_token(self, *, recompute: bool) -> float:

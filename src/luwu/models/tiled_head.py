@@ -95,7 +95,7 @@ class TiledForward:
 
     @contextmanager
     def _deferring(self) -> Iterator[None]:
-        """Around a forward that makes a loss: the head gives `DeferredLogits`."""
+        """Context manager around a forward that makes a loss: the head gives `DeferredLogits`."""
         head = cast(nn.Linear, _head_of(self._model))
         why_not = _why_not(head)
         reason = why_not or "its forward does not call the head"

@@ -1,4 +1,4 @@
-"""Which parameter belongs to which group: of the optimizer's groups, and on the server."""
+"""Parameter groups of an optimizer, and the same groups on the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every optimizer of a parallelized model has in common: torch's face over states that live in the store.
+"""Base of all optimizers of a parallelized model: torch's face over states that live in the store.
 
 An optimizer is one small file beside this one, see docs/optimizers.md.
 """
@@ -99,7 +99,7 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> float:
-        """What `scale` multiplies the loss by, now; 1 without float16 blocks. It changes in `step` alone."""
+        """Factor that `scale` multiplies the loss by now; 1 without float16 blocks. It changes in `step` alone."""
         assert self._driver is not None
         return self._driver.loss_scale
 
@@ -122,7 +122,7 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     @property
     def grad_scale(self) -> float:
-        """Where torch's GradScaler puts its own scale times what it finds there."""
+        """Factor that torch's GradScaler multiplies by its own scale and sets here. Setting it is refused."""
         return 1.0
 
     @grad_scale.setter

@@ -1,4 +1,4 @@
-"""From how many tokens a step on a plan's copies, server and disk are hidden, and which batch to take."""
+"""Advice on a plan: the tokens a step from which copies, server and disk are hidden, and the batch to take."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _largest_below(plan: Plan, found: Advice, rows: int) -> Advice:
 
 
 def _with_rows(plan: Plan, rows: int) -> Advice | None:
-    """So many sequences a worker, in slices that fit the GPU; None: they do not fit."""
+    """Return the advice for this number of sequences a worker, in slices that fit the GPU; None if they do not fit."""
     micro_batch = largest_slice(plan.request, rows)
     if micro_batch is None:
         return None

@@ -37,7 +37,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 
 def _draw_step(plan: Plan, axes: Axes) -> None:
-    """What goes on in a phase lies one below the other, as long as it would take alone."""
+    """Draw the parts of each phase one below the other, each as long as it would take alone."""
     labels, at = [], 0.0
     rows = [(phase, name, value) for phase in plan.step.phases for name, value in phase.parts.items() if value > 0]
     starts = {}

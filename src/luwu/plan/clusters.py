@@ -1,4 +1,4 @@
-"""What a run runs on: workers, their links, the servers and their disks; some by name."""
+"""Clusters that a run runs on: workers, their links, the servers and their disks; some have names."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from luwu.plan.steps import StepTime
 
 @dataclass(frozen=True)
 class Compared:
-    """One system's step; none where it does not fit, with the reason."""
+    """Step of one system; None where the system does not fit, with the reason."""
 
     system: str
     model: ModelShape
@@ -31,7 +31,7 @@ class Compared:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers; 0 where it does not fit."""
+        """Tokens per second of all workers; 0 where the system does not fit."""
         return 0.0 if self.step is None else self.step.tokens_per_second(self.model) * self.cluster.workers
 
     def cells(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How long a GPU computes: GEMMs by their tiles, everything else by the bytes it moves.
+"""Compute time of a GPU: GEMMs by their tiles, everything else by the bytes it moves.
 
 The classes of kernels follow arXiv 2205.05198 (what a layer keeps and moves) and NVIDIA's guide to GEMMs: a product is
 cut into tiles that the GPU's units take in waves, and the last wave is seldom full.
@@ -22,7 +22,7 @@ Attention = Literal["fused", "unfused"]
 
 @dataclass(frozen=True)
 class LayerSeconds:
-    """One layer of one micro-batch: forward (and recompute), and backward without it."""
+    """Seconds of one layer for one micro-batch: forward (and recompute), and backward without it."""
 
     forward: float
     backward: float
@@ -30,7 +30,7 @@ class LayerSeconds:
 
 @dataclass(frozen=True)
 class Kernels:
-    """How a framework computes a layer.
+    """Kernels of a framework for one layer.
 
     ``fused``: bias, dropout and residual in one kernel (Megatron's); otherwise one each (torch, eager).
     """
@@ -51,7 +51,7 @@ def gemm_seconds(gpu: Gpu, rows: float, columns: float, inner: float, *, float32
 
 
 def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tensor_parallel: int = 1) -> LayerSeconds:
-    """One layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without what they tell each other."""
+    """Return the seconds of a layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without exchanges."""
     tokens = rows * model.sequence
     forward = backward = 0.0
     for columns, inner, share in products(model, tensor_parallel):

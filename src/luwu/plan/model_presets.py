@@ -75,7 +75,7 @@ MODELS: dict[str, ModelShape] = {name: _paper_shape(name) for name in _PAPER} | 
 
 
 KNOWN_KINDS = ("gpt2", "opt", "llama", "mistral", "qwen2", "mixtral")
-"""Of config.json, whose parameters follow from their fields; transformers counts those of others."""
+"""Kinds of config.json whose parameters follow from their fields; transformers counts those of others."""
 
 
 def find_model(name: str) -> ModelShape:

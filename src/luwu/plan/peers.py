@@ -36,7 +36,7 @@ GPU_UPDATE_BYTES = 30  # as on a CPU: states, gradient and the copy pass through
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """How a peer runs: its collectives, whether they fight with GEMMs (preemption or MPS: no), and its kernels."""
+    """Settings of a peer: its collectives, True if they compete with GEMMs (preemption or MPS: no), and its kernels."""
 
     algorithm: Algorithm = "ring"
     interferes: bool = True
@@ -148,7 +148,7 @@ def _compute(model: ModelShape, cluster: Cluster, rows: int, settings: PeerSetti
 
 
 def _collective_rate(cluster: Cluster) -> float:
-    """Of a collective over all workers, bytes a second and worker.
+    """Return the rate of a collective over all workers, in bytes per second and worker.
 
     GPUs of one host pass data on over NVLink and use all of its links: rings go through a host once, on each link.
     """

@@ -19,7 +19,7 @@ HIDDEN = "From this many tokens a step per worker the copies, the server and the
 
 
 def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
-    """What to show, by heading: names and values as text."""
+    """Return the rows to show, by heading: names and values as text."""
     found = {
         "verdict": _verdict(plan),
         "what is planned": _inputs(plan),

@@ -36,7 +36,7 @@ TextT = TypeVar("TextT", bound=str)
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user may say, as text where it has a unit; None: as the preset has it."""
+    """Choices of a user, as text where they have a unit; None: the preset's."""
 
     model: str | None = None
     layers: int | None = None
@@ -106,7 +106,7 @@ def make_request(choices: Choices) -> Request:
 
 
 def usual_budget(server: Server) -> int:
-    """What is left of a server's memory for the store when its system has a tenth."""
+    """Return the bytes of a server's memory that are left for the store when its system has a tenth."""
     return int(server.memory_bytes) * 9 // 10
 
 
@@ -250,7 +250,7 @@ def named(name: str, parse: Callable[[object], NumberT], text: str | None) -> Nu
 
 
 def one_of(name: str, value: str, known: tuple[TextT, ...]) -> TextT:
-    """One of a few words; ConfigError lists them."""
+    """Return one of a few words; ConfigError lists them."""
     for word in known:
         if word == value:
             return word

@@ -1,4 +1,4 @@
-"""What is asked of the processes that time a model's kernels, and what they answer."""
+"""Requests to the processes that time a model's kernels, and their answers."""
 
 from __future__ import annotations
 

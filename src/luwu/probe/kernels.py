@@ -1,4 +1,4 @@
-"""How long this machine takes for the kernels of a model: each product and each other kernel of a layer, by its shape.
+"""Seconds of this machine for the kernels of a model: each product and each other kernel of a layer, by its shape.
 
 `python -m luwu.probe.kernels` is one of as many processes as a run has workers. It has a worker's environment,
 reads a `Wanted` from standard input and says so, waits for a line, and prints a `KernelSeconds`; the line makes all
@@ -26,14 +26,14 @@ from luwu.worker.tiled_loss import tiled_cross_entropy
 FEWEST_REPEATS = 3
 WARM_REPEATS = 1
 COPIED_BYTES = 4 << 20
-"""As large as a gradient of a matrix: it is still in a cache when it is handed over, where it goes to is not."""
+"""Bytes of a timed copy, as of a matrix's gradient: in a cache when it is handed over, unlike its target."""
 
 COPY_TARGETS = 32
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kind of kernel: what it is called with, and how often a layer calls it."""
+    """A kind of kernel: its arguments, and the number of calls in a layer."""
 
     name: str
     calls: float
@@ -72,7 +72,7 @@ class Clock:
         return Timed(statistics.median(forward[WARM_REPEATS:]), statistics.median(backward[WARM_REPEATS:]))
 
     def call(self, function: Callable[[], object]) -> float:
-        """One call."""
+        """Return the seconds of one call."""
         found = []
         for started in self._rounds():
             function()
@@ -119,7 +119,7 @@ class Shapes:
         ]
 
     def root(self, rows: int) -> list[Kernel]:
-        """What is computed outside the layers: the embedding, the last norm, and the head with its loss."""
+        """Return the kernels outside the layers: the embedding, the last norm, and the head with its loss."""
         model = self._model
         tokens = rows * model.sequence
         ids = torch.randint(model.vocabulary, (rows, model.sequence))
@@ -164,7 +164,7 @@ class Shapes:
 
 
 def gated_activation(gate: Tensor, value: Tensor) -> Tensor:
-    """As gated networks have it."""
+    """Return the activation of gated networks."""
     return functional.silu(gate) * value
 
 

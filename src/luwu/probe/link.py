@@ -1,4 +1,4 @@
-"""How fast the link to another machine is: TCP each way, alone and both at once, and how long an answer takes.
+"""Speed of the link to another machine: TCP each way, alone and both at once, and the time until an answer.
 
 `LinkAnswerer` runs on the other machine (`luwu link`); `measure_link` asks it. Nothing but zeros is carried, for ten
 seconds at most, to whoever asks.
@@ -26,7 +26,7 @@ from luwu.core.errors import ServerError
 log = logging.getLogger(__name__)
 
 STREAMS = 4
-"""At once in each direction: one alone may be bound by a processor."""
+"""Streams at once in each direction. One alone may be bound by a processor."""
 
 PIECE_BYTES = 1 << 20
 MOST_SECONDS = 10.0
@@ -52,7 +52,7 @@ class LinkRates:
 
     @property
     def one_way(self) -> float:
-        """What can be counted on in both directions."""
+        """Bytes per second that can be counted on in both directions."""
         return min(self.to_rate, self.back_rate, self.both_rate / 2)
 
 
@@ -99,7 +99,7 @@ def _answer_seconds(other: HostPort) -> float:
 
 
 def _rate(other: HostPort, wanted: Sequence[bytes], seconds: float) -> float:
-    """Of all streams together, from the first byte of the first to the last of the last."""
+    """Return the bytes per second of all streams together, from the first byte of the first to the last of the last."""
     with contextlib.ExitStack() as stack:
         connections = [stack.enter_context(_connect(other, each, seconds)) for each in wanted]
         began = time.perf_counter()
@@ -171,7 +171,7 @@ class LinkAnswerer(socketserver.ThreadingTCPServer):
         self.server_close()
 
     def verify_request(self, request: object, client_address: object) -> bool:
-        """Whether there is room for one more; the connection is closed where there is none."""
+        """Return True if there is room for one more connection; otherwise the connection is closed."""
         return self._room.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -183,7 +183,7 @@ class LinkAnswerer(socketserver.ThreadingTCPServer):
 
 
 class Answer(socketserver.BaseRequestHandler):
-    """Of one connection, whoever made it."""
+    """Handler of one connection, whoever made it."""
 
     def handle(self) -> None:
         """Do what it wants, as far as it goes."""

@@ -1,4 +1,4 @@
-"""What this machine can do for a run, and what each missing thing costs: the findings of `luwu doctor`."""
+"""Abilities of this machine, and the cost of each missing one: the findings of `luwu doctor`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SYS = Path("/sys")
 
 @dataclass(frozen=True)
 class Finding:
-    """One row: what was looked at, what was found, whether it is as good as it gets, and if not, what that costs."""
+    """A row: the thing examined, the finding, True if it is as good as it gets, and otherwise what that costs."""
 
     name: str
     found: str
@@ -247,7 +247,7 @@ def _device(index: int) -> str:
 
 
 def bfloat16_products() -> bool:
-    """Whether torch multiplies bfloat16 matrices on this processor with vector instructions (AVX-512 and later)."""
+    """Return True if torch multiplies bfloat16 matrices here with vector instructions (AVX-512 and later)."""
     import torch
 
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)

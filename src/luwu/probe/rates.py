@@ -1,4 +1,4 @@
-"""What the disk and the processors of this machine give a server: measured by the server's own engine and kernels."""
+"""Rates of this machine's disk and processors for a server, measured by the server's own engine and kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from luwu.probe.machine import nearest_existing
 from luwu.store.folders import make_folder
 
 FILE_BYTES = 1 << 30
-"""Of the file that a disk is measured with: more than most disks' own caches take at this pace."""
+"""Bytes of the file that a disk is measured with: more than most disks' own caches take at this pace."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What this machine was measured to do, for a run of one shape: its kernels, its disk, and what a step costs beside."""
+"""Measurements of this machine for a run of one shape: its kernels, its disk, and the fixed cost of a step."""
 
 from __future__ import annotations
 
@@ -186,18 +186,18 @@ def small_settings(settings: Settings, layers: int, micro_batch: int | None, tex
 
 
 def layer_seconds(kernels: KernelSeconds, checkpoint: bool) -> float:
-    """Of a layer's forward, its recompute if there is one, and its backward."""
+    """Return the seconds of a layer's forward, its recompute if there is one, and its backward."""
     return kernels.layer_forward + backward_seconds(kernels, checkpoint)
 
 
 def backward_seconds(kernels: KernelSeconds, checkpoint: bool) -> float:
-    """Of a layer's backward, and of its recompute, which leaves the last product out, if there is one."""
+    """Return the seconds of a layer's backward and of its recompute, if any, which leaves the last product out."""
     again = kernels.layer_forward - kernels.last_product if checkpoint else 0.0
     return again + kernels.layer_backward
 
 
 def root_seconds(kernels: KernelSeconds) -> float:
-    """Of what is outside the layers."""
+    """Return the seconds of the kernels outside the layers."""
     return kernels.root_forward + kernels.root_backward
 
 

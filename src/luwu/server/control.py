@@ -163,7 +163,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Standing(self, request: pb.StandingRequest, context: Any) -> pb.StandingReply:  # noqa: N802
-        """Which store this server has."""
+        """Return the identity and the counts of this server's store."""
         self._worker(context)
         standing = self._standing()
         has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))

@@ -34,7 +34,7 @@ class NetworkCore(Core, Protocol):
 
     @property
     def port(self) -> int:
-        """Where the data plane listens."""
+        """Port of the data plane."""
         ...
 
     def allow_worker(self, rank: int, token: bytes) -> None:
@@ -63,7 +63,7 @@ class NetworkCore(Core, Protocol):
         ...
 
     def wait_commit(self, worker: int, at_most_seconds: float) -> StepEnding | None:
-        """How the attempt ended, None: not yet. Raises what the run failed with."""
+        """Return the end of the attempt, or None if it has not ended. Raises the error that the run failed with."""
         ...
 
     def decide(self, commits: bool, at_most_seconds: float, squares: float | None) -> StepEnding | None:
@@ -79,7 +79,7 @@ class UdpCore(NetworkCore, Protocol):
 
     @property
     def udp_port(self) -> int:
-        """Where it listens for them."""
+        """UDP port of the data plane."""
         ...
 
     def start(self, wiring: native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
@@ -89,7 +89,7 @@ class UdpCore(NetworkCore, Protocol):
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """What a native server needs beside its store."""
+    """Settings of a native server beside its store."""
 
     memory_bytes: int
     workers: int

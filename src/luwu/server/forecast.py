@@ -1,4 +1,4 @@
-"""What servers and their stores would take for a model that is not there yet, by the rules that they themselves use."""
+"""Forecast of servers and stores for a model that does not exist yet, by the rules that servers themselves use."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Gate:
 
     @property
     def asks_for_key(self) -> bool:
-        """Whether a join needs a proof; without a key, mutual TLS has let the participant in already."""
+        """True if a join needs a proof. Without a key, mutual TLS has let the participant in already."""
         return self._credentials.key is not None
 
     def challenge(self, participant_nonce: bytes, peer: str) -> bytes:

@@ -39,7 +39,7 @@ from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
 
 SPARE_THREADS = 64
-"""Of the control plane: for switches, for who joins, and for who asks."""
+"""Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""
 
 FEWEST_STRANGERS = 64
 """Most connections that have sent something without a proof; more where many workers may connect at once."""
@@ -150,7 +150,7 @@ class NetworkServer:
 
     @property
     def url(self) -> str:
-        """Where workers connect to; a server that listens everywhere names its machine."""
+        """URL that workers connect to. A server that listens everywhere names its machine."""
         host = self._listen.host
         return HostPort(socket.gethostname() if host in ("0.0.0.0", "::") else host, self.port).url
 

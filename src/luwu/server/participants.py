@@ -1,4 +1,4 @@
-"""Who has joined a server: workers and switches, each with a session's token and a queue of what happens to it."""
+"""Participants that have joined a server: workers and switches, each with a session's token and a queue of events."""
 
 from __future__ import annotations
 

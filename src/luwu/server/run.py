@@ -1,4 +1,4 @@
-"""One run on a network's server: a set of workers, the core that serves them, and what they are told."""
+"""A run on a network's server: a set of workers, the core that serves them, and the messages to them."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ class Run(Membership[NetworkCore]):
 
     @property
     def over(self) -> bool:
-        """Whether nobody may join any more: it has failed, or those who had joined have gone."""
+        """True if nobody may join any more: the run has failed, or the workers that had joined have gone."""
         return self.failed_at is not None or (bool(self.people) and not self.joined)
 
     @property
     def begun(self) -> bool:
-        """Whether everybody has a place in the tree."""
+        """True if every participant has a place in the tree."""
         return self._places is not None
 
     def needs(self, switch: SwitchMember) -> bool:
-        """Whether a switch has a place in the tree."""
+        """Return True if a switch has a place in the tree."""
         return self._places is not None and switch.name in self._places
 
     def add(self, rank: int, workers: int, peer: str) -> Worker:

@@ -1,4 +1,4 @@
-"""One run after another over the same store: who joins which, what ends one, and when the next may begin."""
+"""Runs over the same store, one after another: joins, ends, and the begin of the next."""
 
 from __future__ import annotations
 

@@ -137,12 +137,12 @@ class LocalServer(OfThisProcess):
         return self._members.stats()
 
     def error(self) -> str | None:
-        """What the server failed with, if it did."""
+        """Return the message of the error that the server failed with, or None."""
         error = self._members.error()
         return str(error) if error is not None else None
 
     def workers_lost(self) -> list[str]:
-        """One line for each worker that ended without leaving."""
+        """Return descriptions of the workers that ended without leaving, one line each."""
         return self._members.lost
 
     def wait_for_leaves(self, at_most_seconds: float) -> None:

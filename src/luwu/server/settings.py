@@ -13,7 +13,7 @@ from luwu.core.settings import Group
 
 
 class ServerSettings(Group):
-    """One server: its store, its workers, and where it listens."""
+    """Settings of a server: its store, its workers, and the addresses that it listens at."""
 
     stores: Annotated[StoreFolders, Field(min_length=1)]
     """folders that hold the store, striped over all of them; made where missing"""

@@ -1,4 +1,4 @@
-"""When a server takes snapshots of its store by itself."""
+"""Snapshots that a server takes of its store by itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Snapshots(NamedTuple):
-    """After ``every`` so many committed steps, 0: never; of these the newest ``keep`` stay, 0: all."""
+    """Schedule of snapshots: one every ``every`` committed steps, 0: none; the newest ``keep`` stay, 0: all."""
 
     every: int = 0
     keep: int = 0

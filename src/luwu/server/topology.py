@@ -14,7 +14,7 @@ CoreT = TypeVar("CoreT")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker's packets come from; empty for transports that need none.
+    """Origin of a worker's packets; empty for transports that need none.
 
     Attributes:
         address, port: of the worker.
@@ -29,7 +29,7 @@ class Place:
 
 
 NOWHERE = Place()
-"""Of a worker whose transport needs no place."""
+"""Place of a worker whose transport needs none."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -37,7 +37,7 @@ class Branch:
 
     @property
     def room(self) -> int:
-        """How many more children it can have."""
+        """Number of further children that it can have."""
         return self.member.fan_in - len(self.switches) - len(self.workers)
 
 
@@ -109,7 +109,7 @@ def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], pl
 
 
 def _share_out(leaves: Sequence[Branch], workers: int) -> list[int]:
-    """How many more workers each takes: always the one that has the fewest, while it has room."""
+    """Return the number of workers that each leaf takes: always the leaf with the fewest, while it has room."""
     shares = [0] * len(leaves)
     takers = [(len(leaf.workers), number) for number, leaf in enumerate(leaves) if leaf.room > 0]
     heapq.heapify(takers)

@@ -50,7 +50,7 @@ class RemoteEndpoint:
 
     @property
     def gradient_bytes(self) -> int:
-        """How much of the arena's front may be used for gradients."""
+        """Bytes at the front of the arena that gradients may use."""
         return self._data.gradient_bytes
 
     def register(self, nbytes: int) -> Memory:
@@ -142,7 +142,7 @@ class RemoteEndpoint:
             self._data.count_wait(asked, started)
 
     def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
-        """How the step ends. What several servers have prepared is committed by all of them or by none."""
+        """Return the decision on a step: all servers that have prepared it commit it, or none."""
         squares = [reply.squares for reply in replies if reply.HasField("squares")]
         known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
         total = sum(squares) if known else None  # in the servers' order, so that all workers say the same

@@ -1,4 +1,4 @@
-"""One of the servers that a session is with: its control plane, and this worker's place in its tree."""
+"""A session's side of one server: the control plane, and this worker's place in the server's tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from luwu.core.striping import Share, Standing
 
 
 class RemoteServer:
-    """One server's side of a session.
+    """Connection of a session to one server.
 
     Args:
         address: of its control plane.
@@ -56,7 +56,7 @@ class RemoteServer:
         return self.control.join(worker_request(self._rank, self._workers), self._join)
 
     def standing(self) -> Standing:
-        """Which store it has."""
+        """Return the identity and the counts of the server's store."""
         reply = self.control.call("Standing", pb.StandingRequest())
         return Standing(reply.uuid, tuple(reply.steps))
 
@@ -80,7 +80,7 @@ class RemoteServer:
         return self.control.start("Attach", request, patient=True)
 
     def place(self, attached: pb.AttachReply) -> ServerSettings:
-        """What a link to it needs, once every worker has attached; raises ServerError."""
+        """Return the settings of a link to the server, once every worker has attached; raises ServerError."""
         if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
             raise self.control.error() or ServerError("the server sent no place in the tree; run again")
         return ServerSettings(

@@ -36,7 +36,7 @@ def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
 
 
 class Session(OfThisProcess, ABC):
-    """One worker's membership in a job. Use it as a context manager, or `close` it at the end.
+    """Membership of one worker in a job. Use it as a context manager, or `close` it at the end.
 
     Attributes:
         rank: this worker, from 0.

@@ -31,14 +31,14 @@ from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shard
 from luwu.store.values import Place, Progress, StoredValues, no_progress
 
 SHARD_BYTES = 5 * 10**9
-"""Of a file, at most: as transformers has it."""
+"""Most bytes of a file: the default of transformers."""
 
 PIECE_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export did; ``kept`` of the ``shards`` were there already."""
+    """Result of an export; ``kept`` of the ``shards`` were there already."""
 
     step: int
     parameters: int

@@ -48,14 +48,14 @@ MOST_FOLDERS = 2**16
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
-"""In the first folder while an import writes the store's first values."""
+"""File in the first folder while an import writes the store's first values."""
 ORIGIN_NAME = "origin.json"
 """File in the first folder after an import: it names the source of the store's first values."""
 
 
 @dataclass(frozen=True)
 class StoreIdentity:
-    """What the manifest file says: which store this is, over how many folders, and of which model."""
+    """Contents of the manifest file: the store's id, its number of folders, and its model."""
 
     uuid: str
     stripes: int

@@ -46,11 +46,11 @@ SYNC_BYTES = 256 * 2**20
 
 
 class Source(Protocol):
-    """Where values come from."""
+    """Interface of a source of values."""
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """What tells this source from another, or from itself once it was changed; JSON can hold it."""
+        """Identity of this source, which changes when its files change; JSON can hold it."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class Source(Protocol):
         ...
 
     def updates(self, block: BlockManifest) -> int:
-        """How many of them updated this block."""
+        """Return the number of steps that updated this block."""
         ...
 
     def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
@@ -73,7 +73,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did: ``written_bytes`` is 0 and ``finished_before`` set where there was nothing left to do."""
+    """Result of an import: ``written_bytes`` is 0 and ``finished_before`` set where nothing was left to do."""
 
     step: int
     parameters: int

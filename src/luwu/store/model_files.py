@@ -1,4 +1,4 @@
-"""What belongs to a model beside its parameters: its configuration, its tokenizer, and its buffers.
+"""Files of a model beside its parameters: its configuration, its tokenizer, and its buffers.
 
 An import keeps them in the folder ``model`` of the store, so that an export gives a folder that loads by itself.
 """
@@ -79,7 +79,7 @@ def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> Non
 
 
 def kept_model_folder(store: Path) -> Path | None:
-    """Where the store keeps its model's files, if it was imported."""
+    """Return the folder with the model's files in the store, or None if the store was not imported."""
     folder = store / FOLDER_NAME
     return folder if (folder / CONFIG_NAME).is_file() else None
 

@@ -74,7 +74,7 @@ class OutputFolder:
         self._note()
 
     def finished(self, name: str) -> bool:
-        """Whether this file is there already, with the bytes that were written to it."""
+        """Return True if this file is there already, with the bytes that were written to it."""
         noted = self._files.get(name)
         path = self.path / name
         if noted is None or not path.is_file() or path.stat().st_size != noted["bytes"]:
@@ -82,7 +82,7 @@ class OutputFolder:
         return checksum(path) == noted["crc32c"]
 
     def notes(self, name: str) -> Any:
-        """What was given to `write` to keep with a finished file."""
+        """Return the notes that `write` kept with a finished file."""
         return self._files[name].get("notes")
 
     def require_room(self, needed_bytes: int) -> None:

@@ -53,16 +53,16 @@ class PretrainedReader:
 
     @property
     def path(self) -> Path:
-        """Of the checkpoint."""
+        """Path of the checkpoint."""
         return self._reader.path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Of the checkpoint."""
+        """Path of the checkpoint."""
         return self._reader.files
 
     def names(self) -> tuple[str, ...]:
-        """As the model has them, and those that it does not know as they are in the checkpoint."""
+        """Return the model's names of the tensors; a tensor unknown to the model keeps its name in the checkpoint."""
         return (*self._direct, *self._joined)
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class PretrainedReader:
 
 
 class _Conversion:
-    """One use of a converter of transformers: tensors of the checkpoint that make tensors of the model."""
+    """A converter of transformers in use: tensors of the checkpoint that make tensors of the model."""
 
     def __init__(self, name: str, converter: Any, model: nn.Module) -> None:
         self.name = name
@@ -134,7 +134,7 @@ class _Conversion:
         self.sources: list[tuple[str, str]] = []
 
     def convert(self, read: Any) -> dict[str, Tensor]:
-        """What comes out, by the model's names."""
+        """Return the converted tensors by the model's names."""
         converter = deepcopy(self._converter)
         for pattern, source in self.sources:
             converter.add_tensor(self.name, source, pattern, lambda source=source: read(source))

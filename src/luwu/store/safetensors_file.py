@@ -1,4 +1,4 @@
-"""One safetensors file: its header, looked at closely, and its tensors, read in parts.
+"""A safetensors file: its header, checked in full, and its tensors, read in parts.
 
 The format: 8 bytes with the header's length (little-endian), the header as JSON, the tensors' bytes. The header names
 each tensor's dtype, shape and place; see the safetensors project's README. Reading in parts is why this is not left to

@@ -16,7 +16,7 @@ from luwu.store.values import Progress, no_progress, require_identity, require_w
 from luwu.store.verifying import verify
 
 FOLDER_NAME = "snapshots"
-"""In each folder of a store, with a folder for each step."""
+"""Name of the folder of snapshots in each folder of a store. It has a folder for each step."""
 
 RECORD_NAME = "snapshot.luwu"
 
@@ -26,7 +26,7 @@ _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 @dataclass(frozen=True)
 class SnapshotInfo:
-    """One snapshot: its step, when it was taken, and the bytes on disk that nothing else shares now."""
+    """A snapshot: its step, the time it was taken, and the bytes on disk that nothing else shares now."""
 
     step: int
     taken_at: datetime
@@ -39,7 +39,7 @@ def snapshot_steps(folders: list[Path]) -> list[int]:
 
 
 def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
-    """Where a snapshot lies, which can be read as a store; without a step the store itself.
+    """Return the folders of a snapshot, which can be read as a store; without a step those of the store itself.
 
     Raises:
         ConfigError: there is no snapshot of that step.

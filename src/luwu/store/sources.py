@@ -18,11 +18,11 @@ _COMPARE_ELEMENTS = 1 << 20
 
 
 class TensorReader(Protocol):
-    """What a source needs of a checkpoint; `CheckpointReader` has it."""
+    """Interface of a checkpoint, as a source uses it; `CheckpointReader` has it."""
 
     @property
     def path(self) -> Path:
-        """Where it lies, for messages."""
+        """Path of the checkpoint, for messages."""
         ...
 
     @property
@@ -31,15 +31,15 @@ class TensorReader(Protocol):
         ...
 
     def names(self) -> tuple[str, ...]:
-        """Of all tensors."""
+        """Return the names of all tensors."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor."""
+        """Return the shape of a tensor."""
         ...
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a tensor."""
+        """Return the dtype of a tensor."""
         ...
 
     def read_range(self, name: str, first: int, count: int) -> Tensor:
@@ -132,7 +132,7 @@ def _check_tensor(reader: TensorReader, name: str, parameter: ParameterManifest)
 
 
 def is_quantised(dtype: torch.dtype) -> bool:
-    """Whether numbers of this dtype are no parameters by themselves: integers, and floats of a byte, have scales."""
+    """Return True if numbers of this dtype need a scale to be parameters: integers, and floats of one byte."""
     return not dtype.is_floating_point or dtype.itemsize < 2
 
 

@@ -31,7 +31,7 @@ _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 @dataclass(frozen=True)
 class FolderUse:
-    """One folder of a store: bytes of its files as they are long, as they take room, and free on its disk.
+    """Disk use of a store's folder: bytes of its files by length, bytes that they take, and free bytes.
 
     Its snapshots are counted in, and a file that several of them have once.
     """

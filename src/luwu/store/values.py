@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 
 
 def no_progress(done: int, total: int) -> None:
-    """For who does not look."""
+    """Ignore progress: for callers that do not show it."""
 
 
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
 
 
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:
-    """Whether the first state plane is a float32 master of the parameters."""
+    """Return True if the first state plane is a float32 master of the parameters."""
     return block.trainable and manifest.dtype_of(block) != "float32"
 
 
@@ -121,11 +121,11 @@ class StoredValues:
 
     @property
     def manifest(self) -> Manifest:
-        """What the store holds."""
+        """Manifest of the store."""
         return self.identity.manifest
 
     def dtype(self, place: Place) -> torch.dtype:
-        """Of a parameter as workers pull it."""
+        """Return the dtype of a parameter as workers pull it."""
         return torch_dtype(self.manifest, place.block)
 
     def places(self) -> Iterator[Place]:
@@ -148,7 +148,7 @@ class StoredValues:
             first += values.parameters.numel()
 
     def read(self, place: Place, first: int, count: int, *, states: bool) -> Values:
-        """So many elements of a parameter from ``first`` on; errors as `pieces`."""
+        """Return ``count`` elements of a parameter from ``first`` on; errors as `pieces`."""
         found: list[Values] = []
         while count > 0:
             found.append(self._read(place.block, place.parameter.offset + first, count, states))
@@ -193,7 +193,7 @@ def torch_dtype(manifest: Manifest, block: int) -> torch.dtype:
 
 
 def require_identity(folders: list[Path]) -> StoreIdentity:
-    """What the store's manifest file says.
+    """Return the contents of the store's manifest file.
 
     Raises:
         StoreFormatError: there is no store. ConfigError: it lies in another number of folders.

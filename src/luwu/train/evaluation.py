@@ -79,7 +79,7 @@ def measure(
     place: tuple[int, int] = (0, 1),
     on_progress: Callable[[int, int], None] = lambda done, wanted: None,
 ) -> tuple[float, int]:
-    """One worker's losses in nats per token, summed over its sequences, and how many it had.
+    """Return the sum of one worker's losses in nats per token over its sequences, and the number of these sequences.
 
     The windows are spread evenly over the text. In a pass without a sequence of its own a worker looks at another's
     and does not count it: it must pull as the others do.

@@ -48,7 +48,7 @@ class RunModel:
 
     @property
     def tiles_logits(self) -> bool:
-        """Whether losses are known to be computed without the logits of a whole batch."""
+        """True if losses are known to be computed without the logits of a whole batch."""
         return self.predict.tiled if isinstance(self.predict, CausalForward) else True
 
     @property

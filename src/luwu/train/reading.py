@@ -124,7 +124,7 @@ class Readable(ABC):
 
 
 class ReadableRun(Readable):
-    """What `luwu train` left in its folder."""
+    """A run of `luwu train`, read from its folder."""
 
     settings: Settings
 
@@ -209,7 +209,7 @@ class ReadableImport(Readable):
 
 
 def find_readable(named: list[Path], snapshot: int | None = None) -> Readable:
-    """What a user named: the folder of a run, or those of a store that `luwu import` made; as it is, or a snapshot.
+    """Return the model in the named folders: of a run, or of a store that `luwu import` made; or its snapshot.
 
     Raises:
         ConfigError: there is no such folder, or it is neither, or has no such snapshot.
@@ -274,5 +274,5 @@ def _blocks_of(module: nn.Module, manifest: Manifest) -> list[str] | None:
 
 
 def _dtypes_of(manifest: Manifest) -> dict[str, torch.dtype]:
-    """Of the blocks that have another one than the model."""
+    """Return the dtypes of the blocks that have another one than the model."""
     return {block.name: getattr(torch, block.dtype) for block in manifest.blocks if block.dtype is not None}

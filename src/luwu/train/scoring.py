@@ -1,4 +1,4 @@
-"""How well a model knows a text, in passes of many sequences: each pulls every block once."""
+"""Loss of a model on a text, in passes of many sequences: each pass pulls every block once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ INSIDE_TOKENS = 4096
 """Tokens that a block computes at a time."""
 
 LOGIT_BYTES = 256 * 2**20
-"""Where a model makes the logits of a whole pass, in its dtype and in float32: no more than this."""
+"""Most bytes of logits that a pass may have, in the model's dtype and in float32, where logits are made at all."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What was measured; `loss` is in nats per token, `seconds` those of the passes alone."""
+    """Result of a measurement; `loss` is in nats per token, `seconds` those of the passes alone."""
 
     step: int
     loss: float

@@ -1,4 +1,4 @@
-"""What a worker does: train to the last step, then measure and sample what was learned."""
+"""Work of a worker: it trains to the last step, then measures and samples the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker process of a run: `python -m luwu.train.worker JOB.json` with RANK and WORLD_SIZE in the environment."""
+"""A worker process of a run: `python -m luwu.train.worker JOB.json` with RANK and WORLD_SIZE in the environment."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Device:
 
     @property
     def copies(self) -> bool:
-        """Whether blocks are copied to a memory of the device's own."""
+        """True if blocks are copied to a memory of the device's own."""
         return self._accelerator is not None
 
     def room_for_blocks(self, device_memory: int | str | None) -> int:

@@ -1,4 +1,4 @@
-"""Which unit has which dtype, and what enters a module of another dtype."""
+"""Dtypes of units, and the conversion of tensors that enter a module of another dtype."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from luwu.worker.select import has_parameters, matches
 BlockDtypes = (
     Mapping[str, torch.dtype] | Mapping[type[nn.Module], torch.dtype] | Mapping[type[nn.Module] | str, torch.dtype]
 )
-"""By module class, or pattern of module names, or ``<root>``: the dtype of the blocks that it matches."""
+"""Dtype of blocks by module class, by pattern of module names, or by ``<root>``."""
 
 Modules = list[tuple[str, nn.Module]]
 

@@ -1,4 +1,4 @@
-"""Which parameter lies where: units, their blocks, and the place of each parameter in its block.
+"""Places of parameters: units, their blocks, and the place of each parameter in its block.
 
 A unit is one wrapped module, several that share a parameter, such as an embedding and the head tied to it, or the root:
 all parameters inside no wrapped module. A unit's trainable parameters form one block and its frozen ones another. A
@@ -62,7 +62,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Of its parameters, and of its gradient."""
+        """Bytes of its parameters, and of its gradient."""
         return self.elements * self.dtype.itemsize
 
     def gaps(self) -> Iterator[tuple[int, int]]:
@@ -111,7 +111,7 @@ class Unit:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As manifests have it: ``float16``."""
+    """Return the name of a dtype in manifests, such as ``float16``."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -119,7 +119,7 @@ class UnitForward(WrappedForward):
 
 
 class _UnitCall:
-    """One forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
+    """Forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
 
     def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: TreeSpec) -> None:
         self._runtime = runtime
@@ -147,12 +147,12 @@ class _UnitCall:
         return output
 
     def start_backward(self, _: Tensor) -> None:
-        """Before the work behind one of the unit's outputs, which may be another unit's when it was only passed on."""
+        """Begin the work behind one of the unit's outputs. The output may be another unit's that was only passed on."""
         if not self._runtime.finished(self._unit, self._attempt):
             self._runtime.enter_unit(self._unit, self._attempt)
 
     def end(self, gradients: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
-        """After the unit's work in backward; returns the gradients of its inputs."""
+        """End the unit's work in backward, and return the gradients of its inputs."""
         self._runtime.enter_backward(self._attempt)
         own = self._runtime.residence.copied_out(self._unit, gradients)
         self._runtime.finish_unit(self._unit)

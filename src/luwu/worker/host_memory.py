@@ -1,4 +1,4 @@
-"""Whether what a worker is asked to keep fits its host's memory."""
+"""Check that the host has memory for what a worker is asked to keep."""
 
 from __future__ import annotations
 

@@ -24,10 +24,10 @@ class NamedRecompute(torch.autograd.graph.saved_tensors_hooks):
                 return unpack(saved)
             except CheckpointError as error:
                 raise ConfigError(
-                    f"unit {unit}: expected the recompute of its forward in backward to do what the forward did, found "
-                    f"other tensors ({str(error).splitlines()[0]}); a module in it depends on state that changes "
+                    f"block {unit}: expected the recompute of its forward in backward to do what the forward did, "
+                    f"found other tensors ({str(error).splitlines()[0]}); a module in it depends on state that changes "
                     "outside of its buffers and attributes, such as a global variable or a module elsewhere in the "
-                    "model: keep that state in attributes of modules in the unit, or use parallelize(checkpoint=False)"
+                    "model: keep that state in attributes of modules in the block, or use parallelize(checkpoint=False)"
                 ) from error
 
         super().__init__(pack, named_unpack)

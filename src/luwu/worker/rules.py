@@ -1,4 +1,4 @@
-"""What one step may be made of, and what to tell a user whose calls do not make one."""
+"""Rules of a step, and the messages for users whose calls break them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANNOUNCE = "run all backward passes of a step but the last within `with luwu.no_
 
 
 class Phase(Enum):
-    """How far an attempt at a step has come."""
+    """Phase of an attempt at a step."""
 
     IDLE = auto()
     FORWARD = auto()
@@ -28,16 +28,16 @@ def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str
     """Say why a unit's forward with gradients is refused."""
     if how == "recomputed":
         return (
-            f"unit {unit.name}: its forward runs again inside backward; switch the model's own activation "
+            f"block {unit.name}: its forward runs again inside backward; switch the model's own activation "
             "checkpointing off: parallelize(checkpoint=True) does it"
         )
     if how == "alone":
         return (
-            f"unit {unit.name}: called with gradients on its own, expected a call from the forward of the model "
+            f"block {unit.name}: called with gradients on its own, expected a call from the forward of the model "
             "given to parallelize; call the model, or use torch.no_grad()"
         )
     return (
-        f"unit {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
+        f"block {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
         "for none), then its parameters lie in the root, which may be used any number of times"
     )
 
@@ -53,8 +53,8 @@ def why_no_part(name: str) -> str:
 def why_late(unit: Unit, what: str) -> str:
     """Say why work or a gradient of a unit is refused after its backward has ended."""
     return (
-        f"unit {unit.name}: expected all of its backward at a stretch, found {what} after it had ended; "
-        "leave the unit out of `blocks`"
+        f"block {unit.name}: expected all of its backward at a stretch, found {what} after it had ended; "
+        "leave the block out of `blocks`"
     )
 
 

@@ -1,4 +1,4 @@
-"""One attempt at a step after the other: what may happen when, and what it makes happen.
+"""State of a worker's attempts at steps: allowed calls, and their effects.
 
 An attempt starts at the root's forward, goes on in backward, perhaps with more of both, and ends with ``optim.step()``.
 One that is cut short, by an exception or by another forward, is rolled back.
@@ -149,7 +149,7 @@ class Runtime(Uncopyable):
 
     @property
     def loss_scale(self) -> float:
-        """What the loss of the attempt that is under way, or comes next, is multiplied by; 1 without float16 blocks."""
+        """Factor on the loss of the attempt that is under way, or comes next; 1 without float16 blocks."""
         return 1.0 if self._scaler is None else self._scaler.scale
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around the root's forward with gradients: starts an attempt, or goes on with one.
+        """Context manager around the root's forward with gradients: starts an attempt, or goes on with one.
 
         Raises:
             StepOrderError: the last attempt's backward is done but its step is not, or there is no optimizer.
@@ -196,7 +196,7 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Around backward passes whose gradients are kept for a later one.
+        """Context manager around backward passes whose gradients are kept for a later one.
 
         Raises:
             MemoryBudgetError: there is no room for them.
@@ -211,7 +211,7 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Around the root's forward without gradients: only pulls."""
+        """Context manager around the root's forward without gradients: only pulls."""
         if self._in_evaluation:
             yield
             return
@@ -227,7 +227,7 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def reading(self, unit: Unit) -> Iterator[None]:
-        """Around any use of a unit's values without gradients."""
+        """Context manager around any use of a unit's values without gradients."""
         if self.residence.has(unit) and not self.residence.is_kept(unit):
             yield
             return
@@ -298,7 +298,7 @@ class Runtime(Uncopyable):
         return True
 
     def expect_part(self, unit: Unit) -> None:
-        """Before the forward of each of several slices of a unit: their gradients come one by one."""
+        """Expect one slice of a unit, before its forward: the gradients of several slices come one by one."""
         self._cut.add(unit.index)
         self.residence.separate_gradients(unit)
 
@@ -326,7 +326,7 @@ class Runtime(Uncopyable):
         at_end_of_backward(self._finish_backward)
 
     def enter_unit(self, unit: Unit, attempt: int) -> None:
-        """Before any work of a unit in backward: its values are pulled; the unit that ran before has ended."""
+        """Enter a unit before any work of it in backward: pull its values, and end the unit that ran before."""
         self.enter_backward(attempt)
         if unit.index in self._finished:
             raise StepOrderError(why_late(unit, "work"))
@@ -334,7 +334,7 @@ class Runtime(Uncopyable):
         self.residence.acquire(unit)
 
     def enter_outer(self, unit: Unit, attempt: int, use: int) -> None:
-        """Before any work of a use of an outer unit in backward; the unit that ran before has ended."""
+        """Enter a use of an outer unit before any work of it in backward, and end the unit that ran before."""
         self.enter_backward(attempt)
         if unit.index in self._finished:
             raise StepOrderError(why_late(unit, "work"))
@@ -374,7 +374,7 @@ class Runtime(Uncopyable):
         return unit.outer and self._session.workers > 1
 
     def finished(self, unit: Unit, attempt: int) -> bool:
-        """Whether the unit's work in the backward of this attempt is over."""
+        """Return True if the unit's work in the backward of this attempt is over."""
         return attempt == self.attempt and self._phase is Phase.BACKWARD and unit.index in self._finished
 
     def commit(self) -> bool:

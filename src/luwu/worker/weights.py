@@ -49,7 +49,7 @@ class CheckpointWeights:
             self._check_tensor(source, self._tensors[name])
 
     def has(self, name: str) -> bool:
-        """Whether there are values for the model's tensor of this name."""
+        """Return True if there are values for the model's tensor of this name."""
         return name in self._found
 
     def read(self, name: str) -> Tensor:
@@ -63,7 +63,7 @@ class CheckpointWeights:
         return self._reader.read_range(source, 0, math.prod(shape)).view(shape)
 
     def _find(self) -> dict[str, str]:
-        """By the model's name of a tensor, that in the checkpoint, perhaps of one that it is tied to."""
+        """Return by the model's name of a tensor its name in the checkpoint, perhaps of one that it is tied to."""
         of_tensor = {
             id(tensor): plain_name(name) for name, tensor in self._tensors.items() if plain_name(name) in self._there
         }

@@ -19,7 +19,7 @@ def sections(
     tokens: float | None = None,
     link: LinkRates | None = None,
 ) -> dict[str, Rows]:
-    """What to show, by heading."""
+    """Return the rows to show, by heading."""
     found = {
         "verdict": _verdict(plan),
         "what was measured": _machine(plan) + (_link(link) if link is not None else []),

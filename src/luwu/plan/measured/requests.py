@@ -1,4 +1,4 @@
-"""What a user may say of a run that is planned for this machine, and the plan that comes of it."""
+"""Requests for a run that is planned for this machine, and the plans that follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from luwu.probe.machine import nearest_existing
 from luwu.probe.training import measure_machine
 
 SECONDS = 2.0
-"""Of each of the longer measurements."""
+"""Seconds of each of the longer measurements."""
 
 ELSEWHERE = (
     "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: a trace for Perfetto, a picture of its last step, and numbers."""
+"""Output of a simulation: a trace for Perfetto, a picture of its last step, and numbers."""
 
 from __future__ import annotations
 
