@@ -1,4 +1,4 @@
-"""Protocols between rooms: a session, as a worker uses it, and a model, as an optimizer does; any fitting class will do."""
+"""Protocols between rooms: a session, as a worker uses it, and a model, as an optimizer does; any such class will do."""
 
 from __future__ import annotations
 
