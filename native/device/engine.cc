@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "fabric/control.h"
+#include "fabric/core/clock.h"
 #include "store/error.h"
 
 namespace luwu::device {
@@ -15,7 +15,7 @@ constexpr std::size_t kMostSent = 64;  // pushes without an answer: the fabric f
 
 }  // namespace
 
-CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
+CopyEngine::CopyEngine(EngineConfig config, fabric::DataPlane& plane)
     : config_(std::move(config)),
       plane_(plane),
       device_(config_.driver, config_.ordinal),
@@ -66,7 +66,7 @@ bool CopyEngine::request(std::uint32_t block, bool alone, Time at_most) {
         const auto given_back = [&] { return !giving_back_.contains(block); };
         if (!given_back() && !wait_counted(lock, at_most, given_back)) return false;
     }
-    const DataPlane::Handle handle = plane_.pull(block, alone);
+    const fabric::DataPlane::Handle handle = plane_.pull(block, alone);
     {
         const Lock lock(mutex_);
         incoming_[block] = {handle, Step::asked};
@@ -264,14 +264,14 @@ void CopyEngine::copy_out(Sent& sent, const Buffer& buffer) {
                   "copy " + std::to_string(config_.block_bytes[block]) + " bytes from the device");
     buffer.free.record(out_.get());         // order: the copy ends before its buffer is written again
     call_after(out_.get(), [this, &sent] {  // order: the gradient is pushed after its copy
-        const DataPlane::Handle handle = plane_.push(sent.block, sent.offset);
+        const fabric::DataPlane::Handle handle = plane_.push(sent.block, sent.offset);
         const Lock lock(mutex_);
         pushed_.push_back({sent.block, handle});
         sent.handle = handle;
     });
 }
 
-std::optional<std::int64_t> CopyEngine::wait_for_plane(Lock& lock, DataPlane::Handle handle) {
+std::optional<std::int64_t> CopyEngine::wait_for_plane(Lock& lock, fabric::DataPlane::Handle handle) {
     while (!stopping_) {
         lock.unlock();
         const std::optional<std::int64_t> result = plane_.wait(handle, kStopCheck);

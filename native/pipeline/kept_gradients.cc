@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/crc32c.h"
+#include "store/scratch.h"
 
 namespace luwu::pipeline {
 
@@ -30,7 +31,7 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
         }
     }
     for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
-    if (plan.buffers > 0) files_ = store.make_scratch();
+    if (plan.buffers > 0) files_ = store::make_scratch(store.folders());
 }
 
 void KeptGradients::reserve() const {

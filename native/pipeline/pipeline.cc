@@ -261,7 +261,8 @@ void Pipeline::start_parameter_read(std::uint32_t block) {
         task->count = entry.count;
         task->bytes = places[i].parameter_bytes + store::kPage;
         task->page = store::AlignedBuffer(store::kPage);
-        task->request = store_.read_parameters(places[i], entry.count, parameters_of(places[i]), task->page.data());
+        task->request =
+            store_.records().read_parameters(places[i], entry.count, parameters_of(places[i]), task->page.data());
         ++reads_in_flight_;
         parameter_reader_->submit(std::move(task));
     }
@@ -271,12 +272,12 @@ void Pipeline::parameters_read(IoTask& task) {
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
     std::optional<Error> error;
     try {
-        if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
+        if (task.request.error != 0) throw store_.records().failed(task.request, place, task.count);
         const store::ChunkHeader header = store::load_chunk_header(task.page.data());
-        store_.check_header(header, place, task.count);
+        store_.records().check_header(header, place, task.count);
         const std::byte* data = parameters_of(place);  // fixed while the block is being read
         const std::uint32_t crc = kernels::crc32c(0, data, place.elements * layout_.parameter_size(place.block));
-        if (crc != header.parameter_crc) throw store_.damaged(place, task.count, 0);
+        if (crc != header.parameter_crc) throw store_.records().damaged(place, task.count, 0);
     } catch (const Error& caught) {
         error = caught;
     }

@@ -1,6 +1,6 @@
 // The server's six steps over one store. Each step has its own queue and threads; a block rotates from step to step:
 //   1 read parameters   2 hand them to workers   3 collect gradients   4 read states   5 update   6 write and commit
-// Steps 2 and 3 are the two streams of the fabric (fabric/server.h), which call pull() and push() here.
+// Steps 2 and 3 are the two streams of the fabric (fabric/shm/shm_server.h), which call pull() and push() here.
 // With clipping, gradients are kept between 3 and 4 until their global norm is known, and a step is decided before it
 // is updated: docs/decisions/0007-clipping.md. pipeline_clipping.cc has that part. Every public function may be called
 // from any thread. Replies are called with the pipeline's lock held: they must be short and must not call back.

@@ -122,7 +122,7 @@ void Pipeline::start_state_read(std::uint32_t chunk) {
     task->chunk = chunk;
     task->count = blocks_[place.block].count;
     task->bytes = place.state_bytes();
-    task->request = store_.read_states(place, task->count, states_.memory(chunk));
+    task->request = store_.records().read_states(place, task->count, states_.memory(chunk));
     ++reads_in_flight_;
     state_reader_->submit(std::move(task));
 }
@@ -134,8 +134,8 @@ void Pipeline::states_read(IoTask& task) {
     --reads_in_flight_;
     stats_.bytes_read += task.bytes;
     try {
-        if (task.request.error != 0) throw store_.failed(task.request, place, task.count);
-        store_.check_header(store::load_chunk_header(states_.memory(task.chunk)), place, task.count);
+        if (task.request.error != 0) throw store_.records().failed(task.request, place, task.count);
+        store_.records().check_header(store::load_chunk_header(states_.memory(task.chunk)), place, task.count);
     } catch (const Error& error) {
         return break_locked(error);
     }
@@ -234,7 +234,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
     if (keeps) keep(update, chunk);
     const ChunkUpdateResult result = update_chunk(update);
     if (result.finite) {
-        store::ChunkHeader header = store_.make_header(place, count + 1);
+        store::ChunkHeader header = store_.records().make_header(place, count + 1);
         header.parameter_crc = result.parameter_crc;
         header.state_crc = result.state_crc;
         store::seal(header);
@@ -246,7 +246,7 @@ void Pipeline::update_one(std::uint32_t chunk) {
         static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
     stats_.elements_updated += place.elements;
     put_down(chunk);
-    if (result.damaged_plane != 0) return break_locked(store_.damaged(place, count, result.damaged_plane));
+    if (result.damaged_plane != 0) return break_locked(store_.records().damaged(place, count, result.damaged_plane));
     if (!result.finite) poisoned_ = true;
     if (keeps) store_kept(chunk);
     chunk_updated(chunk, !is_void(blocks_[place.block]));

@@ -32,7 +32,7 @@ void Pipeline::prepare_to_write() {
 store::IoRequest Pipeline::write_request(const IoTask& task) const {
     if (task.kept) return kept_->write(task.chunk);
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
-    return store_.write_record(place, task.count, parameters_of(place), states_.memory(task.chunk));
+    return store_.records().write_record(place, task.count, parameters_of(place), states_.memory(task.chunk));
 }
 
 // Makes a failed write that found no room again, all of it, until there is room; at once the first time, because
@@ -40,7 +40,8 @@ store::IoRequest Pipeline::write_request(const IoTask& task) const {
 std::optional<Error> Pipeline::write_again(IoTask& task) {
     const store::ChunkPlace& place = layout_.chunks()[task.chunk];
     const auto failed = [&] {
-        return task.kept ? kept_->failed(task.request, task.chunk) : store_.failed(task.request, place, task.count);
+        return task.kept ? kept_->failed(task.request, task.chunk)
+                         : store_.records().failed(task.request, place, task.count);
     };
     if (settings_.disk_full_wait.count() == 0 || failed().kind() != ErrorKind::no_space) return failed();
     try {

@@ -245,7 +245,7 @@ std::uint64_t take_snapshot(ChunkStore& store, bool in_use) {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
         if (in_use) {
             store.look_again();
-            store.reserve_spare();
+            store.reserve_spare(store.committed().version);
         }
         PendingSnapshot pending(store);
         // The commit that the links hold was the last when they were begun and when they were made: none was made

@@ -7,9 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luwu.fabric.local import open
-    from luwu.fabric.remote import connect
-    from luwu.fabric.session import Session
     from luwu.models.tiled_head import tile_head
     from luwu.optim.adagrad import Adagrad
     from luwu.optim.adam import Adam
@@ -18,6 +15,9 @@ if TYPE_CHECKING:
     from luwu.optim.decay import decay_groups
     from luwu.optim.lion import Lion
     from luwu.optim.sgd import SGD
+    from luwu.session.local import open
+    from luwu.session.remote import connect
+    from luwu.session.session import Session
     from luwu.worker.accumulation import no_sync
     from luwu.worker.loss_scale import LossScaling
     from luwu.worker.parallelize import full_state_dict, parallelize
@@ -51,12 +51,12 @@ _PLACES = {
     "Lion": "luwu.optim.lion",
     "LossScaling": "luwu.worker.loss_scale",
     "SGD": "luwu.optim.sgd",
-    "Session": "luwu.fabric.session",
-    "connect": "luwu.fabric.remote",
+    "Session": "luwu.session.session",
+    "connect": "luwu.session.remote",
     "decay_groups": "luwu.optim.decay",
     "full_state_dict": "luwu.worker.parallelize",
     "no_sync": "luwu.worker.accumulation",
-    "open": "luwu.fabric.local",
+    "open": "luwu.session.local",
     "parallelize": "luwu.worker.parallelize",
     "tile_head": "luwu.models.tiled_head",
     "tiled_cross_entropy": "luwu.worker.tiled_loss",

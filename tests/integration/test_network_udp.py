@@ -35,14 +35,14 @@ from tests.network.namespaces import wait_until
 from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from luwu.control.credentials import Credentials
+from luwu.control.health import check_health
+from luwu.control.timeouts import Timeouts
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.health import check_health
-from luwu.fabric.remote import connect
-from luwu.fabric.session import Session
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
+from luwu.session.remote import connect
+from luwu.session.session import Session
 
 ONE = (("top", ""),)
 THREE = (("top", ""), ("left", "top"), ("right", "top"))

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 
 from luwu.cli.main import app
 from luwu.data.tokenizer import FileTokenizer
-from luwu.launch.reading import find_readable
-from luwu.launch.writing import write
 from luwu.models import importing
 from luwu.models.generation import Sampling
 from luwu.models.importing import import_pretrained
 from luwu.store.folders import open_reader
 from luwu.store.run_record import read_record
+from luwu.train.reading import find_readable
+from luwu.train.writing import write
 from luwu.worker.describe import describe
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,7 @@ def test_an_imported_model_writes_what_transformers_writes(llama):
 
 def printed(tokenizer, tokens):
     """Return the text that appears on a terminal."""
-    from luwu.observe.words import printable
+    from luwu.core.words import printable
 
     return printable(tokenizer.decode(tokens)) + "\n"
 

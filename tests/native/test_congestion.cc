@@ -1,7 +1,7 @@
 // A sender's window follows the news of its heartbeats.
 #include <doctest/doctest.h>
 
-#include "fabric/congestion.h"
+#include "fabric/protocol/congestion.h"
 
 namespace luwu::test {
 

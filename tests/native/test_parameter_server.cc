@@ -3,7 +3,7 @@
 #include <future>
 #include <thread>
 
-#include "fabric/parameter_server.h"
+#include "fabric/core/parameter_server.h"
 #include "kernels/convert.h"
 #include "support.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "fabric/step_votes.h"
+#include "fabric/core/step_votes.h"
 
 using namespace luwu;
 using fabric::StepVotes;

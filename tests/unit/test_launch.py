@@ -7,12 +7,12 @@ import textwrap
 
 import pytest
 
-from luwu.config import Settings, build_settings
 from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_SERVER_LOST, Job
 from luwu.launch.processes import WorkerProcesses, typed_error, worker_environments
+from luwu.launch.settings import Settings, build_settings
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from tests.unit.worker_models import Tiny, loss_of, tokens
 from torch import Tensor, nn
 
 import luwu
+from luwu.core.protocols import COMMITTED, NOT_FINITE
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
-from luwu.worker.interface import COMMITTED, NOT_FINITE
 from luwu.worker.loss_scale import LossScaler, LossScaling, forward_scale, scaled_forward
 from luwu.worker.parallelize import parallelize
 from luwu.worker.tiled_loss import tiled_cross_entropy

@@ -10,8 +10,8 @@ import torch
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.language import build_causal_on_meta
+from luwu.models.shapes import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.model_presets import MODELS, find_model, read_config
-from luwu.plan.models import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.requests import Choices, choose_model
 from luwu.worker.describe import describe
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
-from luwu.config import build_settings
+from luwu.launch.settings import build_settings
 from luwu.plan.advice import advise, thresholds_of
 from luwu.plan.planning import make_plan
 from luwu.plan.report import sections

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import weakref
 
+import pytest
+
+from luwu.core.errors import ServerError, StoreSpaceError
+from luwu.core.manifest import BlockManifest, Manifest
 from luwu.server.membership import Membership
-from luwu.store.manifest import BlockManifest, Manifest
 
 MANIFEST = Manifest("float32", 1024, (BlockManifest("<root>", True, (), 32),))
 
@@ -57,3 +60,36 @@ def test_a_server_has_ended_when_close_returns():
     watcher.join()
     closer.join()
     assert steps == [3] and members.step == 0
+
+
+def fail() -> None:
+    raise StoreSpaceError("no room")
+
+
+class FailingCore:
+    """A native server that fails; as in native code, no frame of the error refers to it."""
+
+    initialised = True
+    commit = staticmethod(fail)
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_error_that_somebody_keeps_does_not_keep_the_server():
+    cores: list[weakref.ref[FailingCore]] = []
+
+    def open_core(manifest: Manifest) -> FailingCore:
+        core = FailingCore()
+        cores.append(weakref.ref(core))
+        return core
+
+    members = Membership(1, open_core)
+    members.attach(0, MANIFEST)
+    with pytest.raises(StoreSpaceError) as kept, members.core() as lent:
+        lent.commit()
+    members.close()
+    assert kept.value.__traceback__ is not None  # its frames refer to what was lent
+    assert cores[0]() is None
+    with pytest.raises(ServerError, match="the server has closed the store"):
+        lent.commit()

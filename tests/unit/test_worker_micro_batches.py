@@ -24,10 +24,10 @@ from tests.unit.worker_models import (
 from torch import Tensor, nn
 
 from luwu.errors import ConfigError
-from luwu.fabric.session import Session
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
 from luwu.optim.adamw import AdamW
+from luwu.session.session import Session
 from luwu.worker.parallelize import full_state_dict, parallelize
 
 BOTH_WAYS = pytest.mark.parametrize("checkpoint", [True, False], ids=["checkpoint", "references"])

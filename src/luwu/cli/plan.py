@@ -89,9 +89,9 @@ def plan(
 
     Exit status: 0 it fits, 1 it does not, 2 a flag that makes no sense.
     """
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
+    from luwu.core.units import parse_count
     from luwu.plan.requests import Choices, make_request
-    from luwu.plan.units import parse_count
 
     choices = Choices(
         model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
@@ -122,7 +122,7 @@ def plan(
 
 def refuse_beside_measured(given: dict[str, bool]) -> None:
     """Refuse flags that a plan of this machine does not take; ConfigError names the flag."""
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
 
     for name, is_given in given.items():
         if is_given:
@@ -136,12 +136,12 @@ def plan_this_machine(
     import json
 
     from luwu.cli.progress import stages
-    from luwu.fabric.address import parse_host_port
-    from luwu.observe.link import measure_link
+    from luwu.control.address import parse_host_port
     from luwu.plan.measured.planning import RUNS, suggest
     from luwu.plan.measured.report import as_json as describe
     from luwu.plan.measured.report import sections
     from luwu.plan.measured.requests import SECONDS, local_request, measure_and_plan
+    from luwu.probe.link import measure_link
 
     place = store or RUNS
     request = local_request(choices, place)

@@ -38,8 +38,8 @@ def store_folders(named: list[Path]) -> list[Path]:
     Raises:
         ConfigError: the store of a run that was named is not on this machine.
     """
-    from luwu.config import build_settings
     from luwu.launch.folder import RunFolder
+    from luwu.launch.settings import build_settings
     from luwu.store.folders import MANIFEST_NAME
 
     if len(named) > 1 or (named[0] / MANIFEST_NAME).exists():

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from luwu.fabric.credentials import Credentials, find_credentials, tls_files
+from luwu.control.credentials import Credentials, find_credentials, tls_files
 from luwu.launch.interrupts import SIGNALS
 from luwu.server.settings import ServerSettings
 from luwu.switch.settings import SwitchSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.terminal import GO_BACK, say, say_rows
-from luwu.observe.words import counted
+from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.store.upkeep import StoreInfo
@@ -52,7 +52,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
     from luwu.store.snapshots import snapshot_folders
     from luwu.store.verifying import verify as read_all
 
@@ -78,7 +78,7 @@ def compact(folders: Folders) -> None:
     step any more, which several servers may need: compact all of their stores, or none.
     """
     from luwu.cli.progress import store_folders
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
     from luwu.store.upkeep import compact as give_back
 
     say(f"{bytes_text(give_back(store_folders(folders)))} given back")
@@ -110,7 +110,7 @@ def run_text(found: StoreInfo) -> str:
 
 def print_info(found: StoreInfo) -> None:
     """Print the description of a store, one line for each property."""
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
 
     step = "no values yet" if found.step is None else f"{found.step} committed"
     tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from luwu.core.errors import ConfigError, DataError
+from luwu.core.files import replace_text
 from luwu.data.corpus import Progress
 from luwu.data.passages import DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import BYTE_VALUES, FileTokenizer
-from luwu.errors import ConfigError, DataError
-from luwu.store.own_files import drop_shared
 
 END_TOKEN = "<|endoftext|>"
 
@@ -87,10 +87,7 @@ def train_tokenizer(
     text = _TrainingText(passages, every, source.total_bytes, on_progress, on_merging)
     tokenizer.train_from_iterator(text, trainer)
     path = Path(file)
-    partial = path.with_name(path.name + ".partial")
-    drop_shared(partial)
-    partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    partial.replace(path)
+    replace_text(path, tokenizer.to_str(pretty=True))
     reader = FileTokenizer(path)
     measured = sum(len(tokens) for tokens in reader.encode([passage.text for passage in text.held_back]))
     return TrainedTokenizer(reader.vocabulary, text.train_bytes, text.held_back_bytes, measured)

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from luwu.config import shown
+from luwu.core.errors import DataError
+from luwu.core.json_fields import MALFORMED, whole, words
+from luwu.core.quantities import shown
+from luwu.core.room import NO_WAIT, Room
 from luwu.data.tokenizer import (
     BYTE_VALUES,
     TOKENIZER_FILE,
@@ -28,9 +31,6 @@ from luwu.data.tokenizer import (
     find_tokenizer,
     token_type,
 )
-from luwu.errors import DataError
-from luwu.store.json_fields import MALFORMED, whole, words
-from luwu.store.room import NO_WAIT, Room
 
 DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from luwu.core.errors import DataError
 from luwu.data.documents import Counts, Piece, count_documents, read_documents
 from luwu.data.source import Source, kind_of
-from luwu.errors import DataError
 
 PASSAGE_BYTES = 64 * 1024
 """The text is cut into passages of this size (smaller for short texts); whole passages go to training or validation."""

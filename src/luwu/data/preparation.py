@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from luwu.core.errors import ConfigError, DataError
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.words import counted
 from luwu.data.corpus import SIDECAR_NAME, Corpus, Progress
 from luwu.data.passages import ByteCutter, Cutter, DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
 from luwu.data.writer import Writer
-from luwu.errors import ConfigError, DataError
-from luwu.observe.words import counted
-from luwu.store.room import NO_WAIT, Room
 
 BATCH_BYTES = 2 << 20
 """Text that becomes tokens in one go: enough for some dozens of threads."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from luwu.core.errors import DataError
 from luwu.data.tokenizer import Tokens
-from luwu.errors import DataError
 
 Batch = np.ndarray[Any, np.dtype[np.int64]]
 

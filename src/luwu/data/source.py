@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal, NoReturn, cast
 
-from luwu.errors import DataError
+from luwu.core.errors import DataError
 
 PROBE_BYTES = 4096
 """Bytes at the beginning of a file in which a zero byte says that it is not text."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from luwu.errors import DataError
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.errors import DataError
+from luwu.core.room import NO_WAIT, Room
 
 TOKENIZER_FILE = "tokenizer.json"
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from luwu.core.files import unshare
+from luwu.core.json_fields import MALFORMED
+from luwu.core.room import NO_WAIT, Room, is_full, no_room
 from luwu.data.corpus import CHECK_BYTES, DATA_NAME, MOST_BYTES, Corpus
 from luwu.data.documents import Counts
 from luwu.data.passages import Passage, Position
 from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
-from luwu.store.json_fields import MALFORMED
-from luwu.store.own_files import unshare
-from luwu.store.room import NO_WAIT, Room, is_full, no_room
 
 NOTED_BYTES = 64 << 20
 """Bytes of text whose work a restart repeats at most; it reads at most one file again."""

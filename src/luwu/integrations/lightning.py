@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class StoreCallback(Callback):

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class StoreCallback(TrainerCallback):

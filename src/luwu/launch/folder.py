@@ -6,15 +6,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from luwu.config import Settings, check_name, read_toml, to_toml
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import check_name
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.settings import read_toml, to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
-from luwu.errors import ConfigError
+from luwu.launch.settings import Settings
 from luwu.observe.metrics import read_metrics
 from luwu.store.folders import MANIFEST_NAME
-from luwu.store.room import NO_WAIT, Room
 
 MODEL_CONFIG_NAME = "config.json"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from luwu.config import Settings
-from luwu.errors import LuwuError
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.errors import LuwuError
+from luwu.core.room import NO_WAIT, Room
+from luwu.launch.settings import Settings
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from luwu.config import Settings
+from luwu.control.waiting import until
+from luwu.core.errors import ServerError
+from luwu.core.room import Room, RoomWait, WaitStoppedError
+from luwu.core.words import counted
 from luwu.data.corpus import Corpus
-from luwu.errors import ServerError
-from luwu.fabric.waiting import until
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
@@ -29,14 +30,13 @@ from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
+from luwu.launch.settings import Settings
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
-from luwu.observe.words import counted
 from luwu.server.server import LocalServer
 from luwu.server.snapshots import Snapshots
 from luwu.store.folders import lock_folder, make_folder
-from luwu.store.room import Room, RoomWait, WaitStoppedError
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1

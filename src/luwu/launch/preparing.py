@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.room import NO_WAIT, Room, SayRoom, create, log_room
 from luwu.data.corpus import Corpus
-from luwu.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, Job, write_error
 from luwu.launch.processes import LOG_LINES, Ended, read_tail, typed_error
@@ -30,7 +31,6 @@ from luwu.launch.reports import (
     room_reporter,
     room_wait,
 )
-from luwu.store.room import NO_WAIT, Room, SayRoom, create, log_room
 
 LOOK_SECONDS = 0.1
 """Seconds between two looks of the launcher at a request to stop."""
@@ -108,7 +108,7 @@ def _error(log_path: Path, status: int) -> LuwuError:
 
 def main() -> int:
     """Prepare the corpus of the job; the last line of the log names an error."""
-    from luwu.launch.worker import die_with
+    from luwu.launch.processes import die_with
 
     job = Job.read(Path(sys.argv[1]))
     die_with(job.launcher_pid)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import json
 import os
 import signal
@@ -12,12 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.errors import LuwuError, WorkerLostError, error_named
+from luwu.core.errors import LuwuError, WorkerLostError, error_named
+from luwu.core.room import NO_WAIT, Room, create
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
-from luwu.observe.machine import worker_allocator
-from luwu.store.room import NO_WAIT, Room, create
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
@@ -99,7 +100,7 @@ class WorkerProcesses:
         try:
             with self._room.retry(lambda: create(log_path), log_path) as log:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "luwu.launch.worker", str(self._folder.job_path)],
+                    [sys.executable, "-m", "luwu.train.worker", str(self._folder.job_path)],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -183,3 +184,22 @@ def typed_error(log: str) -> LuwuError | None:
             words = json.loads(line.removeprefix(ERROR_MARK))
             return error_named(words["type"])(words["message"])
     return None
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(launcher_pid: int) -> None:
+    """Have the kernel kill this process when the launcher dies: a second belt under the endpoint's own."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher_pid:  # it died before the line above
+        os._exit(EXIT_SERVER_LOST)
+
+
+def worker_allocator() -> str | None:
+    """The shared library that worker processes take their memory from: tcmalloc where it is installed.
+
+    glibc's own leaves holes between activations, so that a worker grows with the depth of its model, and it gives pages
+    back that the next block asks for again (docs/decisions/0004).
+    """
+    return ctypes.util.find_library("tcmalloc_minimal")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
 from luwu.models.pretrained import CONFIG_NAME

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 _LONGEST = ("max_position_embeddings", "n_positions")
 

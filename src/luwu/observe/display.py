@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from luwu.core.words import printable
 from luwu.observe.meter import Meter
-from luwu.observe.words import printable
 
 PLAIN_SECONDS = 5.0
 """Least seconds between two plain lines."""

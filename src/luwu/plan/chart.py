@@ -8,9 +8,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.units import bytes_text, seconds_text
 from luwu.plan.planning import Plan
-from luwu.plan.units import bytes_text, seconds_text
 
 COLOURS = {
     "compute": "#1f4e79",

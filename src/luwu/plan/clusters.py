@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.gpus import GPUS, Gpu
 
 Aggregation = Literal["switch", "multicast", "none", "memory"]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.units import seconds_text
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import cost_of
 from luwu.plan.memory import peer_worker
-from luwu.plan.models import ModelShape
 from luwu.plan.peers import PEERS, PeerSettings
 from luwu.plan.planning import Request, make_plan, refuse_one_machine
 from luwu.plan.report import step_json
 from luwu.plan.steps import StepTime
-from luwu.plan.units import seconds_text
 
 
 @dataclass(frozen=True)

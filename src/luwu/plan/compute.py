@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from luwu.models.shapes import ModelShape, products
 from luwu.plan.constants import FP32_SLOWDOWN, GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
 from luwu.plan.gpus import Gpu
-from luwu.plan.models import ModelShape
 
 ELEMENT_BYTES = 2  # bf16 or fp16
 
@@ -76,17 +76,6 @@ def head_seconds(
     product = gemm_seconds(gpu, tokens, columns, model.hidden, float32=float32)
     loss = tokens * columns * LOSS_BYTES_PER_LOGIT.value / (gpu.memory_rate * MEMORY_SHARE.value)
     return LayerSeconds(product + loss / 2, 2 * product + loss / 2)
-
-
-def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:
-    """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
-    query = model.heads * model.head_width / parallel
-    key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width
-    wide = model.feed_forward / parallel
-    # Experts see a share of the tokens each, one after the other.
-    share = model.experts_per_token / model.experts
-    network = [((2 if model.gated else 1) * wide, model.hidden, share), (model.hidden, wide, share)] * model.experts
-    return [(query + key_value, model.hidden, 1.0), (model.hidden, query, 1.0), *network]
 
 
 def _attention_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernels, parallel: int) -> float:

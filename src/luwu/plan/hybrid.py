@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import Algorithm, beside_compute, transfer
 from luwu.plan.constants import GOODPUT_SHARE, RDMA_SHARE
 from luwu.plan.megatron import Parallelism, stage_seconds
-from luwu.plan.models import ModelShape
 from luwu.plan.pipelines import play
 from luwu.plan.steps import Phase, StepTime
 

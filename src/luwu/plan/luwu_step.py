@@ -9,17 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import Transfer, beside_compute
 from luwu.plan.compute import Kernels, LayerSeconds, head_seconds, layer_seconds
-from luwu.plan.constants import (
-    FORWARD_MEMORY_BYTES,
-    GOODPUT_SHARE,
-    HOST_MEMORY_SHARE,
-    UPDATE_FLOP,
-    UPDATE_MEMORY_BYTES,
-)
-from luwu.plan.models import ModelShape
+from luwu.plan.constants import FORWARD_MEMORY_BYTES, GOODPUT_SHARE, HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.steps import Phase, StepTime
 
 

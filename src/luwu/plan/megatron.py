@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import collective_seconds
 from luwu.plan.compute import Kernels, head_seconds, layer_seconds
 from luwu.plan.constants import MEMORY_SHARE, NVLINK_HOP_SECONDS, NVLINK_SHARE, RDMA_SHARE
-from luwu.plan.models import ModelShape
 from luwu.plan.peers import GPU_UPDATE_BYTES
 from luwu.plan.pipelines import PartSeconds, PipelineRun, play
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GPU_RESERVE_BYTES, LOSS_BYTES_KEPT_PER_LOGIT
-from luwu.plan.models import ModelShape
 
 STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss

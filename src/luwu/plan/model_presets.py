@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luwu.errors import ConfigError
-from luwu.plan.models import ModelShape, gpt_shape, llama_shape
+from luwu.core.errors import ConfigError
+from luwu.models.shapes import ModelShape, gpt_shape, llama_shape
 from luwu.plan.names import find_preset
 
 OPT_VOCABULARY = 50272

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 Topology = Literal["rack", "fat_tree", "rail_only", "tree"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.names import find_preset
 
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from luwu.config import RunSettings, Settings, format_size
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import format_size
+from luwu.core.units import bytes_text
+from luwu.launch.settings import RunSettings, Settings
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import Cost, cost_of
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
 from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
-from luwu.plan.models import ModelShape
 from luwu.plan.networks import Topology
 from luwu.plan.steps import StepTime
-from luwu.plan.units import bytes_text
 from luwu.server.forecast import Forecast, forecast
 from luwu.server.settings import ServerSettings
 

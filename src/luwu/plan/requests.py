@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from luwu.config import MOST_TOKENS, build_settings
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import MOST_TOKENS
+from luwu.core.units import parse_bytes, parse_rate
+from luwu.launch.settings import build_settings
+from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.budget import fit_budget
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
 from luwu.plan.gpus import GPUS
 from luwu.plan.machines import MACHINES, machine_cluster
 from luwu.plan.model_presets import find_model
-from luwu.plan.models import ModelShape, gpt_shape
 from luwu.plan.names import find_preset
 from luwu.plan.networks import Topology
 from luwu.plan.planning import GRADIENT_BYTES, Request, default_form
-from luwu.plan.units import parse_bytes, parse_rate
 
 BYTE_VOCABULARY = 256
 

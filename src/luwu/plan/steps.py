@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from luwu.plan.models import ModelShape
+from luwu.models.shapes import ModelShape
 
 
 @dataclass(frozen=True)

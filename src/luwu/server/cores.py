@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from luwu import _native
-from luwu.fabric.address import local_address
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.credentials import TlsFiles
-from luwu.fabric.links import native_timing
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.address import local_address
+from luwu.control.credentials import TlsFiles
+from luwu.control.links import native_timing
+from luwu.control.timeouts import Timeouts
+from luwu.core import native
+from luwu.core.native import block_specs
+from luwu.core.protocols import LossScale
+from luwu.core.striping import Share
 from luwu.server.membership import Core
 from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import Store
-from luwu.worker.interface import LossScale
 
 HyperParameters = Sequence[float]
 
@@ -56,7 +56,7 @@ class NetworkCore(Core, Protocol):
         such.
 
         Returns:
-            What the worker's data plane wants to know, see `luwu.fabric.links.WorkerLink.begin_step`; None: nothing.
+            What the worker's data plane wants to know, see `luwu.control.links.WorkerLink.begin_step`; None: nothing.
         """
         ...
 
@@ -84,7 +84,7 @@ class UdpCore(NetworkCore, Protocol):
         """UDP port of the data plane."""
         ...
 
-    def start(self, wiring: _native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
+    def start(self, wiring: native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
         """Start the network: the child speaks for all workers, parameters go to the group if there is one."""
         ...
 
@@ -112,12 +112,12 @@ StartCore = Callable[[Store, CoreSettings], NetworkCore]
 
 def start_tcp(store: Store, settings: CoreSettings) -> NetworkCore:
     """Serve a store over TCP, encrypted where there are certificates."""
-    return _native.TcpServer(**_common(store, settings))
+    return native.TcpServer(**_common(store, settings))
 
 
 def start_udp(store: Store, settings: CoreSettings) -> NetworkCore:
     """Serve a store over UDP, and TCP for what is no part of a step."""
-    return _native.UdpServer(
+    return native.UdpServer(
         **_common(store, settings), udp_address=local_address(settings.address), udp_port=settings.udp_port
     )
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from luwu import _native
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.striping import stripe
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core import native
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.native import block_specs
+from luwu.core.striping import stripe
 
 LISTED_ELEMENTS = 2**36
 """Most elements of a model whose chunks are listed, which takes a moment."""
@@ -76,7 +76,7 @@ def forecast(
     blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
     whole = Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
     largest = max(stripe(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
-    found = _native.plan_store(
+    found = native.plan_store(
         block_specs(largest),
         DEFAULT_CHUNK_ELEMENTS,
         optimizer,

@@ -11,8 +11,8 @@ import threading
 import time
 from collections import OrderedDict
 
-from luwu.errors import AuthenticationError
-from luwu.fabric.credentials import NONCE_BYTES, Credentials
+from luwu.control.credentials import NONCE_BYTES, Credentials
+from luwu.core.errors import AuthenticationError
 from luwu.server.participants import on_one_line
 
 CLOSED = "the challenge is unknown, used or too old; join again"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
-from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
-from luwu.store.manifest import Manifest, first_difference
+from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
+from luwu.core.manifest import Manifest, first_difference
 
 
 class Core(Protocol):
@@ -53,6 +52,27 @@ CoreT = TypeVar("CoreT", bound=Core)
 AnswerT = TypeVar("AnswerT")
 
 
+class _Lent(Generic[CoreT]):
+    """A native server as callers see it. Only a call that is under way refers to the server itself.
+
+    Frames of a caller may outlive the server: an error that the run keeps holds those that it passed through, and the
+    store stays locked until the last reference to its server is gone.
+    """
+
+    def __init__(self, core: CoreT) -> None:
+        self._core: CoreT | None = core
+
+    def __getattr__(self, name: str) -> Any:
+        core = self._core
+        if core is None:
+            raise ServerError("the server has closed the store; join again when it serves the next run")
+        return getattr(core, name)
+
+    def end(self) -> None:
+        """Let go of the server; calls after this one raise ServerError."""
+        self._core = None
+
+
 class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
@@ -73,7 +93,7 @@ class Membership(Generic[CoreT]):
         self._gather_seconds = gather_seconds
         self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
-        self._core: CoreT | None = None
+        self._lent: _Lent[CoreT] | None = None
         self._manifest: Manifest | None = None
         self._first_values = False
         self._joined: set[int] = set()
@@ -105,7 +125,7 @@ class Membership(Generic[CoreT]):
     @property
     def opened(self) -> bool:
         """True if the store is open."""
-        return self._core is not None
+        return self._lent is not None
 
     def stats(self) -> dict[str, Any]:
         """Counts since the store was opened, and its committed step; empty before."""
@@ -168,11 +188,12 @@ class Membership(Generic[CoreT]):
         Raises ServerError before `attach`.
         """
         with self._changed:
-            if self._core is None:
+            lent = self._lent
+            if lent is None:
                 raise ServerError("the store is not open yet: attach first")
             self._uses += 1
         try:
-            yield self._core
+            yield cast(CoreT, lent)
         finally:
             with self._changed:
                 self._uses -= 1
@@ -224,36 +245,36 @@ class Membership(Generic[CoreT]):
         self.stop_waiting()
         with self._changed:
             self._changed.wait_for(lambda: not self._uses, at_most_seconds)
-            core = self._core
+            lent = self._lent
+        if lent is None:
+            return
         try:
-            if core is not None:
-                core.close()
+            cast(CoreT, lent).close()
         finally:
             with self._changed:
-                self._core = core = None  # the native server ends with its last reference
+                self._lent = None
                 self._changed.wait_for(lambda: not self._asking)
-            gc.collect()  # which an error's traceback may still hold
+            lent.end()
 
     def _ask(self, question: Callable[[CoreT], AnswerT], otherwise: AnswerT) -> AnswerT:
         """Ask the native server, if there is one, a question that is answered at once; `close` waits for that."""
         with self._changed:
             self._asking += 1
-            core = self._core
+            lent = self._lent
         try:
-            return otherwise if core is None else question(core)
+            return otherwise if lent is None else question(cast(CoreT, lent))
         finally:
-            core = None
             with self._changed:
                 self._asking -= 1
                 self._changed.notify_all()
 
     def _open_for(self, manifest: Manifest) -> None:
         with self._opening:
-            if self._core is None:
-                core = self._open_core(manifest)
+            if self._lent is None:
+                lent = _Lent(self._open_core(manifest))
                 with self._changed:
-                    self._core, self._manifest = core, manifest
-                    self._first_values = core.initialised
+                    self._lent, self._manifest = lent, manifest
+                    self._first_values = cast(CoreT, lent).initialised
                 return
         assert self._manifest is not None
         difference = first_difference(manifest, self._manifest, with_chunks=self._gather_seconds is not None)

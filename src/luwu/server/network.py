@@ -15,14 +15,16 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from luwu.errors import ConfigError
-from luwu.fabric import control_pb2_grpc
-from luwu.fabric.address import HostPort, parse_host_port
-from luwu.fabric.closing import close_after
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.rpc import ROOM_SERVICE, SERVICE, channel_options
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.control import control_pb2_grpc
+from luwu.control.address import HostPort, parse_host_port
+from luwu.control.credentials import Credentials
+from luwu.control.rpc import ROOM_SERVICE, SERVICE, channel_options
+from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.core.closing import close_after
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import Manifest
+from luwu.core.room import RoomWait, log_room
+from luwu.core.striping import Share
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.door import ControlDoor
@@ -35,8 +37,6 @@ from luwu.server.snapshots import Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
-from luwu.store.manifest import Manifest
-from luwu.store.room import RoomWait, log_room
 
 SPARE_THREADS = 64
 """Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from luwu.store.room import RoomWait, SayRoom
+from luwu.core.room import RoomWait, SayRoom
 
 
 class RoomWatch:

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from luwu.errors import ConfigError, LuwuError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import Timeouts
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
+from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.manifest import Manifest
+from luwu.core.protocols import LossScale
+from luwu.core.striping import Share
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
-from luwu.store.manifest import Manifest
 from luwu.store.run_record import Counts
-from luwu.worker.interface import LossScale
 
 DATA_TOKEN_BYTES = 32
 

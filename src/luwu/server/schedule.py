@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from luwu import _native
-from luwu.fabric.blocks import block_specs
-from luwu.store.manifest import Manifest
+from luwu.core import native
+from luwu.core.manifest import Manifest
+from luwu.core.native import block_specs
 
-WindowSchedule = _native.WindowSchedule
+WindowSchedule = native.WindowSchedule
 
 
 def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, CountOrZero, Group, Port, SecondsOrZero, Size, StoreFolders, Workers
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.timeouts import Timeouts
+from luwu.core.quantities import AbsolutePath, CountOrZero, Port, SecondsOrZero, Size, StoreFolders, Workers
+from luwu.core.settings import Group
 
 
 class ServerSettings(Group):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from luwu.fabric import control_pb2 as pb
+from luwu.control import control_pb2 as pb
 from luwu.server.participants import Participant
 
 CoreT = TypeVar("CoreT")

@@ -29,11 +29,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.room import NO_WAIT, Room
+from luwu.optim.kinds import torch_optimizers
 from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
 
@@ -265,8 +266,6 @@ class _Export:
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return every setting of the optimizer as torch has it, with the given ones in place."""
-    from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
-
     known_to_torch = torch_optimizers()
     optimizer = known_to_torch.get(kind)
     if optimizer is None:

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from luwu.errors import CheckpointError, ConfigError
+from luwu.core.errors import CheckpointError, ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.optim.kinds import torch_optimizers
 from luwu.store.checkpoint import listed
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_tensor import SavedPiece
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
 
@@ -221,8 +222,6 @@ class DcpSource:
     """
 
     def __init__(self, path: Path, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
-        from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
-
         known_to_torch = torch_optimizers()
         self.reader = DcpReader(path)
         self._moments = moment_names(manifest)

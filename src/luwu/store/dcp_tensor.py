@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
 
 _LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and extra field
 _MOST_DESCRIPTION_BYTES = 1 << 16  # of one tensor; torch.save writes some hundred

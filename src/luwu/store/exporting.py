@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DTYPES
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.checkpoint import INDEX_NAME
-from luwu.store.manifest import DTYPES
 from luwu.store.model_files import (
     CONFIG_NAME,
     copy_files,
@@ -25,7 +26,6 @@ from luwu.store.model_files import (
 )
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
 from luwu.store.values import Place, Progress, StoredValues, no_progress

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
-from luwu import _native
-from luwu.config import check_name, shown
-from luwu.errors import (
+from luwu.core import native
+from luwu.core.errors import (
     LuwuError,
     ManifestMismatchError,
     StoreCorruptError,
@@ -26,12 +25,13 @@ from luwu.errors import (
     StoreLockedError,
     StorePermissionError,
 )
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
-from luwu.store.durable import sync_folder, sync_path, whole_file, write_all
-from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
-from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
-from luwu.store.room import is_full, no_room
+from luwu.core.files import sync_folder, sync_path, whole_file, write_all
+from luwu.core.json_fields import MALFORMED, explained, read_object, whole, words
+from luwu.core.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
+from luwu.core.native import block_specs
+from luwu.core.quantities import check_name, shown
+from luwu.core.room import is_full, no_room
+from luwu.core.words import counted
 from luwu.store.sealed_json import require_unchanged, sealed
 
 _logger = logging.getLogger(__name__)
@@ -97,12 +97,13 @@ def no_store(folders: list[Path]) -> StoreFormatError:
     )
 
 
-def other_stripes(folders: list[Path], stripes: int) -> str:
-    """Describe the error that a store lies in another number of folders than were named."""
-    return (
-        f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
-        "name the same folders in the same order as when it was made"
-    )
+def require_stripes(folders: list[Path], stripes: int, kind: type[LuwuError] = StoreCorruptError) -> None:
+    """Raise an error of this kind if a store lies in another number of folders than were named."""
+    if stripes != len(folders):
+        raise kind(
+            f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
+            "name the same folders in the same order as when it was made"
+        )
 
 
 def no_values(folder: Path) -> StoreEmptyError:
@@ -301,8 +302,7 @@ def open_store(
                 f"the store at {folders[0]} was made for another model: {difference}; "
                 "use the model it was made for, or another folder (nothing was changed)"
             )
-        if identity.stripes != len(folders):
-            raise StoreCorruptError(other_stripes(folders, identity.stripes))
+        require_stripes(folders, identity.stripes)
         if uuid and identity.uuid != uuid:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "
@@ -323,9 +323,9 @@ def say_findings(opened: Opened) -> None:
         _logger.warning("%s; whoever opens the store for writing mends it", finding)
 
 
-def lock_folder(folder: Path, what: str) -> _native.FileLock:
+def lock_folder(folder: Path, what: str) -> native.FileLock:
     """Lock a folder for this process until the lock is closed; raises StoreLockedError with the process that has it."""
-    lock = _native.FileLock(str(folder / LOCK_NAME), False)
+    lock = native.FileLock(str(folder / LOCK_NAME), False)
     if not lock.held:
         raise StoreLockedError(
             f"the {what} {folder} is in use by process {lock.owner}; stop that process or use another folder"
@@ -342,7 +342,7 @@ def held_at_rest(folders: list[Path]) -> Iterator[None]:
     """
     with ExitStack() as held:
         for folder in folders:
-            lock = _native.FileLock(str(folder / STORE_LOCK_NAME), True)
+            lock = native.FileLock(str(folder / STORE_LOCK_NAME), True)
             if not lock.held:
                 raise StoreLockedError(
                     f"the store at {folder} is open in process {lock.owner}, which writes to it; "
@@ -352,7 +352,7 @@ def held_at_rest(folders: list[Path]) -> Iterator[None]:
         yield
 
 
-def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
+def open_reader(folders: list[Path]) -> tuple[native.StoreReader, Manifest]:
     """Open a committed store for reading, also while a server has it open.
 
     Raises:
@@ -364,9 +364,21 @@ def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
     return reader_of(folders, identity), identity.manifest
 
 
-def reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreReader:
+def open_writer(folders: list[Path], identity: StoreIdentity, *, create: bool = False) -> native.StoreWriter:
+    """Open the store that `read_identity` found for writing, or make its files."""
+    return native.StoreWriter(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        create,
+        block_specs(identity.manifest),
+        identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
+    )
+
+
+def reader_of(folders: list[Path], identity: StoreIdentity) -> native.StoreReader:
     """Open the store that `read_identity` found for reading, committed or not."""
-    return _native.StoreReader(
+    return native.StoreReader(
         [str(folder) for folder in folders],
         identity.uuid,
         block_specs(identity.manifest),

@@ -20,24 +20,24 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from luwu import _native
-from luwu.errors import ConfigError
-from luwu.fabric.blocks import block_specs
+from luwu.core import native
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
     make_folder,
-    other_stripes,
+    open_writer,
     read_identity,
     reader_of,
     refused,
     remove_file,
+    require_stripes,
     write_identity,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
@@ -122,7 +122,7 @@ def import_values(
 
 
 def _fill(
-    writer: _native.StoreWriter,
+    writer: native.StoreWriter,
     begin: int,
     source: Source,
     manifest: Manifest,
@@ -178,12 +178,11 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Call
 
 
 def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return bool(reader_of(folders, identity).initialised)
 
 
-def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[_native.StoreWriter, int]:
+def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, int]:
     """Open the store to write to; return it, and its first missing chunk."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
@@ -192,14 +191,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     # Before the files: from here on nobody takes what is there for a store.
     begin = begun.chunks if begun is not None and goes_on else 0
     write_journal(folders[0], Origin(origin, begin))
-    writer = _native.StoreWriter(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        not goes_on,
-        block_specs(manifest),
-        manifest.chunk_elements,
-        manifest.optimizer,
-    )
+    writer = open_writer(folders, identity, create=not goes_on)
     if not goes_on:
         try:
             (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before

@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from luwu.errors import ConfigError
-from luwu.store.durable import whole_file, write_all
+from luwu.core.errors import ConfigError
+from luwu.core.files import whole_file, write_all
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import make_folder, refused
 from luwu.store.outputs import Output
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
 
 LENGTH_BYTES = 8
 GIT_LFS_START = b"version "

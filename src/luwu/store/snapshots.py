@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from luwu import _native
-from luwu.errors import ConfigError, StoreCorruptError, StoreLockedError
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
-from luwu.store.folders import StoreIdentity, reader_of, say_findings
+from luwu.core import native
+from luwu.core.errors import ConfigError, StoreCorruptError, StoreLockedError
+from luwu.core.words import counted
+from luwu.store.folders import StoreIdentity, open_writer, reader_of, say_findings
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
@@ -36,7 +35,7 @@ class SnapshotInfo:
 
 def snapshot_steps(folders: list[Path]) -> list[int]:
     """Steps of the snapshots of a store, ascending."""
-    return [int(step) for step in _native.snapshot_steps(_texts(folders))]
+    return [int(step) for step in native.snapshot_steps(_texts(folders))]
 
 
 def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
@@ -135,22 +134,15 @@ def remove(folders: list[Path], step: int) -> None:
         StoreFormatError: there is no store. ConfigError: no such snapshot.
     """
     require_identity(folders)
-    _native.remove_snapshot(_texts(folders), step)
+    native.remove_snapshot(_texts(folders), step)
 
 
 def _texts(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter:
-    writer = _native.StoreWriter(
-        _texts(folders),
-        identity.uuid,
-        False,
-        block_specs(identity.manifest),
-        identity.manifest.chunk_elements,
-        identity.manifest.optimizer,
-    )
+def _writer(folders: list[Path], identity: StoreIdentity) -> native.StoreWriter:
+    writer = open_writer(folders, identity)
     say_findings(writer)
     return writer
 

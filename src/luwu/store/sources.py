@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.checkpoint import listed
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 _COMPARE_ELEMENTS = 1 << 20
 

@@ -8,12 +8,18 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu import _native
-from luwu.errors import StoreCorruptError, StoreLockedError
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
-from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
-from luwu.store.manifest import Manifest
+from luwu.core.errors import StoreCorruptError, StoreLockedError
+from luwu.core.manifest import Manifest
+from luwu.core.words import counted
+from luwu.store.folders import (
+    ORIGIN_NAME,
+    UNFINISHED_IMPORT_NAME,
+    held_at_rest,
+    no_values,
+    open_writer,
+    reader_of,
+    say_findings,
+)
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
 from luwu.store.run_record import RunRecord, read_record
@@ -139,14 +145,7 @@ def compact(folders: list[Path]) -> int:
     require_whole(
         folders[0], identity.manifest, "leave it as it is: all servers may have to go back to the step before"
     )
-    writer = _native.StoreWriter(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        False,
-        block_specs(identity.manifest),
-        identity.manifest.chunk_elements,
-        identity.manifest.optimizer,
-    )
+    writer = open_writer(folders, identity)
     try:
         say_findings(writer)
         if not writer.initialised:

@@ -11,18 +11,19 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.optim.kinds import optimizer_of
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
     no_store,
     no_values,
-    other_stripes,
     read_identity,
     reader_of,
+    require_stripes,
     say_findings,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 Progress = Callable[[int, int], None]
 """Function that is called now and then with the bytes done and the bytes in all."""
@@ -38,8 +39,6 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
     Raises:
         ConfigError: there is no optimizer of the manifest's kind.
     """
-    from luwu.optim.kinds import optimizer_of  # here: optimizers know models, which know stores
-
     return optimizer_of(manifest.optimizer).states
 
 
@@ -202,8 +201,7 @@ def require_identity(folders: list[Path]) -> StoreIdentity:
     identity = read_identity(folders[0])
     if identity is None:
         raise no_store(folders)
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return identity
 
 

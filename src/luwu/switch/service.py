@@ -10,15 +10,15 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from luwu import _native
-from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
-from luwu.fabric.control import ControlClient
-from luwu.fabric.credentials import Credentials, switch_request
-from luwu.fabric.rpc import SERVICE, channel_options
-from luwu.fabric.timeouts import Timeouts
-from luwu.fabric.wiring import look_up, make_wiring
+from luwu.control import control_pb2 as pb
+from luwu.control.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
+from luwu.control.client import ControlClient
+from luwu.control.credentials import Credentials, switch_request
+from luwu.control.rpc import SERVICE, channel_options
+from luwu.control.timeouts import Timeouts
+from luwu.control.wiring import look_up, make_wiring
+from luwu.core import native
+from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.switch.settings import SwitchSettings
 
 PORTS_TRIED = 20
@@ -101,11 +101,11 @@ class SwitchService:
         if self._refusal is not None:
             raise self._refusal
 
-    def _listen(self, listen: HostPort) -> _native.UdpSwitch:
+    def _listen(self, listen: HostPort) -> native.UdpSwitch:
         """Open one port for both protocols; a port that the kernel chooses must be free for both."""
         interfaces = [name.strip() for name in self._settings.xdp.split(",") if name.strip()]
         for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
-            switch = _native.UdpSwitch(self._local, listen.port, interfaces)
+            switch = native.UdpSwitch(self._local, listen.port, interfaces)
             try:
                 self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
                 return switch

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, Group
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.timeouts import Timeouts
+from luwu.core.quantities import AbsolutePath
+from luwu.core.settings import Group
 
 
 class SwitchSettings(Group):

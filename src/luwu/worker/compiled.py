@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.uncopyable import Uncopyable
 
 _HOW = "compile the blocks alone, before luwu.parallelize: `for block in blocks: block.compile()`"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER, Manifest
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER, Manifest
 from luwu.worker.dtypes import BlockDtypes
 from luwu.worker.flatten import manifest_of
 from luwu.worker.layout import lay_out

@@ -8,11 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from luwu.config import parse_size
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import Endpoint
+from luwu.core.quantities import parse_size
 from luwu.worker.device_staging import Accelerator, DeviceStaging
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 from luwu.worker.staging import HostStaging, Staging
 
 _CUDA_LIBRARY = "libcuda.so.1"

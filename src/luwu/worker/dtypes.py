@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DTYPES, ROOT_NAME
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DTYPES, ROOT_NAME
 from luwu.worker.caches import is_cache
 from luwu.worker.flatten import Unit
 from luwu.worker.select import has_parameters, matches

@@ -14,8 +14,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
 
 ALIGNMENT_ELEMENTS = 32
 """Each parameter starts at a multiple of this: 128 bytes of float32, 64 of the dtypes of 16 bits."""

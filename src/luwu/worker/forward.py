@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from luwu.errors import StepOrderError
+from luwu.core.errors import StepOrderError
 from luwu.worker.attributes import AttributeHistory
 from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.errors import MemoryBudgetError
+from luwu.core.errors import MemoryBudgetError
 from luwu.worker.flatten import Unit
 
 _MEMINFO = Path("/proc/meminfo")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError, MemoryBudgetError
+from luwu.core.errors import ConfigError, MemoryBudgetError
+from luwu.core.protocols import Endpoint, Weights
 from luwu.worker.flatten import Slot, Unit
-from luwu.worker.interface import Endpoint, Weights
 from luwu.worker.recipes import Recipe, Recipes, plain_name
 from luwu.worker.residence import absent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.compiled import check_not_around_units
 from luwu.worker.dtypes import BlockDtypes, check_ties, choose_dtypes
 from luwu.worker.flatten import Unit, flatten

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
-from luwu.worker.interface import COMMITTED, NOT_FINITE, LossScale
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import COMMITTED, NOT_FINITE, LossScale
 
 _LARGEST = 2.0**126
 """Largest scale: its inverse is a normal float32."""

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError, StoreError, StoreSpaceError
-from luwu.store.room import NO_WAIT, Room, is_full
+from luwu.core.errors import ConfigError, StoreError, StoreSpaceError
+from luwu.core.room import NO_WAIT, Room, is_full
 
 _WRITES_AHEAD = 2
 """Most tensors that wait to be written: a disk that is slower than the model holds it up, and memory stays bounded."""

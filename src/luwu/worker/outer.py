@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from luwu.store.manifest import LEAST_SHARE
+from luwu.core.manifest import LEAST_SHARE
 from luwu.worker.compiled import is_compiled
 from luwu.worker.select import NEVER_CALLED
 

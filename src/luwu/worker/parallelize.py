@@ -9,8 +9,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Session, Weights
+from luwu.optim.groups import driver_of
 from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile
 from luwu.worker.devices import choose_device
@@ -18,14 +20,13 @@ from luwu.worker.dtypes import BlockDtypes, check_dtype
 from luwu.worker.flatten import Unit, manifest_of
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
-from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
 from luwu.worker.kept import KeptBlocks, choose_kept
 from luwu.worker.layout import lay_out
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.outer_forward import OuterForward
-from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
+from luwu.worker.runtime import Runtime
 from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
 from luwu.worker.select import Blocks, modules_outside
 from luwu.worker.watched import begin_to_watch
@@ -106,7 +107,7 @@ def parallelize(
     where = choose_device(device)
     check_dtype(dtype, "dtype")
     room = where.room_for_blocks(device_memory)
-    if hasattr(model, RUNTIME_ATTRIBUTE):
+    if hasattr(model, DRIVER_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
     units = lay_out(model, blocks, dtype, block_dtypes)
     manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
@@ -187,11 +188,8 @@ def runtime_of(model: nn.Module) -> Runtime:
     Raises:
         ConfigError: the model is not parallelized.
     """
-    runtime = getattr(model, RUNTIME_ATTRIBUTE, None)
-    if not isinstance(runtime, Runtime):
-        raise ConfigError(
-            f"model: expected a parallelized one, found {type(model).__name__}; call luwu.parallelize first"
-        )
+    runtime = driver_of(model)
+    assert isinstance(runtime, Runtime)
     return runtime
 
 
@@ -216,7 +214,7 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     for unit in units:
         if unit.outer:
             begin_to_watch(unit, runtime)
-    object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
+    object.__setattr__(model, DRIVER_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 Recipe = Callable[[], object]
 """Writes values into a module's tensors in place."""

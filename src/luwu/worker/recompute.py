@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class NamedRecompute(torch.autograd.graph.saved_tensors_hooks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.attributes import AttributeHistory
 
 

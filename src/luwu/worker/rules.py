@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from luwu.errors import ConfigError, StepOrderError
+from luwu.core.errors import ConfigError, StepOrderError
 from luwu.worker.flatten import Slot, Unit
 
 FINISH_FIRST = "call optim.step(), or optim.zero_grad() to drop the gradients, first"

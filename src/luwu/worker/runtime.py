@@ -13,12 +13,12 @@ from functools import partial
 
 from torch import Tensor
 
-from luwu.errors import ConfigError, StepOrderError
+from luwu.core.errors import ConfigError, StepOrderError
+from luwu.core.protocols import COMMITTED, DRIVER_ATTRIBUTE, HyperParameters, Session, TrainablePart
 from luwu.worker.autograd import at_end_of_backward, backward_id, saved_tensors_are_seen
 from luwu.worker.flatten import Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
-from luwu.worker.interface import COMMITTED, HyperParameters, Session
 from luwu.worker.kept import KeptBlocks
 from luwu.worker.loss_scale import LossScaler, scale_gradient, scaled_forward
 from luwu.worker.micro_batches import MicroBatches
@@ -41,9 +41,6 @@ from luwu.worker.rules import (
 from luwu.worker.staging import Staging
 from luwu.worker.uncopyable import Uncopyable
 from luwu.worker.window import Window
-
-RUNTIME_ATTRIBUTE = "_luwu_runtime"
-"""Attribute of a parallelized model, and of each of its trainable parameters, that holds its runtime."""
 
 
 class Runtime(Uncopyable):
@@ -106,7 +103,7 @@ class Runtime(Uncopyable):
                     slot.version = slot.parameter._version
             if unit.trainable is not None:
                 for index, slot in enumerate(unit.trainable.slots):
-                    setattr(slot.parameter, RUNTIME_ATTRIBUTE, self)
+                    setattr(slot.parameter, DRIVER_ATTRIBUTE, self)
                     hook = partial(_hand_over_gradient, weakref.ref(self), unit.index, index)
                     slot.parameter.register_post_accumulate_grad_hook(hook)
 
@@ -128,6 +125,17 @@ class Runtime(Uncopyable):
         self._hyper_parameters = hyper_parameters
         self._segments = segments
         self._max_grad_norm = max_grad_norm
+
+    def trainable_parts(self) -> dict[int, list[TrainablePart]]:
+        """Return the parameters of each trainable block, in the order in which they lie there."""
+        found: dict[int, list[TrainablePart]] = {}
+        for unit in self.units:
+            if (block := unit.trainable) is not None:
+                ends = [slot.offset for slot in block.slots[1:]] + [block.elements]
+                found[block.index] = [
+                    TrainablePart(slot.parameter, slot.name, end) for slot, end in zip(block.slots, ends, strict=True)
+                ]
+        return found
 
     @property
     def grad_norm(self) -> float | None:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.compiled import inside_compiled
 
 Blocks = Iterable["type[nn.Module] | str"] | None

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from luwu.errors import MemoryBudgetError, StepOrderError
-from luwu.fabric.memory import copy_past_cache
+from luwu.core.errors import MemoryBudgetError, StepOrderError
+from luwu.core.native import copy_past_cache
+from luwu.core.protocols import Endpoint
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 
 _LARGE_BYTES = 1 << 18
 """Bytes from which a copy past the cache is faster than torch's."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.loss_scale import forward_scale
 from luwu.worker.watched import use_by_name
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from luwu.errors import CheckpointError
-from luwu.models.pretrained import PretrainedReader
+from luwu.core.errors import CheckpointError
 from luwu.store.checkpoint import CheckpointReader, listed
+from luwu.store.pretrained import PretrainedReader
 from luwu.store.sources import TensorReader, is_quantised
 from luwu.worker.recipes import adapter_parameters, is_pretrained, plain_name
 

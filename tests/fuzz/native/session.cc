@@ -1,7 +1,7 @@
 // Messages of a worker whose token is good, over TCP after its hello: a session reads them as a server does.
 #include <memory>
 
-#include "fabric/tcp_session.h"
+#include "fabric/tcp/tcp_session.h"
 #include "folder.h"
 #include "stream.h"
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luwu.config import RunSettings
-from luwu.plan.measured.machine import Machine, backward_seconds
-from luwu.plan.models import ModelShape
+from luwu.launch.settings import RunSettings
+from luwu.models.shapes import ModelShape
 from luwu.plan.steps import Phase, StepTime
+from luwu.probe.training import Machine, backward_seconds
 from luwu.server.forecast import Forecast
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.chart import FORMATS, GRID
 from luwu.plan.simulation.run import Played
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from luwu.errors import ConfigError, MemoryBudgetError
-from luwu.fabric.striping import stripe
+from luwu.core.errors import ConfigError, MemoryBudgetError
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.striping import stripe
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
 from luwu.plan.luwu_step import Variant, layer_times
@@ -18,7 +19,6 @@ from luwu.plan.simulation.server import Order, ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times
 from luwu.plan.simulation.workers import BlockSeconds, Workers
 from luwu.server.schedule import window_schedule
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 
 
 @dataclass(frozen=True)

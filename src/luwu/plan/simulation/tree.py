@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.constants import GOODPUT_SHARE, HEARTBEAT_SECONDS, HOP_SECONDS, PACKET_BYTES
 
 Times = NDArray[np.float64]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from luwu.plan.models import BlockNumbers
+from luwu.models.shapes import BlockNumbers
 from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times, Uplinks

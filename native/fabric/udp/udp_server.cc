@@ -1,0 +1,214 @@
+#include "fabric/udp/udp_server.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "fabric/core/arena.h"
+
+namespace luwu::fabric {
+
+namespace {
+
+// To the pipeline all workers are one, whose gradient is the fp32 sum of theirs.
+ServerConfig as_one_worker(ServerConfig config) {
+    config.gradient_dtype = kernels::Dtype::float32;
+    config.gradient_scale = 1.0F / static_cast<float>(config.workers);
+    config.workers = 1;
+    return config;
+}
+
+TcpConfig with_readers(TcpConfig config, std::uint32_t workers) {
+    config.readers = workers;
+    return config;
+}
+
+std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
+    std::vector<std::uint64_t> bytes;
+    for (std::uint32_t block = 0; block < core.layout().block_count(); ++block) {
+        const bool trainable = core.layout().shape().blocks[block].trainable;
+        bytes.push_back(trainable ? core.gradient_bytes(block) : 0);
+    }
+    return std::make_unique<GradientBuffers>(core.layout().shape(), core.config().held, bytes,
+                                             core.plan().arena_bytes + kArenaSlackBytes, 0);
+}
+
+// Runs an act. An error in it ends the job, so that workers that wait for the others hear of it.
+template <class Act>
+auto or_fail(ParameterServer& core, Act&& act) {
+    try {
+        return act();
+    } catch (const Error& error) {
+        core.fail(error);
+        throw;
+    }
+}
+
+}  // namespace
+
+UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
+    : workers_(server.workers),
+      side_(as_one_worker(server), with_readers(tcp, server.workers)),
+      socket_(std::in_place, bound, udp),
+      bound_(socket_->bound()),
+      votes_(server.workers, vote_events()),
+      tasks_("luwu-3-pull") {
+    buffers_ = make_buffers(side_.core());
+}
+
+UdpServer::~UdpServer() {
+    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks and the votes
+    tasks_.stop();                                                   // they use the loop
+    loop_.reset();
+}
+
+void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
+    if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
+    wiring.workers = workers_;
+    wiring.blocks = wire_blocks(side_.core().config().shape);
+    epoch_ = wiring.epoch;
+    node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
+    UdpSocket socket = std::move(*socket_);
+    socket_.reset();
+    loop_ = std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-2-push"},
+                                       [this](const std::exception_ptr& failure) {
+                                           try {
+                                               std::rethrow_exception(failure);
+                                           } catch (const std::exception& error) {
+                                               core().fail(Error(ErrorKind::server, error.what()));
+                                           }
+                                       });
+    started_ = true;
+    started_.notify_all();
+}
+
+NodeLoop& UdpServer::loop() {
+    started_.wait(false);
+    return *loop_;
+}
+
+// The node calls with the loop's lock held, the pipeline with its own: everything between them is a task.
+ServerEvents UdpServer::node_events() {
+    ServerEvents events;
+    events.wanted = [this](std::uint64_t pull, std::uint32_t block) {
+        tasks_.post([this, epoch = node_->epoch(), pull, block] {
+            if (epoch != epoch_) return;
+            core().pull(0, block, [this, epoch, pull, block](pipeline::Outcome outcome) {
+                tasks_.post([=, this] { offer(epoch, pull, block, outcome); });
+            });
+        });
+    };
+    events.delivered = [this](std::uint32_t block) { tasks_.post([this, block] { core().release(block); }); };
+    events.memory = [this](std::uint32_t block) -> float* {
+        const auto place = buffers_->take(block);
+        if (!place) return nullptr;
+        collecting_.push_back(*place);
+        return reinterpret_cast<float*>(buffers_->memory(*place));
+    };
+    events.collected = [this](std::uint32_t block, float*) {
+        const std::uint32_t place = collecting_.front();
+        collecting_.pop_front();
+        tasks_.post([this, epoch = node_->epoch(), block, place] { push(epoch, block, place); });
+    };
+    events.broken = [this](const std::string& what) {
+        tasks_.post([this, what] { core().fail(Error(ErrorKind::order, what)); });
+    };
+    return events;
+}
+
+void UdpServer::offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome) {
+    if (!outcome.ok) return;
+    const bool wanted = loop().call([&] {
+        if (node_->epoch() != epoch) return false;
+        node_->offer(pull, core().window() + outcome.value);
+        return true;
+    });
+    if (!wanted) core().release(block);
+}
+
+void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place) {
+    const auto free = [this, place] { loop().call([&] { buffers_->free(place); }); };
+    if (epoch != epoch_) return free();  // its step was given up meanwhile, and may have ended
+    core().push(0, block, buffers_->memory(place), [this, free](pipeline::Outcome) { tasks_.post(free); });
+    ++pushes_;
+    try_commit();
+}
+
+VoteEvents UdpServer::vote_events() {
+    VoteEvents events;
+    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups,
+                          const pipeline::GradientSettings& gradient) {
+        tasks_.post([this, groups, gradient] { core().begin(0, groups, gradient); });
+    };
+    events.given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
+    events.ended = [this](bool roll_back, std::uint64_t pushes) {
+        tasks_.post([this, roll_back, pushes] {
+            ended_ = {roll_back, pushes};
+            try_commit();
+        });
+    };
+    return events;
+}
+
+// The votes come through the control plane and may overtake the last pushes of the step.
+void UdpServer::try_commit() {
+    if (!ended_ || (!ended_->roll_back && pushes_ < ended_->pushes)) return;
+    const bool roll_back = ended_->roll_back;
+    ended_.reset();
+    pushes_ = 0;
+    core().commit(0, roll_back, [this](pipeline::Outcome outcome) { votes_.answer(outcome); });
+}
+
+// A worker gave the step up: the others wait for packets that it will not send.
+void UdpServer::begin_epoch() {
+    if (!started_) return;
+    const std::vector<std::uint32_t> offered = loop().call([this] {
+        for (const std::uint32_t place : std::exchange(collecting_, {})) buffers_->free(place);
+        return node_->begin_epoch();
+    });
+    ++epoch_;
+    for (const std::uint32_t block : offered) core().release(block);
+}
+
+void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
+    side_.allow_worker(rank, token);
+    votes_.joined(rank);
+}
+
+StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                                  const pipeline::GradientSettings& gradient) {
+    if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
+    return or_fail(core(), [&] { return votes_.begin(worker, groups, gradient, [this] { return epoch_.load(); }); });
+}
+
+void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+    or_fail(core(), [&] { votes_.vote(worker, roll_back, pushes); });
+}
+
+std::optional<pipeline::Outcome> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    const auto outcome = votes_.wait(worker, at_most);
+    if (!outcome || !outcome->ok) {
+        if (const auto failure = core().failure()) throw *failure;
+        return std::nullopt;
+    }
+    return outcome;
+}
+
+void UdpServer::leave(std::uint32_t worker) {
+    if (!votes_.leave(worker)) return;
+    core().fail(Error(ErrorKind::worker_lost, "worker " + std::to_string(worker) +
+                                                  " left and others went on; give every worker the same number of "
+                                                  "batches"));
+}
+
+std::optional<ServerCounts> UdpServer::counts() {
+    if (!started_) return std::nullopt;
+    return loop().call([this] { return node_->counts(); });
+}
+
+std::optional<UdpCounters> UdpServer::socket_counts() {
+    if (!started_) return std::nullopt;
+    return loop().counters();
+}
+
+}  // namespace luwu::fabric

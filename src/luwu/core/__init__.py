@@ -1,0 +1,1 @@
+"""Base of every other room: errors, manifests, protocols, settings, and the native core's door."""

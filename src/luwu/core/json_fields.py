@@ -1,0 +1,51 @@
+"""Fields of JSON that may be damaged or made up: each is checked, or a ValueError describes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from luwu.core.quantities import has_utf8, shown
+
+MALFORMED = (KeyError, TypeError, ValueError, RecursionError)
+"""Errors that the reading of such JSON raises."""
+
+
+def read_object(text: str) -> Mapping[str, Any]:
+    """Return the JSON object in a text; raises one of `MALFORMED`."""
+    raw = json.loads(text)
+    if not isinstance(raw, dict):
+        raise ValueError(f"no object but {shown(raw)}")
+    return raw
+
+
+def whole(raw: Mapping[str, Any], name: str, least: int, most: int, default: int | None = None) -> int:
+    """Return a whole number in a range; raises ValueError, or KeyError if it is missing and has no default."""
+    value = raw[name] if default is None else raw.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} {shown(value)}, which is no whole number from {least} to {most}")
+    return value
+
+
+def words(value: object, name: str) -> str:
+    """Return text that can be encoded in UTF-8; raises ValueError."""
+    if not isinstance(value, str) or not has_utf8(value):
+        raise ValueError(f"{name} {shown(value)}, which is no text")
+    return value
+
+
+def listed(value: object, name: str) -> list[Any]:
+    """Return a list; raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{name} {shown(value)}, which is no list")
+    return value
+
+
+def explained(error: Exception) -> str:
+    """Describe the error of a reader, for a message after `found`."""
+    if isinstance(error, RecursionError):
+        return "lists or objects thousands deep"
+    if isinstance(error, KeyError):
+        return f"none named {error.args[0]}"
+    return str(error) if isinstance(error, ValueError) else repr(error)
