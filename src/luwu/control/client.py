@@ -58,8 +58,8 @@ class ControlClient(OfThisProcess):
 
     Args:
         url: ``luwu://HOST:PORT``.
-        credentials: what this side proves itself with.
-        timeouts: of the network.
+        credentials: credentials of this side.
+        timeouts: timeouts of the network.
         on_event: called with each event of the watch, in a thread of its own.
         on_end: called with the error that the session ended with, unless it was closed.
     """
@@ -94,7 +94,7 @@ class ControlClient(OfThisProcess):
         """Prove the key, join and watch.
 
         Args:
-            asked: what the proof is about, see control/credentials.py.
+            asked: text that the proof covers, see control/credentials.py.
             join: makes the call from the stub, the server's nonce, the proof, and how long it may take in seconds.
 
         Returns:
@@ -135,9 +135,9 @@ class ControlClient(OfThisProcess):
         """Call a method and return its answer.
 
         Args:
-            method: of control.proto.
+            method: method of control.proto.
             request: its message.
-            seconds: how long it may take; default: ``answer_seconds``.
+            seconds: timeout of the call; default: ``answer_seconds``.
             patient: it waits for other workers, so only the session's end ends it.
         """
         return self.finish(self.start(method, request, seconds, patient=patient))

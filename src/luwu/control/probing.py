@@ -19,7 +19,7 @@ def answers_otherwise(address: HostPort, seconds: float, *, tls: bool) -> bool:
     """Return True if a port takes a connection and then closes it, or answers unlike a server.
 
     Args:
-        address: where to connect.
+        address: address to connect to.
         seconds: the longest wait for the connection, and for the answer. Silence is no answer: a server that is busy
             or stopped is silent, too.
         tls: speak TLS. Then any answer counts, because whatever TLS servers agree on comes later.

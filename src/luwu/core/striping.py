@@ -51,9 +51,9 @@ class Share:
     """Share of one server in a job.
 
     Attributes:
-        servers: how many have one.
-        uuid: of the store, which is made with it, or must have it; empty: any.
-        step: that all servers have, and that the store is opened at; None: its last, or there are no first values.
+        servers: number of servers with a share.
+        uuid: id that the store gets, or must have; empty: any.
+        step: step that all servers have, and at which the store is opened; None: its last step, or no first values.
     """
 
     servers: int = 1

@@ -148,10 +148,10 @@ class Passages:
 
     Args:
         source: the files.
-        cutter: how they are cut.
-        text_field: of JSONL and Parquet.
+        cutter: cutter of the passages.
+        text_field: field of JSONL, or column of Parquet, with the text.
         keep_blank_files: keep text files without text; each still makes a newline in a corpus of bytes.
-        position: where an earlier reading of the same source stood.
+        position: position of an earlier reading of the same source.
     """
 
     def __init__(

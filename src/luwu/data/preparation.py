@@ -50,7 +50,7 @@ def prepare(
 
     Args:
         data: files and folders of text, JSONL and Parquet; None: the Python standard library's source.
-        folder: where the corpus goes; made where missing.
+        folder: folder of the corpus; made if it is missing.
         tokenizer: a tokenizer.json, or a folder with one; None: bytes.
         text_field: field of JSONL, and column of Parquet, that has the text.
         validation_fraction: share of the text held back, at most a half.

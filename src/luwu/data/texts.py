@@ -16,7 +16,7 @@ def read_tokens(source: Source, tokenizer: Tokenizer, text_field: str, most: int
 
     Args:
         source: files, read in their order.
-        tokenizer: what makes tokens.
+        tokenizer: tokenizer of the text.
         text_field: field of JSONL, and column of Parquet, that has the text.
         most: tokens that are enough, at a few MiB of text more or less; None: all.
 

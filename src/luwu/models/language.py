@@ -26,7 +26,7 @@ class CausalForward:
 
     Args:
         model: not parallelized yet, because its loss is to be computed in tiles; it is called without a cache.
-        vocabulary: how many tokens the data has; predictions without targets are of these alone.
+        vocabulary: number of tokens in the data; predictions without targets are of these alone.
     """
 
     def __init__(self, model: PreTrainedModel, vocabulary: int) -> None:
@@ -73,7 +73,7 @@ def generate_causal(
         prompt: int64 [tokens], at least one.
         count: tokens to write at most; a text that has ended is filled up.
         vocabulary: tokens that may be written are below it.
-        sampling: how tokens are chosen; draws are on the model's device, and texts beside the first have no own seeds.
+        sampling: rule that chooses tokens; draws are on the model's device, and only the first text has its own seed.
         samples: texts that are written together.
         on_tokens: called with the next token of each text.
     """
@@ -126,8 +126,8 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
 
     Args:
         path: the file, or a folder with it.
-        vocabulary: how many tokens the data has.
-        seq: how long its sequences are.
+        vocabulary: number of tokens in the data.
+        seq: length of its sequences.
 
     Raises:
         ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is

@@ -63,7 +63,7 @@ class TiledForward:
     """The model's forward, whose head puts its work off while there are labels.
 
     Attributes:
-        tiled: whether the last loss was computed in tiles; False while there was none.
+        tiled: True if the last loss was computed in tiles; False while there was none.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -19,7 +19,7 @@ class Adam(StoreOptimizer):
         betas: decay rates of the two moments.
         eps: added to the root of the second moment.
         weight_decay: L2 penalty, added to the gradient; `luwu.AdamW` keeps it apart.
-        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
+        max_grad_norm: largest global norm of the gradient, see `StoreOptimizer`; None: no clipping.
         max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:

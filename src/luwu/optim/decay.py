@@ -18,7 +18,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
     Args:
         model: parallelized or not.
-        weight_decay: of the first group.
+        weight_decay: weight decay of the first group.
 
     Raises:
         ConfigError: the model has no trainable parameters.

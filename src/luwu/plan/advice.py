@@ -23,7 +23,7 @@ class Advice:
 
     Attributes:
         plan: with that batch; where none that fits hides everything, with the largest that fits.
-        thresholds: of that plan.
+        thresholds: thresholds of that plan.
     """
 
     plan: Plan

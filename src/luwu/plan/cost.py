@@ -73,10 +73,10 @@ def cost_of(
     """Return price and power of a cluster with its network; a machine that is there already costs its power alone.
 
     Args:
-        cluster: what to buy.
-        topology: of the network.
+        cluster: cluster to buy.
+        topology: topology of the network.
         with_servers: LuWu's servers, too; its peers need none.
-        prices: that replace those of `PRICES`.
+        prices: prices that replace those of `PRICES`.
     """
     if cluster.one_machine:
         disks = cluster.server.disks * cluster.server.disk.watts

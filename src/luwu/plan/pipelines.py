@@ -92,11 +92,11 @@ def play(name: str, stages: int, micro_batches: int, times: PartSeconds, parts: 
     """Play one step.
 
     Args:
-        name: of the schedule, one of `SCHEDULES`.
-        stages: of the pipeline.
-        micro_batches: of a step; for ``bitpipe`` an even number, half of them each way.
-        times: of one micro-batch in a stage.
-        parts: that the model is cut into for each stage; None: as the schedule usually has it.
+        name: name of the schedule, one of `SCHEDULES`.
+        stages: number of stages of the pipeline.
+        micro_batches: number of micro-batches of a step; for ``bitpipe`` an even number, half of them each way.
+        times: seconds of one micro-batch in a stage.
+        parts: number of parts of the model for each stage; None: as the schedule usually has it.
 
     Raises:
         ConfigError: there is no such schedule, or the numbers do not fit it.

@@ -29,7 +29,7 @@ def find_best(request: Request, *, vary_batch: bool) -> Best | None:
 
     Args:
         request: its cluster's servers and disks, and its run's micro-batch and memory, are replaced.
-        vary_batch: whether the batch, too, which decides on what is learned.
+        vary_batch: True to vary the batch, too, which changes the training.
 
     Raises:
         ConfigError: the request is for one machine.

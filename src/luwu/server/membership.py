@@ -77,7 +77,7 @@ class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
     Args:
-        workers: how many make a step.
+        workers: number of workers that make a step.
         open_core: opens the store for the first worker's manifest.
         gather_seconds: `attach` returns when every worker has attached, and fails the run after this time; None: it
             does not wait for the others.

@@ -54,9 +54,9 @@ class NetworkServer:
     """Serves a store to the workers of a network until it is closed. Threads of its own do everything.
 
     Args:
-        settings: of the server.
-        credentials: what participants must prove; a key, certificates, or both.
-        timeouts: of the network.
+        settings: settings of the server.
+        credentials: key, certificates, or both, which participants must prove.
+        timeouts: timeouts of the network.
         on_report: called with (rank, report) for everything a worker reports.
         start_core: makes the native server; default: the one of ``settings.transport``.
         plan: the tree of a run; default: that of ``settings.transport``.

@@ -55,9 +55,9 @@ class Run(Membership[NetworkCore]):
     """Membership whose workers are told through their watches, and begin and commit here.
 
     Args:
-        workers: how many make a step.
+        workers: number of workers that make a step.
         open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
-        timeouts: of the network.
+        timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
     """
 

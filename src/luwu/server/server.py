@@ -39,7 +39,7 @@ class LocalServer(OfThisProcess):
         run_dir: folder of the run; its socket lies here.
         stores: folders that the store is striped over.
         memory_bytes: budget for parameters, optimizer states and gradients in memory.
-        workers: how many workers make a step.
+        workers: number of workers that make a step.
         on_report: called with (rank, report) for everything a worker reports, in a thread of the server.
         optimizer_threads: threads of the update; default: as many as this process may use processors.
         snapshots: the snapshots that the server takes during training.

@@ -17,7 +17,7 @@ class Place:
     """Origin of a worker's packets; empty for transports that need none.
 
     Attributes:
-        address, port: of the worker.
+        address, port: address of the worker.
         payload_bytes: the longest payload of a packet to the server.
         switch: name of the switch that it asks for; empty: any.
     """
@@ -49,10 +49,10 @@ class TopologyReady(Generic[CoreT]):
 
     Attributes:
         job: names the run on the data plane.
-        workers: of the run; their names are ``worker 0`` and so on.
+        workers: number of workers in the run; their names are ``worker 0`` and so on.
         switches: in the order in which they joined.
         address, port: the server's data plane; an empty address stands for the host that it was reached at.
-        places: of the workers, by rank.
+        places: places of the workers, by rank.
         core: the native server.
     """
 

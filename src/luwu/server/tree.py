@@ -48,7 +48,7 @@ def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
 
     Args:
         switches: in the order in which they joined; the first that names no parent is the root.
-        places: of the workers, by rank.
+        places: places of the workers, by rank.
 
     Raises:
         ConfigError: a name is unknown, the parents go round in a circle, or there is no room for everybody.
@@ -128,9 +128,9 @@ class UdpPlan:
 
     Args:
         listen: host that the server listens at.
-        form: of gradients on the wire: ``int32``, ``int16`` or ``float32``.
+        form: form of gradients on the wire: ``int32``, ``int16`` or ``float32``.
         multicast: ``GROUP:PORT`` that parameters are sent to; empty: switches copy them.
-        timeouts: of the network.
+        timeouts: timeouts of the network.
     """
 
     def __init__(self, listen: str, form: str, multicast: str, timeouts: Timeouts) -> None:

@@ -218,10 +218,10 @@ def connect(
             them, else one worker.
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
         tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
-        timeouts: how long to wait for what.
-        switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
+        timeouts: timeouts of the network.
+        switch: name of the switch above this worker, over the transport udp; default: LUWU_SWITCH, else the server chooses.
         plain_data: agree that over the transport udp parameters and gradients travel unencrypted although ``tls`` is
-            given; default: whether LUWU_PLAIN_DATA is 1.
+            given; default: True if LUWU_PLAIN_DATA is 1.
 
     Raises:
         ServerError: nobody answered at an address within ``connect_seconds``; the message names both.

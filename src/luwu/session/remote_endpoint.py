@@ -23,8 +23,8 @@ class RemoteEndpoint:
 
     Args:
         link: the data plane.
-        controls: of each server.
-        striping: which servers have what of each block.
+        controls: control clients of the servers.
+        striping: distribution of each block over the servers.
     """
 
     def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping) -> None:

@@ -25,10 +25,10 @@ class RemoteServer:
     """Connection of a session to one server.
 
     Args:
-        address: of its control plane.
+        address: address of its control plane.
         rank, workers: this process among the run's.
-        credentials: what this side proves itself with.
-        timeouts: of the network.
+        credentials: credentials of this side.
+        timeouts: timeouts of the network.
         on_end: called with the error that the session with this server ended with, unless it was closed.
     """
 

@@ -274,7 +274,7 @@ def open_store(
         manifest: the model's.
         start: makes the native server.
         with_chunks: the model's chunk size must be the store's.
-        uuid: what the store is made with, or must have; empty: any.
+        uuid: id that the store gets, or must have; empty: any.
 
     Raises:
         ManifestMismatchError: the store was made for another model or job.

@@ -21,7 +21,7 @@ class Origin:
     """The facts that an import writes down.
 
     Attributes:
-        source: what tells the source from others.
+        source: identity of the source.
         chunks: the number of durable chunks while the import is not finished.
         files: CRC32C of each file of the model that the store keeps, by its name, in hexadecimal digits.
     """

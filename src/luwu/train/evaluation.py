@@ -88,10 +88,10 @@ def measure(
         predict: the model in eval mode.
         text: tokens, more than ``seq``.
         seq: tokens of a sequence.
-        batch: tells before each pass how many sequences it is to have, over all workers.
+        batch: function that returns the number of sequences of the next pass, over all workers.
         wanted: number of sequences; fewer if the text is shorter.
-        device: of the model.
-        place: the worker's rank, and how many there are.
+        device: device of the model.
+        place: the worker's rank, and the number of workers.
         on_progress: called with sequences done and in all.
     """
     available = count_windows(text, seq)

@@ -49,10 +49,10 @@ class Readable(ABC):
     """A model at rest.
 
     Attributes:
-        name: as the user named it.
+        name: name that the user gave.
         stores: folders of its store.
-        settings: of the run; None: an imported model.
-        manifest: of the store.
+        settings: settings of the run; None: an imported model.
+        manifest: manifest of the store.
         step: committed steps.
         tokenizer: makes tokens of text.
         vocabulary: tokens are below it.

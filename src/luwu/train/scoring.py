@@ -55,7 +55,7 @@ def score(
         model: whose blocks compute a few rows at a time, as `rows_inside` says.
         step: committed steps, for the score.
         text: tokens.
-        bytes_per_token: of the text.
+        bytes_per_token: mean bytes per token of the text.
         seq: tokens of a sequence.
         windows: sequences, spread evenly over the text; None: all of it.
         batch: sequences of a pass; None: as many as memory of some hundred MB allows.

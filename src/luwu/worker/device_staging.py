@@ -23,7 +23,7 @@ class Accelerator:
     """A device with a memory of its own, and its names in native code and in torch.
 
     Attributes:
-        device: as tensors have it.
+        device: torch's name of the device.
         library: the driver's shared library.
         ordinal: the driver's number of the device.
         memory_kind: DLPack's number for the kind of memory that its addresses lie in.

@@ -52,8 +52,8 @@ class LossScaler:
     """The scale of the attempt that is under way or comes next.
 
     Args:
-        settings: how it begins and grows.
-        recorded: what the store's last commit was made with; None: it has had no step.
+        settings: first value and growth of the scale.
+        recorded: loss scale of the store's last commit; None: no step was committed.
     """
 
     def __init__(self, settings: LossScaling, recorded: LossScale | None) -> None:

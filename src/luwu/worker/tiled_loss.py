@@ -44,22 +44,22 @@ def tiled_cross_entropy(
 ) -> Tensor:
     """Cross entropy of ``transform(linear(hidden, weight, bias))``, as torch.nn.functional.cross_entropy has it.
 
-    Logits, and what autograd would keep of them, exist for one tile of rows at a time. Sums are float32 (float64 for
+    Logits, and autograd's copies of them, exist for one tile of rows at a time. Sums are float32 (float64 for
     float64 inputs) and rounded to their inputs' dtypes once. Gradients are computed along with the loss where autograd
     is on, so a backward costs next to nothing.
 
     Args:
-        hidden: what the head is applied to, [..., width].
-        weight: of the head, [classes, width]: a parameter, such as ``model.lm_head.weight``; may be tied.
+        hidden: input of the head, [..., width].
+        weight: weight of the head, [classes, width]: a parameter, such as ``model.lm_head.weight``; may be tied.
         targets: int64 class indices, of the shape of ``hidden`` without its last dimension.
-        bias: of the head, [classes].
+        bias: bias of the head, [classes].
         tile_rows: rows of logits to compute at a time; None: as many as make a tile of 32 MiB in float32 on a CPU, of
             512 MiB on a GPU.
         ignore_index: targets of this value do not count.
         label_smoothing: share of every target that is spread evenly over all classes, from 0 to 1.
         reduction: ``mean`` over the targets that count (NaN if none does), or ``sum``.
-        transform: of logits [rows, classes] to as many, such as a scale or a soft cap, each row for itself; called for
-            every tile. Gradients go through it, but not to tensors that it brings along.
+        transform: function of logits [rows, classes] to as many, such as a scale or a soft cap, each row for itself;
+            called for every tile. Gradients go through it, but not to tensors that it brings along.
 
     Returns:
         The loss, a scalar in nats, float32 or float64.
