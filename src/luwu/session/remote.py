@@ -219,7 +219,8 @@ def connect(
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
         tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
         timeouts: timeouts of the network.
-        switch: name of the switch above this worker, over the transport udp; default: LUWU_SWITCH, else the server chooses.
+        switch: name of the switch above this worker, over the transport udp; default: LUWU_SWITCH, else the server's
+            choice.
         plain_data: agree that over the transport udp parameters and gradients travel unencrypted although ``tls`` is
             given; default: True if LUWU_PLAIN_DATA is 1.
 

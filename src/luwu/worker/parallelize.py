@@ -87,8 +87,8 @@ def parallelize(
             Each block cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
             there, and adds the gradients up. A step moves the same bytes whatever the batch, and inside a block memory
             is that of these rows. Losses differ from those of the whole batch by rounding alone. None: all rows.
-        offload: place where the inputs of blocks, which checkpointing keeps, wait for backward. ``host``: pinned memory of
-            a GPU's host; a folder: a file without a name on its disk; None: the device.
+        offload: place where the inputs of blocks, which checkpointing keeps, wait for backward. ``host``: pinned memory
+            of a GPU's host; a folder: a file without a name on its disk; None: the device.
         init: function called on each module on meta with parameters or buffers of its own, after its own
             initialisation.
         seed: seed of the random numbers for modules on meta. The bits are the same for any number of workers, and for
