@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from luwu.core.errors import ConfigError
-from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.core.manifest import DEFAULT_OPTIMIZER
 from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Session, Weights
 from luwu.optim.groups import driver_of
 from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile
 from luwu.worker.devices import choose_device
 from luwu.worker.dtypes import BlockDtypes, check_dtype
-from luwu.worker.flatten import Unit, manifest_of
+from luwu.worker.flatten import Unit
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
 from luwu.worker.kept import KeptBlocks, choose_kept
-from luwu.worker.layout import lay_out
+from luwu.worker.layout import choose_layout
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
@@ -109,13 +108,7 @@ def parallelize(
     room = where.room_for_blocks(device_memory)
     if hasattr(model, DRIVER_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
-    units = lay_out(model, blocks, dtype, block_dtypes)
-    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
-    if any(unit.outer for unit in units):
-        all_root = lay_out(model, blocks, dtype, block_dtypes, outer=False)
-        older = replace(manifest, blocks=manifest_of(all_root, dtype, DEFAULT_CHUNK_ELEMENTS).blocks)
-        if session.has_store(older):
-            units, manifest = all_root, older
+    units, manifest = choose_layout(model, blocks, dtype, block_dtypes, _kind_of(optimizer), session.has_store)
     micro_batches = MicroBatches(units, micro_batch_size)
     offloaded = make_offload(offload, where.torch, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
