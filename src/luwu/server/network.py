@@ -32,8 +32,7 @@ from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
-from luwu.server.settings import ServerSettings
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import ServerSettings, Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store

@@ -21,8 +21,7 @@ from luwu.worker.compiled import compiled_call
 from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
-from luwu.worker.recompute import NamedRecompute
-from luwu.worker.row_state import RowState
+from luwu.worker.recompute import NamedRecompute, RowState
 from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
