@@ -11,7 +11,7 @@ from child import serve, settings, take_stdout
 
 from luwu.core.quantities import parse_size
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 
 
 def main() -> None:

@@ -105,6 +105,7 @@ class CopyEngine {
         CopyEngine* engine = nullptr;
         std::function<void()> function;
         std::list<Pending>::iterator self;
+        static void call(void* pending);
     };
 
     // Each lets the lock go while it waits or copies, and has it when it returns; nothing or null: the engine stops.
@@ -113,7 +114,6 @@ class CopyEngine {
     [[nodiscard]] std::optional<std::int64_t> wait_for_plane(Lock& lock, fabric::DataPlane::Handle handle);
     [[nodiscard]] Buffer* wait_for_buffer(Lock& lock, std::uint32_t block);
     [[nodiscard]] Sent* wait_for_place(Lock& lock, std::uint32_t block);
-    [[nodiscard]] DeviceMemory allocate(std::uint64_t bytes, const std::string& beside);
     [[nodiscard]] Buffer& buffer_of(Lock& lock, const Ring& ring, Buffers& buffers, std::uint32_t block);
 
     void stop();  // ends the threads
@@ -121,7 +121,6 @@ class CopyEngine {
     void copy_in(std::uint32_t block, std::uint64_t offset, const Buffer& buffer);
     void copy_out(Sent& sent, const Buffer& buffer);
     void call_after(Stream stream, std::function<void()> function);
-    static void call(void* pending);
     void guarded(const std::function<void()>& work);   // keeps what it throws for the caller
     [[nodiscard]] bool is_there(std::uint32_t block);  // on the device, or its copy is enqueued; with the lock
     [[nodiscard]] bool wait(Lock& lock, Time at_most, const std::function<bool()>& done);

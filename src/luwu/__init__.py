@@ -10,17 +10,15 @@ if TYPE_CHECKING:
     from luwu.models.tiled_head import tile_head
     from luwu.optim.adagrad import Adagrad
     from luwu.optim.adam import Adam
-    from luwu.optim.adamw import AdamW
-    from luwu.optim.adamw_8bit import AdamW8bit
+    from luwu.optim.adamw import AdamW, AdamW8bit
     from luwu.optim.decay import decay_groups
     from luwu.optim.lion import Lion
     from luwu.optim.sgd import SGD
     from luwu.session.local import open
     from luwu.session.remote import connect
     from luwu.session.session import Session
-    from luwu.worker.accumulation import no_sync
     from luwu.worker.loss_scale import LossScaling
-    from luwu.worker.parallelize import full_state_dict, parallelize
+    from luwu.worker.parallelize import full_state_dict, no_sync, parallelize
     from luwu.worker.tiled_loss import tiled_cross_entropy
 
 __all__ = [

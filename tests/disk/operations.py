@@ -33,7 +33,7 @@ from luwu.store.exporting import export_safetensors
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, read_identity
 from luwu.store.model_files import keep_model_files
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 from luwu.worker.parallelize import parallelize
 
 KILLED_MARK = "a child was killed"

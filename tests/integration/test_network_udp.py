@@ -521,7 +521,8 @@ def test_a_loop_that_dies_ends_the_run_for_everybody(tmp_path: Path, which: str)
         ended = pool.submit(in_threads, 2, work)
         reached.wait()
         ports["the server's own switch"] = server._runs._plan._own.port
-        ports["server"] = server._runs.run._core.udp_port
+        with server._runs.run.core() as core:
+            ports["server"] = core.udp_port
         spoil_socket(ports[which])
         first, second = ended.result(60)
         assert "cannot receive" in first

@@ -19,7 +19,7 @@ from tests.small_disk import SmallDisk
 import luwu
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import Snapshots
 from luwu.store.folders import open_reader
 from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
 from luwu.store.verifying import verify

@@ -16,7 +16,7 @@ from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
 from luwu.models.settings import GPT_PARTS, ModelSettings
 from luwu.optim.adamw import AdamW
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 from luwu.worker.parallelize import full_state_dict, parallelize
 from luwu.worker.select import modules_outside, select_modules
 

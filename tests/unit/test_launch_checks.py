@@ -22,7 +22,7 @@ from luwu.launch.settings import build_settings
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.server.forecast import computed_least_memory, forecast, least_memory
 from luwu.store.folders import StoreIdentity, write_identity
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

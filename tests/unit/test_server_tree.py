@@ -131,7 +131,7 @@ def own(monkeypatch):
         made.append(OwnSwitch(address, port))
         return made[-1]
 
-    monkeypatch.setattr(tree._native, "UdpSwitch", make)
+    monkeypatch.setattr(tree.native, "UdpSwitch", make)
     return made
 
 

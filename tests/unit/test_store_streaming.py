@@ -20,7 +20,7 @@ from luwu.store.importing import import_values
 from luwu.store.outputs import Output
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import StoredValues
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 WIDE = 1200
 

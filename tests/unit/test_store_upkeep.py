@@ -29,7 +29,7 @@ from luwu.store.importing import import_values
 from luwu.store.sources import CheckpointSource
 from luwu.store.upkeep import compact, info
 from luwu.store.verifying import verify
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 WIDTH = 1024
 """Two chunks to a layer, so that holes in the store are larger than what a file system keeps track of."""

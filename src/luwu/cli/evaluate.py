@@ -77,8 +77,8 @@ def find_tokens(readable: Readable, data: Path | None, text_field: str, most: in
         ConfigError: a store has no text of its own. DataError: the text cannot be read.
     """
     from luwu.core.errors import ConfigError
+    from luwu.data.preparation import read_tokens
     from luwu.data.source import find_text
-    from luwu.data.texts import read_tokens
     from luwu.train.reading import ReadableRun
 
     if data is not None:

@@ -68,6 +68,12 @@ def plan(
     peers: Annotated[
         bool, typer.Option("--peers", help="compare with ZeRO-3, FSDP2, ZeRO-Infinity and others")
     ] = False,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="tensor x pipeline x data parallelism on the same workers beside it: 8x8x8, or 8x8x8@zero_bubble"
+        ),
+    ] = None,
     measured: Annotated[
         bool, flags.option("measure this machine, and plan a luwu train on it", "--measured", HERE)
     ] = False,
@@ -104,7 +110,7 @@ def plan(
     )  # fmt: skip
     budget = parse_count(tokens) if tokens is not None else None
     if measured:
-        refuse_beside_measured({"best": best, "peers": peers, "chart": chart is not None})
+        refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
         plan_this_machine(choices, store, link_to, budget, as_json)
         return
     if link_to is not None:
@@ -115,7 +121,7 @@ def plan(
         from luwu.plan.chart import draw_plan
 
         draw_plan(found, chart)
-    show(found, budget, peers, as_json)
+    show(found, budget, peers, layout, as_json)
     if not found.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
@@ -173,22 +179,26 @@ def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
     return make_plan(request)
 
 
-def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> None:
+def show(found: Plan, budget: float | None, with_peers: bool, layout: str | None, as_json: bool) -> None:
     """Print tables, or one JSON object."""
     import json
 
     from luwu.plan.comparison import compare
+    from luwu.plan.layouts import lay_out
     from luwu.plan.report import as_json as describe
     from luwu.plan.report import sections
 
     compared = compare(found.request) if with_peers else []
+    laid_out = None if layout is None else lay_out(found, layout)
     if as_json:
         described = describe(found, budget)
         if with_peers:
             described["peers"] = [row.as_json() for row in compared]
+        if laid_out is not None:
+            described["layout"] = laid_out.as_json()
         typer.echo(json.dumps(described, indent=1))
         return
-    print_sections(sections(found, budget))
+    print_sections(sections(found, budget) | ({} if laid_out is None else {"the layout": laid_out.rows()}))
     if with_peers:
         print_peers([row.cells() for row in compared])
 

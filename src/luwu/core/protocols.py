@@ -1,4 +1,4 @@
-"""Protocols between rooms: a session, as a worker uses it, and a model, as an optimizer does; any class will do."""
+"""Protocols between rooms: sessions as workers use them, and models as optimizers do; any fitting class will do."""
 
 from __future__ import annotations
 

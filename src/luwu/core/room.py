@@ -6,12 +6,12 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from luwu.core.errors import LuwuError, StoreSpaceError
 from luwu.core.files import drop_shared, whole_file, write_all
@@ -166,3 +166,19 @@ def _append(file: FileIO, data: bytes) -> None:
 def _replace(path: Path, data: bytes) -> None:
     with whole_file(path) as file:
         write_all(file, data)
+
+
+class RoomWatch:
+    """Reports each pause once, and its end. Call `look` again and again."""
+
+    def __init__(self, say: SayRoom) -> None:
+        self._say = say
+        self._last: RoomWait | None = None
+
+    def look(self, stats: Mapping[str, Any]) -> None:
+        """Compare a native server's stats with the last ones, and report a difference."""
+        found = stats.get("waits_for_room")
+        wait = None if found is None else RoomWait(*found)
+        if wait != self._last:
+            self._last = wait
+            self._say(wait)

@@ -35,7 +35,7 @@ from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import Snapshots
 from luwu.store.folders import lock_folder, make_folder
 from luwu.store.run_record import Claim, Counts
 

@@ -22,7 +22,7 @@ from luwu.store.model_files import keep_model_files
 from luwu.store.pretrained import PretrainedReader
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import Progress, no_progress
-from luwu.worker.describe import describe
+from luwu.worker.layout import choose_layout
 
 
 def import_pretrained(
@@ -65,10 +65,7 @@ def import_pretrained(
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
     folders = list(stores)
-    manifest = describe(model, blocks, getattr(torch, dtype), optimizer, others)
-    older = describe(model, blocks, getattr(torch, dtype), optimizer, others, outer=False)
-    if has_store(folders, older):
-        manifest = older
+    _, manifest = choose_layout(model, blocks, getattr(torch, dtype), others, optimizer, partial(has_store, folders))
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))
         keep = partial(keep_model_files, folder, folders[0], read_buffers(model, distributed.reader), room)

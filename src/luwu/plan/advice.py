@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from luwu.plan.budget import with_rows
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import FP32_SLOWDOWN
 from luwu.plan.hiding import Compute, Needs, Thresholds, offload_ratio, thresholds
 from luwu.plan.luwu_step import MemorySeconds, Traffic, update_seconds
 from luwu.plan.memory import luwu_worker
-from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of
+from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of, with_rows
 
 SETTLED = 64
 """Number of batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""

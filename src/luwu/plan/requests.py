@@ -13,7 +13,6 @@ from luwu.core.quantities import MOST_TOKENS
 from luwu.core.units import parse_bytes, parse_rate
 from luwu.launch.settings import build_settings
 from luwu.models.shapes import ModelShape, gpt_shape
-from luwu.plan.budget import fit_budget
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
 from luwu.plan.gpus import GPUS
@@ -21,7 +20,7 @@ from luwu.plan.machines import MACHINES, machine_cluster
 from luwu.plan.model_presets import find_model
 from luwu.plan.names import find_preset
 from luwu.plan.networks import Topology
-from luwu.plan.planning import GRADIENT_BYTES, Request, default_form
+from luwu.plan.planning import GRADIENT_BYTES, Request, default_form, fit_budget
 
 BYTE_VOCABULARY = 256
 

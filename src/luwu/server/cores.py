@@ -15,7 +15,7 @@ from luwu.core.native import block_specs
 from luwu.core.protocols import LossScale
 from luwu.core.striping import Share
 from luwu.server.membership import Core
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import Store
 
 HyperParameters = Sequence[float]

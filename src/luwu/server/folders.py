@@ -10,7 +10,7 @@ from luwu.core.errors import LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
 from luwu.core.striping import Standing
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import ORIGIN_NAME, Store, open_store, read_identity, reader_of
 from luwu.store.run_record import Claim, Counts, claim_store
 

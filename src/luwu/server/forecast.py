@@ -142,3 +142,15 @@ def _chunk_elements(elements: int) -> int:
 
 def _rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
+
+
+WindowSchedule = native.WindowSchedule
+
+
+def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
+    """Return the schedule of a server with this budget, whose workers are one to it, as over UDP.
+
+    Raises:
+        MemoryBudgetError: the budget is below what the model needs.
+    """
+    return WindowSchedule(block_specs(manifest), manifest.chunk_elements, manifest.optimizer, memory_bytes)

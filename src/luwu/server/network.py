@@ -32,8 +32,7 @@ from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
-from luwu.server.settings import ServerSettings
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import ServerSettings, Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
@@ -48,6 +47,33 @@ MOST_CALLS = 8
 """Most calls under way on one connection; a worker makes five at most."""
 
 log = logging.getLogger(__name__)
+
+
+def check_protection(settings: ServerSettings, credentials: Credentials) -> None:
+    """Raise ConfigError if participants would have to prove nothing, or if data would travel unprotected unasked."""
+    if credentials.key is None and credentials.tls is None:
+        raise ConfigError(
+            "job key: expected a key or TLS certificates, found neither; make a key with "
+            "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
+        )
+    if settings.transport == "udp" and credentials.tls is not None and not settings.plain_data:
+        raise ConfigError(
+            f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
+            "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
+        )
+
+
+def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
+    """Make the control plane's gRPC server, which has no port and no service yet.
+
+    A call takes a thread when its headers come, before its message: there are more threads than strangers can have
+    calls.
+    """
+    threads = 3 * workers + SPARE_THREADS + strangers * MOST_CALLS
+    return grpc.server(
+        ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
+        options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
+    )
 
 
 class NetworkServer:
@@ -76,16 +102,7 @@ class NetworkServer:
         start_core: StartCore | None = None,
         plan: PlanTopology | None = None,
     ) -> None:
-        if credentials.key is None and credentials.tls is None:
-            raise ConfigError(
-                "job key: expected a key or TLS certificates, found neither; make a key with "
-                "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
-            )
-        if settings.transport == "udp" and credentials.tls is not None and not settings.plain_data:
-            raise ConfigError(
-                f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
-                "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
-            )
+        check_protection(settings, credentials)
         self._timeouts = timeouts
         self._listen = parse_host_port(settings.listen)
         self._tls = credentials.tls
@@ -110,14 +127,8 @@ class NetworkServer:
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
-        # A call takes a thread when its headers come, before its message: there are more threads than strangers can
-        # have calls.
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
-        threads = 3 * settings.workers + SPARE_THREADS + most_strangers * MOST_CALLS
-        self._grpc = grpc.server(
-            ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
-            options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
-        )
+        self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
         service = ControlService(
             self._runs,
             self._gate,

@@ -16,9 +16,8 @@ from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest
 from luwu.core.protocols import LossScale
-from luwu.core.room import SayRoom, log_room
+from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.participants import Participant, Participants
-from luwu.server.room_watch import RoomWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember

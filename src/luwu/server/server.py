@@ -19,11 +19,10 @@ from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.forks import OfThisProcess, keep_from_children
 from luwu.core.manifest import Manifest
-from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, SayRoom, log_room
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
-from luwu.server.room_watch import RoomWatch
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import has_store, lock_folder, make_folder, refused
 from luwu.store.run_record import Counts
 

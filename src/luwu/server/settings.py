@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -64,3 +64,13 @@ class ServerFile(Group):
 
     server: ServerSettings
     timeouts: Timeouts = Timeouts()
+
+
+class Snapshots(NamedTuple):
+    """Schedule of snapshots: one every ``every`` committed steps, 0: none; the newest ``keep`` stay, 0: all."""
+
+    every: int = 0
+    keep: int = 0
+
+
+NO_SNAPSHOTS = Snapshots()

@@ -28,6 +28,8 @@ def check_device(settings: Settings) -> None:
 
 def choose_device(settings: Settings, rank: int) -> torch.device:
     """Return the CPU, or this worker's turn of the CUDA devices; ConfigError if there is none."""
+    import torch
+
     check_device(settings)
     if settings.run.device == "cpu":
         return torch.device("cpu")

@@ -36,7 +36,7 @@ from luwu.store.snapshots import snapshot_folders
 from luwu.store.values import require_whole
 from luwu.train.devices import choose_device
 from luwu.train.model import RunModel, make_model
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 from luwu.worker.parallelize import parallelize
 
 LONGEST_SEQ = 1024

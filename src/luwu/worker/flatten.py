@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.core.protocols import TrainablePart
 
 ALIGNMENT_ELEMENTS = 32
 """Each parameter starts at a multiple of this: 128 bytes of float32, 64 of the dtypes of 16 bits."""
@@ -158,6 +159,18 @@ def flatten(
         of_unit[next(iter(indices)) if len(indices) == 1 else 0].append(slot)
     _number_blocks(units, of_unit)
     return units
+
+
+def trainable_parts(units: Sequence[Unit]) -> dict[int, list[TrainablePart]]:
+    """Return the parameters of each trainable block, in the order in which they lie there."""
+    found: dict[int, list[TrainablePart]] = {}
+    for unit in units:
+        if (block := unit.trainable) is not None:
+            ends = [slot.offset for slot in block.slots[1:]] + [block.elements]
+            found[block.index] = [
+                TrainablePart(slot.parameter, slot.name, end) for slot, end in zip(block.slots, ends, strict=True)
+            ]
+    return found
 
 
 def manifest_of(

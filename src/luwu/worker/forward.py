@@ -21,8 +21,7 @@ from luwu.worker.compiled import compiled_call
 from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
-from luwu.worker.recompute import NamedRecompute
-from luwu.worker.row_state import RowState
+from luwu.worker.recompute import NamedRecompute, RowState
 from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
@@ -137,7 +136,7 @@ class _UnitCall:
         with self._runtime.present(self._unit):
             for part in slices.of(leaves):
                 if slices.several:
-                    self._runtime.expect_part(self._unit)
+                    self._runtime.backward.expect_part(self._unit)
                 self._histories.append(AttributeHistory(self._unit.module))
                 outputs.append(self._run_to_keep(part, self._histories[-1], several=slices.several))
                 if slices.several:
@@ -155,7 +154,7 @@ class _UnitCall:
         """End the unit's work in backward, and return the gradients of its inputs."""
         self._runtime.enter_backward(self._attempt)
         own = self._runtime.residence.copied_out(self._unit, gradients)
-        self._runtime.finish_unit(self._unit)
+        self._runtime.backward.finish(self._unit)
         self.forget()
         return tuple(own)
 

@@ -12,13 +12,12 @@ from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text
 from luwu.launch.settings import RunSettings, Settings
 from luwu.models.shapes import ModelShape
-from luwu.plan.budget import UNLIMITED
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
 from luwu.plan.machines import whole_mebibytes
 from luwu.plan.measured.step import element_bytes, local_step
 from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
-from luwu.plan.planning import Miss
+from luwu.plan.planning import UNLIMITED, Miss
 from luwu.plan.steps import StepTime
 from luwu.probe.training import Machine
 from luwu.server.forecast import Forecast, forecast

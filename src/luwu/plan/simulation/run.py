@@ -18,7 +18,7 @@ from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import Order, ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times
 from luwu.plan.simulation.workers import BlockSeconds, Workers
-from luwu.server.schedule import window_schedule
+from luwu.server.forecast import window_schedule
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import simpy
 from luwu.plan.clusters import Server
 from luwu.plan.constants import HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.simulation.lines import Disks, Line, Record
-from luwu.server.schedule import WindowSchedule
+from luwu.server.forecast import WindowSchedule
 
 Order = Literal["step", "layer"]
 ORDERS: tuple[Order, ...] = ("step", "layer")
