@@ -180,7 +180,7 @@ class ControlClient(OfThisProcess):
         if self.forked:
             return
         with self._lock:
-            self._closed = True  # what the watch says from now on is no news
+            self._closed = True  # later messages of the watch are no news
         if leave and self._error is None and self._metadata:
             with suppress(LuwuError):  # the server may be gone already
                 self.call("Leave", pb.LeaveRequest(failure=failure), self._timeouts.leave_seconds)

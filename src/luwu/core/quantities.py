@@ -51,7 +51,7 @@ def shown(value: object) -> str:
     """Return a value for an error's message, cut if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # of an integer with more than 4300 digits, or of tables thousands deep
+    except (ValueError, RecursionError):  # an integer with more than 4300 digits, or tables thousands deep
         text = "what is too long to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
@@ -62,7 +62,7 @@ def absolute(value: object) -> str:
     Raises:
         ConfigError: see `check_name`; or it is no path, or begins with the home folder of a user that is not known.
     """
-    if not isinstance(value, str | Path):  # of a settings file
+    if not isinstance(value, str | Path):  # a value of a settings file
         raise ConfigError(f"expected a path, found {shown(value)}")
     try:
         path = Path(value).expanduser().absolute()

@@ -51,7 +51,7 @@ class DeferredLogits(Tensor):
     _hidden: Tensor
     _on_whole: Callable[[str], None]
     _transforms: tuple[Transform, ...]
-    _viewed: DeferredLogits | None  # of which it is a view
+    _viewed: DeferredLogits | None  # the logits that it is a view of
     _whole: Tensor | None
 
     def __new__(

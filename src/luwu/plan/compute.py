@@ -60,8 +60,8 @@ def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tens
     for columns, inner, share in products(model, tensor_parallel):
         part = tokens * share
         forward += gemm_seconds(gpu, part, columns, inner, float32=kernels.float32)
-        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # of its input
-        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # of its weight
+        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # gradient of its input
+        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # gradient of its weight
     moved = tokens * _moved_bytes(model, kernels, tensor_parallel) * (2 if kernels.float32 else 1)
     elementwise = moved / (gpu.memory_rate * MEMORY_SHARE.value)
     scores = _attention_seconds(model, gpu, tokens, kernels, tensor_parallel)

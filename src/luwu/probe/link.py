@@ -36,7 +36,7 @@ STOP_SECONDS = 0.1
 ANSWERS = 100
 
 MAGIC = b"luwu-link-1"
-HELLO = struct.Struct(f"!{len(MAGIC)}scd")  # what is wanted, and for how many seconds
+HELLO = struct.Struct(f"!{len(MAGIC)}scd")  # the request, and its seconds
 COUNT = struct.Struct("!Q")
 TO, BACK, ECHO = b"<", b">", b"."
 
@@ -154,7 +154,7 @@ class LinkAnswerer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    block_on_close = False  # what is under way ends by itself
+    block_on_close = False  # requests under way end by themselves
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, listen: HostPort) -> None:

@@ -74,7 +74,7 @@ class Run(Membership[NetworkCore]):
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
-        self._told: dict[str, int] = {}  # how often each participant was told, by name
+        self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
 
@@ -210,7 +210,7 @@ class Run(Membership[NetworkCore]):
         try:
             yield
         except LuwuError as error:
-            if self._error is not None:  # what it failed with first: the native core may know it under another class
+            if self._error is not None:  # the first failure: the native core may know it under another class
                 raise type(self._error)(str(self._error)) from None
             if self.error() is not None:
                 self.fail(error)

@@ -27,7 +27,7 @@ class Status:
         self._waits_said = False
         self._said_at = 0.0
         self._job = -1
-        self._failure = ""  # of the last snapshot that was due
+        self._failure = ""  # failure of the last snapshot that was due
         self._step: int | None = None  # at the last look; None before the store was open
 
     def look(self, run: Run, now: float, missing_switches: int = 0) -> None:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from luwu.core.errors import CheckpointError
 
-_LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and extra field
-_MOST_DESCRIPTION_BYTES = 1 << 16  # of one tensor; torch.save writes some hundred
+_LOCAL_HEADER_BYTES = 30  # header of a zip archive's entry, before its name and extra field
+_MOST_DESCRIPTION_BYTES = 1 << 16  # description of one tensor; torch.save writes some hundred bytes
 
 
 @dataclass

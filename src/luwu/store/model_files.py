@@ -119,7 +119,7 @@ def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:
     """
     try:
         config: dict[str, Any] = json.loads(path.read_text())
-        config.pop("torch_dtype", None)  # what older ones call it
+        config.pop("torch_dtype", None)  # its name in older versions
         config["dtype"] = dtype
         room.write_file(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:

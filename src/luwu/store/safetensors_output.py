@@ -12,7 +12,7 @@ from torch import Tensor
 
 from luwu.store.safetensors_file import FORMAT_DTYPES, LENGTH_BYTES, METADATA_KEY
 
-_ALIGNMENT = 8  # of the header's length, and so of the tensors' first byte
+_ALIGNMENT = 8  # alignment of the header's length, and so of the tensors' first byte
 
 
 @dataclass

@@ -22,7 +22,7 @@ CHECKSUM_NAME = "crc32c"
 
 def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object with its checksum."""
-    return {CHECKSUM_NAME: _checksum(json.loads(json.dumps(document))), **document}  # of what will be read
+    return {CHECKSUM_NAME: _checksum(json.loads(json.dumps(document))), **document}  # of the text that is read later
 
 
 def require_unchanged(path: Path, raw: Mapping[str, Any], names: Collection[str]) -> None:

@@ -21,7 +21,7 @@ FOLDER_NAME = "snapshots"
 RECORD_NAME = "snapshot.luwu"
 
 
-_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+_DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
 
 
 @dataclass(frozen=True)

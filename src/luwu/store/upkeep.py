@@ -26,7 +26,7 @@ from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import has_master, moment_names, require_identity, require_whole
 
-_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+_DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class Slot:
     places: list[tuple[nn.Module, str]]
     aliases: list[str] = field(default_factory=list)
     offset: int = 0
-    version: int = 0  # of the parameter, by torch's count of writes in place, when it was last looked at
+    version: int = 0  # torch's count of writes in place to the parameter when it was last checked
     pointer: int = 0  # to the parameter's data, where it was last put
 
     @property

@@ -48,7 +48,7 @@ class _Saved:
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
-    original: Tensor | None  # of what was not put away
+    original: Tensor | None  # the tensor itself, if it was not put away
     version: int
     coming: Callable[[], Tensor] | None = None
 

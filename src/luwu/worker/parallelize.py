@@ -213,7 +213,7 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
         if unit.outer:
             begin_to_watch(unit, runtime)
     object.__setattr__(model, DRIVER_ATTRIBUTE, runtime)
-    if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
+    if not hasattr(model, "no_sync"):  # Accelerate and others look for it there
         object.__setattr__(model, "no_sync", runtime.accumulating)
 
 

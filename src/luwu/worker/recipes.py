@@ -29,7 +29,7 @@ class Recipes:
 
     def __init__(self, model: nn.Module) -> None:
         self._owners: dict[int, Any] = {}
-        self._settings: dict[int, Any] = {}  # of peft's adapters, {adapter: LoraConfig}, by module
+        self._settings: dict[int, Any] = {}  # settings of peft's adapters, {adapter: LoraConfig}, by module
         self._adapted: set[int] = set()
         _walk(model, None, None, self._owners, self._settings)
         for module in model.modules():

@@ -37,7 +37,7 @@ class Residence:
         self._other_dtype = torch.empty(0, dtype=torch.float64, device=device)
         self._present: set[int] = set()
         self._kept: set[int] = set()
-        self._copies: dict[int, dict[int, Tensor]] = {}  # of units that are held so: by unit, the memory of each block
+        self._copies: dict[int, dict[int, Tensor]] = {}  # memory of each block of units held by copies
         self._ahead: int | None = None
         self._pass: Pass | None = None
         self._inner = False

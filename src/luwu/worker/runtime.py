@@ -78,7 +78,7 @@ class Runtime(Uncopyable):
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
-        self._uses: dict[int, int] = {}  # of outer units in this forward
+        self._uses: dict[int, int] = {}  # uses of outer units in this forward
         self._backward_id = -1
         self._scaled_backward = -1  # the last one that began with a scaled loss
         self._accumulating = False  # asked for

@@ -91,7 +91,7 @@ class WorkerTime:
     def __init__(self, model: ModelShape, run: RunSettings, machine: Machine, rows: int) -> None:
         self._model, self._run, self._machine, self._kernels = model, run, machine, machine.kernels
         at_once = min(rows, run.micro_batch or rows)
-        self._share = rows / at_once  # of a slice's time that all rows take
+        self._share = rows / at_once  # times of a slice that all rows take
         self._slices = -(-rows // at_once)
         costs = machine.costs
         self._block_seconds = costs.block_seconds + (self._slices - 1) * costs.slice_seconds
