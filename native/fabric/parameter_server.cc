@@ -10,7 +10,7 @@ namespace luwu::fabric {
 ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
     : config_(std::move(config)),
       layout_(config_.shape, static_cast<std::uint32_t>(config_.folders.size())),
-      plan_(pipeline::plan_residency(layout_, config_.memory_bytes, config_.workers, config_.held,
+      plan_(schedule::plan_residency(layout_, config_.memory_bytes, config_.workers, config_.held,
                                      config_.gradient_dtype)),
       store_(config_.folders, layout_, config_.uuid, config_.mode),
       findings_(store_.findings()),

@@ -49,7 +49,7 @@ class ParameterServer {
 
     [[nodiscard]] const ServerConfig& config() const { return config_; }
     [[nodiscard]] const store::Layout& layout() const { return layout_; }
-    [[nodiscard]] const pipeline::ResidencyPlan& plan() const { return plan_; }
+    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return plan_; }
     [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t block) const;  // of the whole block, without padding
     [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const;
     [[nodiscard]] const std::byte* window() const { return window_.data(); }
@@ -110,7 +110,7 @@ class ParameterServer {
 
     ServerConfig config_;
     store::Layout layout_;
-    pipeline::ResidencyPlan plan_;
+    schedule::ResidencyPlan plan_;
     store::ChunkStore store_;
     std::vector<std::string> findings_;
     std::atomic<bool> initialised_;

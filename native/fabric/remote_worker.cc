@@ -28,9 +28,9 @@ StepPath::Done when_all(std::size_t count, StepPath::Done done) {
 RemoteWorker::RemoteWorker(const RemoteConfig& config) : RemoteWorker(config, store::Layout(config.shape, 1)) {}
 
 RemoteWorker::RemoteWorker(const RemoteConfig& config, const store::Layout& layout)
-    : RemoteWorker(config, pipeline::plan_minimum(layout, 1, config.held)) {}
+    : RemoteWorker(config, schedule::plan_minimum(layout, 1, config.held)) {}
 
-RemoteWorker::RemoteWorker(const RemoteConfig& config, const pipeline::ResidencyPlan& plan)
+RemoteWorker::RemoteWorker(const RemoteConfig& config, const schedule::ResidencyPlan& plan)
     : shape_(config.shape),
       placement_(config.placement),
       initialised_(config.initialised),

@@ -55,7 +55,7 @@ class RemoteWorker {
 
   private:
     RemoteWorker(const RemoteConfig& config, const store::Layout& layout);
-    RemoteWorker(const RemoteConfig& config, const pipeline::ResidencyPlan& plan);
+    RemoteWorker(const RemoteConfig& config, const schedule::ResidencyPlan& plan);
     void fetch(std::uint32_t block, bool alone, std::span<std::byte> into);
     void handle(Request& request);
     void handle_release(Request& request);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "kernels/crc32c.h"
-#include "pipeline/read_ahead.h"
+#include "schedule/read_ahead.h"
 #include "store/writer.h"
 
 namespace luwu::pipeline {
@@ -193,7 +193,7 @@ void Pipeline::hand_out(std::uint32_t block, Reply reply) {
         blocks_[block].waiting_pulls.push_back(std::move(reply));
         return hurry(block);
     }
-    if (window_.state(block) == WindowCache::State::resident) return deliver(block, reply);
+    if (window_.state(block) == schedule::WindowCache::State::resident) return deliver(block, reply);
     ++stats_.pulls_waited;
     blocks_[block].waiting_pulls.push_back(std::move(reply));
     want_parameters(block);
@@ -220,7 +220,7 @@ bool Pipeline::update_comes(std::uint32_t block) const {
 }
 
 void Pipeline::want_parameters(std::uint32_t block) {
-    if (window_.state(block) != WindowCache::State::absent) return;
+    if (window_.state(block) != schedule::WindowCache::State::absent) return;
     if (std::find(waiting_blocks_.begin(), waiting_blocks_.end(), block) != waiting_blocks_.end()) return;
     waiting_blocks_.push_back(block);
     retry_waiting_blocks();
@@ -229,12 +229,12 @@ void Pipeline::want_parameters(std::uint32_t block) {
 void Pipeline::retry_waiting_blocks() {
     while (!failure_ && !waiting_blocks_.empty()) {
         const std::uint32_t block = waiting_blocks_.front();
-        if (window_.state(block) == WindowCache::State::absent && !blocks_[block].stale) {
+        if (window_.state(block) == schedule::WindowCache::State::absent && !blocks_[block].stale) {
             // What is needed at once keeps its place where an update under way is going to free another.
             const auto sooner_than = updates_under_way_ > 0 ? std::optional<std::uint64_t>(0) : std::nullopt;
             if (!reading_allowed(block) || !window_.place(block, sooner_than)) break;
             start_parameter_read(block);
-        } else if (window_.state(block) == WindowCache::State::resident && !blocks_[block].stale) {
+        } else if (window_.state(block) == schedule::WindowCache::State::resident && !blocks_[block].stale) {
             for (const Reply& reply : std::exchange(blocks_[block].waiting_pulls, {})) deliver(block, reply);
         }  // else whoever reads or updates it hands it out
         waiting_blocks_.pop_front();
@@ -245,7 +245,7 @@ void Pipeline::retry_waiting_blocks() {
 void Pipeline::prefetch_parameters(std::uint32_t worker) {
     const auto allowed = [this](std::uint32_t block) { return reading_allowed(block); };
     while (waiting_blocks_.empty() && !failure_) {
-        const auto block = place_ahead(pass_, window_, worker, allowed);
+        const auto block = schedule::place_ahead(pass_, window_, worker, allowed);
         if (!block) return;
         start_parameter_read(*block);
     }

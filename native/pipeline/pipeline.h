@@ -21,11 +21,11 @@
 #include "pipeline/chunk_update.h"
 #include "pipeline/io_stage.h"
 #include "pipeline/kept_gradients.h"
-#include "pipeline/pass.h"
-#include "pipeline/residency.h"
 #include "pipeline/room.h"
-#include "pipeline/state_cache.h"
-#include "pipeline/window_cache.h"
+#include "schedule/pass.h"
+#include "schedule/residency.h"
+#include "schedule/state_cache.h"
+#include "schedule/window_cache.h"
 #include "store/chunk_store.h"
 
 namespace luwu::pipeline {
@@ -41,7 +41,7 @@ struct GradientSettings {
 };
 
 struct PipelineSettings {
-    ResidencyPlan plan;
+    schedule::ResidencyPlan plan;
     std::byte* window = nullptr;  // plan.window_bytes, page aligned
     std::uint32_t workers = 1;
     std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
@@ -275,9 +275,9 @@ class Pipeline {
     PipelineSettings settings_;
 
     mutable std::mutex mutex_;
-    Pass pass_;
-    WindowCache window_;
-    StateCache states_;
+    schedule::Pass pass_;
+    schedule::WindowCache window_;
+    schedule::StateCache states_;
     std::vector<Block> blocks_;
     std::vector<GroupSettings> groups_;
     GradientSettings gradient_;               // of this step

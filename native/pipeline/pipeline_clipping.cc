@@ -15,8 +15,8 @@ void Pipeline::choose_clipping(bool clips) {
     if (!clips_ && clips) {
         try {
             const std::vector<kernels::Dtype> dtypes = kept_dtypes();
-            const ClippingPlan planned = plan_clipping(layout_, settings_.plan, dtypes);
-            states_ = StateCache(layout_, planned.plan);
+            const schedule::ClippingPlan planned = schedule::plan_clipping(layout_, settings_.plan, dtypes);
+            states_ = schedule::StateCache(layout_, planned.plan);
             kept_ = std::make_unique<KeptGradients>(store_, planned.kept, dtypes);
             writer_->post([this] { reserve_scratch(); });  // the writer does this before it writes any kept gradient
         } catch (const Error& error) {
@@ -279,7 +279,7 @@ void Pipeline::start_due_updates() {
 
 // False: no place now.
 bool Pipeline::start_due_update(std::uint32_t block, bool at_any_price) {
-    using State = WindowCache::State;
+    using State = schedule::WindowCache::State;
     if (window_.state(block) == State::absent) {
         if (!window_.place(block, at_any_price ? std::nullopt : pass_.next_use(block))) return false;
         // The update writes a copy of 16 bits anew from the master: it needs the copy's place, not its contents.

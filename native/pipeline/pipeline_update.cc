@@ -30,11 +30,11 @@ void Pipeline::start_update(std::uint32_t block) {
     Block& entry = blocks_[block];
     if (given_up(entry)) return;
     // The update writes a copy of 16 bits anew from the master: it needs the copy's place, not its contents.
-    if (layout_.states_have_master(block) && window_.state(block) == WindowCache::State::absent &&
+    if (layout_.states_have_master(block) && window_.state(block) == schedule::WindowCache::State::absent &&
         window_.place(block)) {
         window_.read_done(block);
     }
-    if (window_.state(block) == WindowCache::State::resident) return start_chunks(block);
+    if (window_.state(block) == schedule::WindowCache::State::resident) return start_chunks(block);
     entry.update_needs_parameters = true;
     want_parameters(block);
 }
@@ -62,9 +62,9 @@ void Pipeline::want_chunk(std::uint32_t chunk) {
 // and chunks that have it and wait for states, would wait for each other.
 void Pipeline::want_states(std::uint32_t chunk) {
     switch (states_.state(chunk)) {
-        case StateCache::State::ready:
+        case schedule::StateCache::State::ready:
             return states_there(chunk);
-        case StateCache::State::reading:
+        case schedule::StateCache::State::reading:
             chunk_wanted_[chunk] = true;
             break;
         default:
@@ -103,7 +103,7 @@ void Pipeline::prefetch_states() {
         const bool skip = blocks_[block].updating || had_its_turn || (settles && !blocks_[block].stale);
         while (!skip && prefetch_chunk_ < chunks) {
             const auto chunk = layout_.first_chunk(block) + static_cast<std::uint32_t>(prefetch_chunk_);
-            if (states_.state(chunk) == StateCache::State::absent) {
+            if (states_.state(chunk) == schedule::StateCache::State::absent) {
                 if (!states_.place(chunk, false)) return;
                 start_state_read(chunk);
             }
@@ -435,7 +435,7 @@ void Pipeline::restore_updated_blocks() {
         Block& block = blocks_[number];
         if (!std::exchange(block.updated, false)) continue;
         block.count = store_.committed().counts[number];
-        if (window_.state(number) == WindowCache::State::resident) window_.invalidate(number);
+        if (window_.state(number) == schedule::WindowCache::State::resident) window_.invalidate(number);
         for (std::uint32_t i = 0; i < layout_.chunks_of(number).size(); ++i) {
             states_.invalidate(layout_.first_chunk(number) + i);
         }

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "pipeline/read_ahead.h"
+#include "schedule/read_ahead.h"
 #include "support.h"
 
 using namespace luwu;
@@ -143,7 +143,7 @@ TEST_CASE("parameters stay in the window for a gradient that comes after their r
     store::ChunkStore store({scratch.folder()}, layout, test::kUuid, store::OpenMode::create);
     pipeline::PipelineSettings settings;
     const std::vector<bool> held(kBlocks, false);
-    settings.plan = pipeline::plan_residency(layout, pipeline::plan_minimum(layout, 1, held).minimum_bytes, 1, held);
+    settings.plan = schedule::plan_residency(layout, schedule::plan_minimum(layout, 1, held).minimum_bytes, 1, held);
     const store::AlignedBuffer window(settings.plan.window_bytes);
     settings.window = window.data();
     pipeline::Pipeline pipeline(store, settings);
@@ -172,7 +172,7 @@ TEST_CASE("parameters stay in the window for a gradient that comes after their r
     for (int step = 0; step < 2; ++step) backward();
     std::uint64_t once = 0;
     for (const store::ChunkPlace& place : layout.chunks()) once += place.record_bytes() + store::kPage;
-    once += pipeline::kPrefetchPulls * (layout.window_bytes(0) + store::kPage);  // of the next step
+    once += schedule::kPrefetchPulls * (layout.window_bytes(0) + store::kPage);  // of the next step
     for (int step = 0; step < 3; ++step) {
         const std::uint64_t before = pipeline.stats().bytes_read;
         backward();
