@@ -113,7 +113,10 @@ void Machine::all_arrived(std::uint32_t block) {
 }
 
 Actions Machine::vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes) {
-    if (state_.failed()) return take();
+    if (state_.failed()) {
+        state_.members.forget_ending(worker);  // of the step before: this one has none
+        return take();
+    }
     const Member& member = state_.members.at(worker);
     if (member.waits()) {
         actions_.emplace_back(Refuse{Error(ErrorKind::order, name_of(worker) + " voted twice on one step")});

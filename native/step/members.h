@@ -50,6 +50,7 @@ class Members {
     [[nodiscard]] bool vote_is_due(std::uint32_t worker) const;
     void count_vote(std::uint32_t worker) { members_[worker].standing = Standing::voted; }
     void answer(const Ending& ending);  // to those who have voted and were not answered
+    void forget_ending(std::uint32_t worker) { members_[worker].ending.reset(); }
     void end_step();
     // Another worker takes the place: its pushes are counted from zero. A vote that counts stays.
     void join(std::uint32_t worker);
