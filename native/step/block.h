@@ -26,14 +26,14 @@ inline constexpr std::size_t kPhases = 12;
 
 enum class BlockEvent : std::uint8_t {
     give_back,       // its gradients will not be needed
-    wait_to_keep,    // the block before is in the way
+    wait_to_keep,    // the kept gradient of the step before is in the way
     wait_to_update,  // the record of the step before is in the way
-    keep,            // the sum of its gradients
-    update,          // it
-    speculate,       // keep and update
-    kept,            // all of its sum
-    updated,         // all of it, and written
-    end,             // of the attempt
+    keep,            // keeping its gradients begins
+    update,          // its update begins
+    speculate,       // both begin
+    kept,            // the sum is where it stays until the update
+    updated,         // its last record is written
+    end,             // the attempt is over
 };
 inline constexpr std::size_t kBlockEvents = 9;
 

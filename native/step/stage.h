@@ -21,13 +21,13 @@ enum class Stage : std::uint8_t {
 inline constexpr std::size_t kStages = 7;
 
 enum class StageEvent : std::uint8_t {
-    all_voted,
-    prepare,
-    decide,
-    record,
-    restore,
-    redo,
-    end,
+    all_voted,  // every vote counts, and no push is under way
+    prepare,    // one server of several has written all that it has of the step
+    decide,     // the last word on a prepared step has come
+    record,     // the commit record begins to be written
+    restore,    // the step is void, and its updates begin to be taken back
+    redo,       // the step is clipped after all, and the same begins
+    end,        // the workers are told how it ended
 };
 inline constexpr std::size_t kStageEvents = 7;
 
