@@ -9,7 +9,8 @@
 
 namespace luwu::pipeline {
 
-KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes)
+KeptGradients::KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan,
+                             std::vector<kernels::Dtype> dtypes)
     : layout_(store.layout()),
       dtypes_(std::move(dtypes)),
       entries_(layout_.chunks().size()),
@@ -20,7 +21,7 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
         const store::ChunkPlace& place = layout_.chunks()[chunk];
         if (!place.trainable) continue;
         Entry& entry = entries_[chunk];
-        entry.bytes = kept_bytes(place, dtypes_[place.block]);
+        entry.bytes = schedule::kept_bytes(place, dtypes_[place.block]);
         if (plan.pinned[chunk]) {
             entry.memory = next;
             next += entry.bytes;

@@ -29,7 +29,7 @@ class Rig {
             shape.blocks.push_back({"b", bytes / 4, true, kernels::Dtype::float32});
         std::vector<bool> held(bytes_.size(), false);
         held[0] = true;
-        const auto plan = pipeline::plan_minimum(store::Layout(shape, 1), 1, held);
+        const auto plan = schedule::plan_minimum(store::Layout(shape, 1), 1, held);
         window_.emplace(plan, held, bytes_, mode, [this](std::uint32_t block, bool, std::span<std::byte> into) {
             std::memset(into.data(), static_cast<int>(block), into.size());
             window_->fetched(block, true);

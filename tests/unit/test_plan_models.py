@@ -9,7 +9,7 @@ import torch
 
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
-from luwu.models.language import build_causal_on_meta
+from luwu.models.pretrained import build_causal_on_meta
 from luwu.models.shapes import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.model_presets import MODELS, find_model, read_config
 from luwu.plan.requests import Choices, choose_model

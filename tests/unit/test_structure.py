@@ -1,5 +1,6 @@
 """The house's order, and that `benchmarks/structure.py` notices what breaks it."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -87,3 +88,15 @@ def test_a_reason_that_is_not_needed_is_noticed() -> None:
 )  # fmt: skip
 def test_cxx_is_measured_by_its_braces(text: str, expected: set[tuple[str, str, int]]) -> None:
     assert {tuple(each) for each in cxx_sizes(text)} == expected
+
+
+@pytest.mark.parametrize("package", ["luwu", "luwu.data", "luwu.errors"])
+def test_every_public_name_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_errors_name_the_place_that_programs_import_them_from() -> None:
+    from luwu import errors
+
+    assert {getattr(errors, name).__module__ for name in errors.__all__ if name != "error_named"} == {"luwu.errors"}

@@ -12,7 +12,7 @@ std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape) {
     return bytes;
 }
 
-std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan) {
+std::uint64_t arena_file_bytes(const store::StoreShape& shape, const schedule::ResidencyPlan& plan) {
     std::uint64_t largest = 0;
     for (const store::BlockShape& block : shape.blocks) largest = std::max(largest, block.elements);
     return std::max(plan.arena_bytes, store::round_up(largest * sizeof(float), store::kPage)) + kArenaSlackBytes;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 #include "store/layout.h"
 
 namespace luwu::fabric {
@@ -20,6 +20,6 @@ static_assert(arena_start(15) <= kArenaSlackBytes);
 [[nodiscard]] std::vector<std::uint64_t> bytes_of_blocks(const store::StoreShape& shape);
 // Size of the file of any worker's arena. First values travel through the arena as fp32, whatever the gradients' dtype.
 // Pages that nobody writes cost nothing.
-[[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const pipeline::ResidencyPlan& plan);
+[[nodiscard]] std::uint64_t arena_file_bytes(const store::StoreShape& shape, const schedule::ResidencyPlan& plan);
 
 }  // namespace luwu::fabric

@@ -1,5 +1,5 @@
 // The places in one worker's arena that gradients arrive in: one for each held block, and two that the others take in
-// turn, as pipeline::ResidencyPlan counts them.
+// turn, as schedule::ResidencyPlan counts them.
 #pragma once
 
 #include <cstdint>

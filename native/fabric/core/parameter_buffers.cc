@@ -11,7 +11,7 @@ namespace {
 
 // Blocks that take turns in one place: blocks that are much larger than the others, are not held and have a place of
 // their own. None where a device copies from the window, whose memory cannot be given back.
-std::vector<bool> find_large(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+std::vector<bool> find_large(const schedule::ResidencyPlan& plan, const std::vector<bool>& held,
                              const std::vector<std::uint64_t>& parameter_bytes, MapMode mode) {
     std::vector<bool> large(held.size(), false);
     if (mode == MapMode::shared) return large;
@@ -39,7 +39,7 @@ std::uint64_t largest_of(const std::vector<bool>& large, const std::vector<std::
 
 }  // namespace
 
-ParameterBuffers::ParameterBuffers(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+ParameterBuffers::ParameterBuffers(const schedule::ResidencyPlan& plan, const std::vector<bool>& held,
                                    std::vector<std::uint64_t> parameter_bytes, MapMode mode, Fetch fetch)
     : slots_offset_(plan.slots_offset),
       slot_bytes_(plan.slot_bytes),

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "fabric/core/shared_memory.h"
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 
 namespace luwu::fabric {
 
@@ -27,9 +27,9 @@ class ParameterBuffers {
     // Fetches a block's parameters into its place and calls fetched() then, from any thread. Must not wait.
     using Fetch = std::function<void(std::uint32_t block, bool alone, std::span<std::byte> into)>;
 
-    // `plan`: of one worker's memory (pipeline::plan_minimum); `held` and `parameter_bytes` (without padding) per
+    // `plan`: of one worker's memory (schedule::plan_minimum); `held` and `parameter_bytes` (without padding) per
     // block; `mode`: how an endpoint maps the window, shared where a device copies from it.
-    ParameterBuffers(const pipeline::ResidencyPlan& plan, const std::vector<bool>& held,
+    ParameterBuffers(const schedule::ResidencyPlan& plan, const std::vector<bool>& held,
                      std::vector<std::uint64_t> parameter_bytes, MapMode mode, Fetch fetch);
 
     // Never waits: the reply comes at once for a block that is held, else when it was fetched, for which it may have to

@@ -1,6 +1,5 @@
 #include "fabric/core/parameter_server.h"
 
-#include <future>
 #include <utility>
 
 #include "store/snapshots.h"
@@ -10,15 +9,13 @@ namespace luwu::fabric {
 ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
     : config_(std::move(config)),
       layout_(config_.shape, static_cast<std::uint32_t>(config_.folders.size())),
-      plan_(pipeline::plan_residency(layout_, config_.memory_bytes, config_.workers, config_.held,
-                                     config_.gradient_dtype)),
+      plan_(schedule::plan_residency(layout_, config_.memory_bytes, config_.one_stream ? 1 : config_.workers,
+                                     config_.held, config_.gradient_dtype)),
       store_(config_.folders, layout_, config_.uuid, config_.mode),
       findings_(store_.findings()),
       initialised_(store_.initialised()),
       window_file_("luwu-window", plan_.window_bytes),
-      window_(window_file_.descriptor(), MapMode::shared),
-      votes_(config_.workers),
-      pushes_(config_.workers, 0) {
+      window_(window_file_.descriptor(), MapMode::shared) {
     if (config_.mode != store::OpenMode::read_only) {
         store::remove_remains(config_.folders);
         store_.make_room();
@@ -31,6 +28,8 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
     settings.plan = plan_;
     settings.window = window_.data();
     settings.workers = config_.workers;
+    settings.one_stream = config_.one_stream;
+    settings.on_given_up = config_.on_given_up;
     settings.gradient_dtype = config_.gradient_dtype;
     settings.gradient_scale = config_.gradient_scale;
     settings.optimizer_threads = config_.optimizer_threads;
@@ -40,14 +39,7 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
         settings.on_writing = [this] { keeper_->writing(); };
         settings.on_commit = [this] { keeper_->committed(); };
     }
-    settings.on_failure = [this, on_failure = std::move(on_failure)](const Error& error) {
-        on_failure(error);
-        {
-            const std::lock_guard lock(votes_mutex_);
-            failed_ = true;
-        }
-        voted_.notify_all();
-    };
+    settings.on_failure = std::move(on_failure);
     pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(settings));
 }
 
@@ -109,26 +101,22 @@ void ParameterServer::check_worker(std::uint32_t worker) const {
                 "worker " + std::to_string(worker) + " is not one of this server's " + std::to_string(config_.workers));
 }
 
-void ParameterServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                            const pipeline::GradientSettings& gradient) {
+pipeline::Pipeline::Begun ParameterServer::begin(std::uint32_t worker,
+                                                 const std::vector<pipeline::GroupSettings>& groups,
+                                                 const pipeline::GradientSettings& gradient) {
     check_worker(worker);
-    pipeline_->begin(worker, groups, gradient);
+    return pipeline_->begin(worker, groups, gradient);
 }
 
-void ParameterServer::pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply) {
-    pipeline_->pull(worker, block, std::move(reply));
+void ParameterServer::pull(std::uint32_t stream, std::uint32_t block, pipeline::Reply reply) {
+    pipeline_->pull(stream, block, std::move(reply));
 }
 
 void ParameterServer::read(std::uint32_t block, pipeline::Reply reply) { pipeline_->read(block, std::move(reply)); }
 
-void ParameterServer::push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient,
+void ParameterServer::push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient,
                            pipeline::Reply reply) {
-    pipeline_->push(worker, block, gradient, std::move(reply));
-    {
-        const std::lock_guard lock(votes_mutex_);
-        ++pushes_[worker];
-    }
-    forward_vote(worker);
+    pipeline_->push(stream, block, gradient, std::move(reply));
 }
 
 void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
@@ -137,66 +125,17 @@ void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Rep
 
 void ParameterServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
     check_worker(worker);
-    {
-        const std::lock_guard lock(votes_mutex_);
-        Vote& vote = votes_[worker];
-        if (vote.waiting) {
-            throw Error(ErrorKind::order, "worker " + std::to_string(worker) + " voted twice on one step");
-        }
-        vote = {};
-        vote.given = vote.waiting = true;
-        vote.roll_back = roll_back;
-        vote.pushes = pushes;
-    }
-    forward_vote(worker);
-}
-
-void ParameterServer::forward_vote(std::uint32_t worker) {
-    bool roll_back = false;
-    {
-        const std::lock_guard lock(votes_mutex_);
-        Vote& vote = votes_[worker];
-        if (!vote.given || pushes_[worker] < vote.pushes) return;
-        vote.given = false;
-        roll_back = vote.roll_back;
-    }
-    pipeline_->commit(worker, roll_back, [this, worker](pipeline::Outcome outcome) {
-        {
-            const std::lock_guard lock(votes_mutex_);
-            votes_[worker].waiting = false;
-            votes_[worker].answered = true;
-            votes_[worker].outcome = outcome;
-        }
-        voted_.notify_all();
-    });
+    pipeline_->vote(worker, roll_back, pushes);
 }
 
 std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
     check_worker(worker);
-    {
-        std::unique_lock lock(votes_mutex_);
-        const Vote& vote = votes_[worker];
-        if (!vote.waiting && !vote.answered) {
-            throw Error(ErrorKind::order,
-                        "worker " + std::to_string(worker) + " waits for the end of a step that it has not voted on");
-        }
-        voted_.wait_for(lock, at_most, [this, &vote] { return vote.answered || failed_; });
-        if (vote.answered && vote.outcome.ok) return vote.outcome;
-    }
-    if (const auto error = failure()) throw *error;  // also where the vote was never forwarded
-    return std::nullopt;
+    return pipeline_->wait_for_end(worker, at_most);
 }
 
 std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most,
                                                          double squares) {
-    const auto answer = std::make_shared<std::promise<pipeline::Outcome>>();
-    auto answered = answer->get_future();
-    pipeline_->decide(commits, [answer](pipeline::Outcome outcome) { answer->set_value(outcome); }, squares);
-    if (answered.wait_for(at_most) != std::future_status::ready) return std::nullopt;
-    const pipeline::Outcome outcome = answered.get();
-    if (outcome.ok) return outcome;
-    if (const auto error = failure()) throw *error;
-    return std::nullopt;
+    return pipeline_->decide(commits, at_most, squares);
 }
 
 std::uint64_t ParameterServer::take_snapshot() {
@@ -216,9 +155,7 @@ void ParameterServer::close() {
 
 void ParameterServer::joined(std::uint32_t worker) {
     check_worker(worker);
-    const std::lock_guard lock(votes_mutex_);
-    pushes_[worker] = 0;
-    if (!votes_[worker].waiting) votes_[worker] = {};  // another worker's answer
+    pipeline_->joined(worker);
 }
 
 void ParameterServer::leave(std::uint32_t worker) {

@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +25,8 @@ struct ServerConfig {
     std::vector<bool> held;  // per block: held through the whole step (the root unit's)
     std::uint64_t memory_bytes = 0;
     std::uint32_t workers = 1;
+    bool one_stream = false;  // pipeline::PipelineSettings, as the next is
+    std::function<void()> on_given_up = [] {};
     std::uint32_t optimizer_threads = 1;
     std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
     std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
@@ -49,7 +49,7 @@ class ParameterServer {
 
     [[nodiscard]] const ServerConfig& config() const { return config_; }
     [[nodiscard]] const store::Layout& layout() const { return layout_; }
-    [[nodiscard]] const pipeline::ResidencyPlan& plan() const { return plan_; }
+    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return plan_; }
     [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t block) const;  // of the whole block, without padding
     [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const;
     [[nodiscard]] const std::byte* window() const { return window_.data(); }
@@ -61,12 +61,12 @@ class ParameterServer {
     void finish_initialise();                                                             // throws Error
 
     void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);  // throws Error(invalid)
-    void begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-               const pipeline::GradientSettings& gradient = {});
-    void pull(std::uint32_t worker, std::uint32_t block, pipeline::Reply reply);
+    pipeline::Pipeline::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                                    const pipeline::GradientSettings& gradient = {});
+    void pull(std::uint32_t stream, std::uint32_t block, pipeline::Reply reply);
     void read(std::uint32_t block, pipeline::Reply reply);  // belongs to no worker's pass; release it soon
     void release(std::uint32_t block) { pipeline_->release(block); }
-    void push(std::uint32_t worker, std::uint32_t block, const std::byte* gradient, pipeline::Reply reply);
+    void push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient, pipeline::Reply reply);
     // The worker's vote, where it and the worker's pushes travel in order.
     void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
     // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
@@ -78,6 +78,7 @@ class ParameterServer {
     // nothing when that takes longer, to be asked again. Throws what failed the server.
     [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,
                                                           double squares = pipeline::kNoSquares);
+    void epoch_begun() { pipeline_->epoch_begun(); }
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps
 
@@ -94,34 +95,17 @@ class ParameterServer {
     [[nodiscard]] bool direct_io() const { return store_.direct(); }
 
   private:
-    // A worker's vote on the step that it is in.
-    struct Vote {
-        bool given = false;  // not yet forwarded to the pipeline
-        bool roll_back = false;
-        std::uint64_t pushes = 0;  // that must have come first
-        bool waiting = false;      // given, and not answered yet
-        bool answered = false;
-        pipeline::Outcome outcome;
-    };
-
     void go_to_step(std::uint64_t step);
     void check_worker(std::uint32_t worker) const;
-    void forward_vote(std::uint32_t worker);
 
     ServerConfig config_;
     store::Layout layout_;
-    pipeline::ResidencyPlan plan_;
+    schedule::ResidencyPlan plan_;
     store::ChunkStore store_;
     std::vector<std::string> findings_;
     std::atomic<bool> initialised_;
     MemoryFile window_file_;
     Mapping window_;
-    // Taken with the pipeline's lock held, so never the other way round.
-    std::mutex votes_mutex_;
-    std::condition_variable voted_;
-    std::vector<Vote> votes_;            // per worker
-    std::vector<std::uint64_t> pushes_;  // per worker, since it joined
-    bool failed_ = false;
     std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // null unless snapshots are taken by themselves
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };

@@ -30,9 +30,9 @@ StepPath::Done when_all(std::size_t count, StepPath::Done done) {
 TcpWorker::TcpWorker(const TcpWorkerConfig& config) : TcpWorker(config, store::Layout(config.shape, 1)) {}
 
 TcpWorker::TcpWorker(const TcpWorkerConfig& config, const store::Layout& layout)
-    : TcpWorker(config, pipeline::plan_minimum(layout, 1, config.held)) {}
+    : TcpWorker(config, schedule::plan_minimum(layout, 1, config.held)) {}
 
-TcpWorker::TcpWorker(const TcpWorkerConfig& config, const pipeline::ResidencyPlan& plan)
+TcpWorker::TcpWorker(const TcpWorkerConfig& config, const schedule::ResidencyPlan& plan)
     : shape_(config.shape),
       placement_(config.placement),
       initialised_(config.initialised),

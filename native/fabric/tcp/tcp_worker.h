@@ -55,7 +55,7 @@ class TcpWorker {
 
   private:
     TcpWorker(const TcpWorkerConfig& config, const store::Layout& layout);
-    TcpWorker(const TcpWorkerConfig& config, const pipeline::ResidencyPlan& plan);
+    TcpWorker(const TcpWorkerConfig& config, const schedule::ResidencyPlan& plan);
     void fetch(std::uint32_t block, bool alone, std::span<std::byte> into);
     void handle(Request& request);
     void handle_release(Request& request);

@@ -10,14 +10,6 @@ namespace luwu::fabric {
 
 namespace {
 
-// To the pipeline all workers are one, whose gradient is the fp32 sum of theirs.
-ServerConfig as_one_worker(ServerConfig config) {
-    config.gradient_dtype = kernels::Dtype::float32;
-    config.gradient_scale = 1.0F / static_cast<float>(config.workers);
-    config.workers = 1;
-    return config;
-}
-
 TcpConfig with_readers(TcpConfig config, std::uint32_t workers) {
     config.readers = workers;
     return config;
@@ -33,38 +25,33 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
                                              core.plan().arena_bytes + kArenaSlackBytes, 0);
 }
 
-// Runs an act. An error in it ends the job, so that workers that wait for the others hear of it.
-template <class Act>
-auto or_fail(ParameterServer& core, Act&& act) {
-    try {
-        return act();
-    } catch (const Error& error) {
-        core.fail(error);
-        throw;
-    }
-}
-
 }  // namespace
 
 UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
-    : workers_(server.workers),
-      side_(as_one_worker(server), with_readers(tcp, server.workers)),
+    : side_(one_stream(server), with_readers(tcp, server.workers)),
       socket_(std::in_place, bound, udp),
       bound_(socket_->bound()),
-      votes_(server.workers, vote_events()),
       tasks_("luwu-3-pull") {
     buffers_ = make_buffers(side_.core());
 }
 
+// The pipeline gets the fp32 sum of all workers' gradients. It calls with its lock held.
+ServerConfig UdpServer::one_stream(ServerConfig config) {
+    config.one_stream = true;
+    config.gradient_dtype = kernels::Dtype::float32;
+    config.on_given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
+    return config;
+}
+
 UdpServer::~UdpServer() {
-    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks and the votes
+    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks
     tasks_.stop();                                                   // they use the loop
     loop_.reset();
 }
 
 void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
     if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
-    wiring.workers = workers_;
+    wiring.workers = core().config().workers;
     wiring.blocks = wire_blocks(side_.core().config().shape);
     epoch_ = wiring.epoch;
     node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
@@ -130,33 +117,6 @@ void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t pla
     const auto free = [this, place] { loop().call([&] { buffers_->free(place); }); };
     if (epoch != epoch_) return free();  // its step was given up meanwhile, and may have ended
     core().push(0, block, buffers_->memory(place), [this, free](pipeline::Outcome) { tasks_.post(free); });
-    ++pushes_;
-    try_commit();
-}
-
-VoteEvents UdpServer::vote_events() {
-    VoteEvents events;
-    events.begun = [this](const std::vector<pipeline::GroupSettings>& groups,
-                          const pipeline::GradientSettings& gradient) {
-        tasks_.post([this, groups, gradient] { core().begin(0, groups, gradient); });
-    };
-    events.given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
-    events.ended = [this](bool roll_back, std::uint64_t pushes) {
-        tasks_.post([this, roll_back, pushes] {
-            ended_ = {roll_back, pushes};
-            try_commit();
-        });
-    };
-    return events;
-}
-
-// The votes come through the control plane and may overtake the last pushes of the step.
-void UdpServer::try_commit() {
-    if (!ended_ || (!ended_->roll_back && pushes_ < ended_->pushes)) return;
-    const bool roll_back = ended_->roll_back;
-    ended_.reset();
-    pushes_ = 0;
-    core().commit(0, roll_back, [this](pipeline::Outcome outcome) { votes_.answer(outcome); });
 }
 
 // A worker gave the step up: the others wait for packets that it will not send.
@@ -168,38 +128,33 @@ void UdpServer::begin_epoch() {
     });
     ++epoch_;
     for (const std::uint32_t block : offered) core().release(block);
+    core().epoch_begun();
 }
 
 void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
     side_.allow_worker(rank, token);
-    votes_.joined(rank);
+    core().joined(rank);
 }
 
-StepVotes::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                                   const pipeline::GradientSettings& gradient) {
     if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
-    return or_fail(core(), [&] { return votes_.begin(worker, groups, gradient, [this] { return epoch_.load(); }); });
+    // A step that nobody has given up has the epoch that it began with.
+    const std::uint32_t epoch = epoch_;
+    const auto begun = core().begin(worker, groups, gradient);
+    if (begun.refusal) throw Error(*begun.refusal);
+    return {begun.given_up, epoch};
 }
 
 void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    or_fail(core(), [&] { votes_.vote(worker, roll_back, pushes); });
+    core().commit(worker, roll_back, pushes);
 }
 
 std::optional<pipeline::Outcome> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    const auto outcome = votes_.wait(worker, at_most);
-    if (!outcome || !outcome->ok) {
-        if (const auto failure = core().failure()) throw *failure;
-        return std::nullopt;
-    }
-    return outcome;
+    return core().wait_commit(worker, at_most);
 }
 
-void UdpServer::leave(std::uint32_t worker) {
-    if (!votes_.leave(worker)) return;
-    core().fail(Error(ErrorKind::worker_lost, "worker " + std::to_string(worker) +
-                                                  " left and others went on; give every worker the same number of "
-                                                  "batches"));
-}
+void UdpServer::leave(std::uint32_t worker) { core().leave(worker); }
 
 std::optional<ServerCounts> UdpServer::counts() {
     if (!started_) return std::nullopt;

@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "fabric/core/gradient_buffers.h"
-#include "fabric/core/step_votes.h"
 #include "fabric/protocol/server_node.h"
 #include "fabric/tcp/tcp_server.h"
 #include "fabric/udp/node_loop.h"
@@ -32,8 +31,12 @@ class UdpServer {
 
     void allow_worker(std::uint32_t rank, const Token& token);
     // The answer is for the worker's UdpWorker::begin_step().
-    StepVotes::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
-                           const pipeline::GradientSettings& gradient = {});
+    struct Begun {
+        bool given_up;        // another worker wants the step rolled back already
+        std::uint32_t epoch;  // of the packets of this step, or an older one of a step that was given up
+    };
+    Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                const pipeline::GradientSettings& gradient = {});
     void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
     [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
@@ -44,27 +47,17 @@ class UdpServer {
     [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
     [[nodiscard]] ParameterServer& core() { return side_.core(); }
     [[nodiscard]] ServerEvents node_events();
-    [[nodiscard]] VoteEvents vote_events();
+    [[nodiscard]] ServerConfig one_stream(ServerConfig config);
     void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
     void push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place);
     void begin_epoch();
-    void try_commit();
 
-    std::uint32_t workers_;
     std::unique_ptr<GradientBuffers> buffers_;  // before the pipeline, which reads from them until it ends
     TcpServer side_;
     std::optional<UdpSocket> socket_;  // until the network starts
     Address bound_;
     std::deque<std::uint32_t> collecting_;  // places in buffers_, in the node's order; the node's lock guards it
     std::atomic<std::uint32_t> epoch_{0};
-    // The tasks' thread alone uses these:
-    std::uint64_t pushes_ = 0;  // in this step, handed to the pipeline
-    struct Ended {
-        bool roll_back;
-        std::uint64_t pushes;
-    };
-    std::optional<Ended> ended_;  // all have voted on this step; the last pushes may be on their way
-    StepVotes votes_;
     std::unique_ptr<ServerNode> node_;
     std::unique_ptr<NodeLoop> loop_;
     std::atomic<bool> started_{false};  // the loop is there; its first packets may come before

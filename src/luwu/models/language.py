@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from luwu.core.errors import ConfigError
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
-from luwu.models.pretrained import CONFIG_NAME
-from luwu.models.sizes import check_sizes
 from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
@@ -119,53 +114,3 @@ class _Streamer:
 
     def end(self) -> None:
         """Nothing is left to do."""
-
-
-def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:
-    """Build the causal language model that a config.json describes, without memory for its parameters.
-
-    Args:
-        path: the file, or a folder with it.
-        vocabulary: number of tokens in the data.
-        seq: length of its sequences.
-
-    Raises:
-        ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is
-            too small for the data.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("model.path: needs the package transformers, found none; pip install transformers") from error
-    file = path / CONFIG_NAME if path.is_dir() else path
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        kind = content.pop("model_type")
-        config = transformers.AutoConfig.for_model(kind, **content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}; correct the file"
-        ) from error
-    _check_size(config, file, vocabulary, seq)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except ValueError as error:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
-            "model that predicts the next token"
-        ) from error
-    named = content.get("architectures") or [type(model).__name__]
-    if type(model).__name__ not in named:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
-            f"{', '.join(named)}; choose a model that predicts the next token"
-        )
-    return model
-
-
-def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
-    text = config.get_text_config()
-    known, longest = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
-    check_sizes(file, known, longest, vocabulary, seq)

@@ -5,20 +5,40 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from luwu.core.errors import ConfigError
+from luwu.models.sizes import check_sizes
 from luwu.store.sources import TensorReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG_NAME = "config.json"
+
+
+def load_transformers(what: str) -> ModuleType:
+    """Import transformers, which takes seconds; ConfigError says ``what`` needs it where it is not installed."""
+    try:
+        return import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(f"{what} the package transformers, found none; pip install transformers") from error
+
+
+def on_meta(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """Make a model without memory for its parameters."""
+    with torch.device("meta"):
+        return make()
 
 
 def build_on_meta(folder: Path) -> PreTrainedModel:
@@ -28,11 +48,7 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
         ConfigError: transformers is not installed, there is no such file, or it names no architecture of this
             transformers.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("models of Hugging Face need transformers; pip install transformers") from error
-
+    transformers = load_transformers("models of Hugging Face: need")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder}: expected {CONFIG_NAME} there, found none; name the folder of a model")
     try:
@@ -46,9 +62,7 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
             f"{folder / CONFIG_NAME}: architectures: expected a class of transformers {transformers.__version__}, "
             f"found {names}; name it there, such as LlamaForCausalLM"
         )
-    with torch.device("meta"):
-        model: PreTrainedModel = kind(config)
-    return model
+    return on_meta(partial(kind, config))
 
 
 def ignored_names(model: PreTrainedModel) -> list[str]:
@@ -65,3 +79,49 @@ def read_buffers(model: PreTrainedModel, reader: TensorReader) -> dict[str, Tens
         for name, buffer in model.named_buffers()
         if name in kept and name in there
     }
+
+
+def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:
+    """Build the causal language model that a config.json describes, without memory for its parameters.
+
+    Args:
+        path: the file, or a folder with it.
+        vocabulary: number of tokens in the data.
+        seq: length of its sequences.
+
+    Raises:
+        ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is
+            too small for the data.
+    """
+    transformers = load_transformers("model.path: needs")
+    file = path / CONFIG_NAME if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        kind = content.pop("model_type")
+        config = transformers.AutoConfig.for_model(kind, **content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; correct the file"
+        ) from error
+    _check_size(config, file, vocabulary, seq)
+    try:
+        model = on_meta(partial(transformers.AutoModelForCausalLM.from_config, config, dtype=torch.float32))
+    except ValueError as error:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
+            "model that predicts the next token"
+        ) from error
+    named = content.get("architectures") or [type(model).__name__]
+    if type(model).__name__ not in named:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
+            f"{', '.join(named)}; choose a model that predicts the next token"
+        )
+    return model
+
+
+def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
+    text = config.get_text_config()
+    known, longest = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
+    check_sizes(file, known, longest, vocabulary, seq)

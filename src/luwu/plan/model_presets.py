@@ -112,7 +112,7 @@ def read_config(path: Path) -> ModelShape:
 
 def _count(shape: ModelShape, file: Path) -> ModelShape:
     """The shape with the parameters that transformers' own model of the file has, layers as the worker finds them."""
-    from luwu.models.language import build_causal_on_meta
+    from luwu.models.pretrained import build_causal_on_meta
     from luwu.worker.layout import lay_out
 
     model = build_causal_on_meta(file, vocabulary=1, seq=2)

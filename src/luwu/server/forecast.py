@@ -17,7 +17,7 @@ LISTED_ELEMENTS = 2**36
 PAGE_BYTES = 4096
 CHUNK_STEP = 2048
 STATE_BUFFERS = 4
-"""Three numbers of the native core: see its store/layout.h and pipeline/residency.cc."""
+"""Three numbers of the native core: see its store/layout.h and schedule/residency.cc."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from luwu.launch.folder import has_weights
 from luwu.launch.settings import Settings
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.kv_cache import KeyValueCache
-from luwu.models.language import CausalForward, build_causal_on_meta
+from luwu.models.language import CausalForward
+from luwu.models.pretrained import build_causal_on_meta
 from luwu.optim.choosing import optimizer_class
 from luwu.session.session import Session
 from luwu.worker.parallelize import parallelize

@@ -8,7 +8,7 @@
 
 #include "store/layout.h"
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 // The window is the memory that workers read parameters from: pinned blocks first, then `slots` of equal size that the
 // other blocks take turns in. States are pinned chunk by chunk; `state_buffers` of equal size serve the others.
@@ -64,4 +64,4 @@ struct ClippingPlan {
 [[nodiscard]] ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers,
                                          const std::vector<bool>& held);
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

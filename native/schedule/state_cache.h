@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 #include "store/aligned_buffer.h"
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 class StateCache {
   public:
@@ -45,4 +45,4 @@ class StateCache {
     std::vector<std::uint32_t> read_ahead_;  // rotating chunks reading or ready and not in use, oldest first
 };
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

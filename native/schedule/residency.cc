@@ -1,4 +1,4 @@
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,7 +8,7 @@
 #include "store/error.h"
 #include "store/size_text.h"
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 namespace {
 
@@ -312,4 +312,4 @@ ResidencyPlan plan_minimum(const store::Layout& layout, std::uint32_t workers, c
     return Planner(layout, 0, workers, held, std::nullopt).plan_minimum();
 }
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

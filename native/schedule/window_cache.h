@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
-#include "pipeline/pass.h"
-#include "pipeline/residency.h"
+#include "schedule/pass.h"
+#include "schedule/residency.h"
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 class WindowCache {
   public:
@@ -54,4 +54,4 @@ class WindowCache {
     std::uint64_t clock_ = 0;
 };
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

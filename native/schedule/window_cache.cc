@@ -1,8 +1,8 @@
-#include "pipeline/window_cache.h"
+#include "schedule/window_cache.h"
 
 #include <limits>
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 WindowCache::WindowCache(const ResidencyPlan& plan, const Pass& pass)
     : pass_(pass),
@@ -74,4 +74,4 @@ std::optional<std::uint32_t> WindowCache::victim(std::optional<std::uint64_t> so
     return best;
 }
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

@@ -1,8 +1,8 @@
-#include "pipeline/pass.h"
+#include "schedule/pass.h"
 
 #include <algorithm>
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 void Pass::begin_step(std::uint32_t worker) {
     positions_[worker] = 0;
@@ -58,4 +58,4 @@ std::optional<std::uint32_t> Pass::upcoming(std::uint32_t worker, std::uint64_t 
     return order_[(positions_[worker] + ahead) % order_.size()];
 }
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

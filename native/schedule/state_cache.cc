@@ -1,8 +1,8 @@
-#include "pipeline/state_cache.h"
+#include "schedule/state_cache.h"
 
 #include <algorithm>
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 StateCache::StateCache(const store::Layout& layout, const ResidencyPlan& plan)
     : entries_(layout.chunks().size()),
@@ -67,4 +67,4 @@ void StateCache::invalidate(std::uint32_t chunk) {
     std::erase(read_ahead_, chunk);
 }
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <optional>
 
-#include "pipeline/pass.h"
-#include "pipeline/window_cache.h"
+#include "schedule/pass.h"
+#include "schedule/window_cache.h"
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 inline constexpr std::uint64_t kPrefetchPulls = 4;  // how far along the pass parameters are read ahead
 
@@ -28,4 +28,4 @@ template <typename Allowed>
     return std::nullopt;
 }
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule

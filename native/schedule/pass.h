@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-namespace luwu::pipeline {
+namespace luwu::schedule {
 
 // Every worker walks through the same order at its own pace. Before the first step is recorded the pass is empty and
 // nothing is foretold. Pulls outside the order (evaluation) move a worker to the next place where that block occurs.
@@ -37,4 +37,4 @@ class Pass {
     bool recording_now_ = false;
 };
 
-}  // namespace luwu::pipeline
+}  // namespace luwu::schedule
