@@ -113,3 +113,9 @@ def test_docstrings_begin_with_their_subject():
         if OPENINGS.match(text)
     ]
     assert not offenders, "\n".join(offenders)
+
+
+def test_messages_say_block():
+    """Users read *block*; *unit* is a word of the code (docs/glossary.md)."""
+    places = sorted((ROOT / "src" / "luwu").rglob("*.py"))
+    assert not [str(path) for path in places if re.search(r"""["']units? \{""", path.read_text())]
