@@ -9,6 +9,15 @@
 
 namespace luwu::step {
 
+namespace {
+
+// An executor says that it ended what was not begun: an error of its code.
+void must(bool possible, const char* what) {
+    if (!possible) throw std::logic_error(what);
+}
+
+}  // namespace
+
 void Machine::to(std::uint32_t block, BlockEvent event) {
     Phase& phase = state_.blocks[block].phase;
     const auto next = next_phase(phase, event);
@@ -147,6 +156,7 @@ void Machine::return_unfinished() {
 }
 
 Actions Machine::epoch_begun() {
+    must(state_.awaits_epoch, "an epoch began that nobody awaits");
     state_.awaits_epoch = false;
     try_close();
     return take();
@@ -209,12 +219,14 @@ Actions Machine::spoiled() {
 }
 
 Actions Machine::caught_up(std::uint32_t block) {
+    must(state_.blocks[block].stale(), "a block caught up that was up to date");
     state_.blocks[block].debt = Debt::record;
     return take();
 }
 
 Actions Machine::written(std::uint32_t block) {
     if (state_.given_up(block)) return take();
+    must(!state_.blocks[block].stale(), "a block was written before memory held it");
     state_.progress.updated(block);
     Block& entry = state_.blocks[block];
     if (!entry.owes()) {
@@ -233,6 +245,7 @@ Actions Machine::written(std::uint32_t block) {
 
 Actions Machine::taken_back() {
     if (state_.failed()) return take();
+    must(state_.stage == Stage::restoring || state_.stage == Stage::redoing, "nothing was to be taken back");
     for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
         if (is_updated(state_.blocks[block].phase)) state_.progress.taken_back(block);
     }
@@ -249,6 +262,7 @@ Actions Machine::taken_back() {
 }
 
 Actions Machine::recorded() {
+    must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording, "no record was to be written");
     state_.progress.on_disk();
     if (!state_.owed) {
         finish(kCommitted);
