@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "step_histories.h"
+#include "step_histories_rows.h"
 
 namespace {
 
@@ -26,12 +27,20 @@ std::string list(const Counts& counts) {
     return out + "]";
 }
 
+int check_rows() {
+    luwu::test::StepCoverage coverage;
+    const auto wrong = luwu::test::check_rows(coverage);
+    for (const std::string& line : wrong) std::printf("%s\n", line.c_str());
+    return wrong.empty() ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
     using namespace luwu;
+    if (count == 2 && std::string(arguments[1]) == "rows") return check_rows();
     if (count != 3) {
-        std::fprintf(stderr, "usage: luwu_step_machine FIRST_SEED HISTORIES\n");
+        std::fprintf(stderr, "usage: luwu_step_machine FIRST_SEED HISTORIES | rows\n");
         return 2;
     }
     const auto begin = std::chrono::steady_clock::now();

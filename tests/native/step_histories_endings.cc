@@ -7,6 +7,39 @@
 
 namespace luwu::test {
 
+std::uint32_t NaiveStep::under_way() const {
+    std::uint32_t blocks = 0;
+    for (std::uint32_t block = 0; block < came.size(); ++block) {
+        const bool keeping = keep_asked.has(block) && !kept.has(block);
+        const bool updating = update_asked.has(block) && !written.has(block);
+        if (keeping || updating || keep_waits.has(block) || update_waits.has(block)) ++blocks;
+    }
+    return blocks;
+}
+
+std::vector<std::uint32_t> NaiveStep::written_blocks() const {
+    std::vector<std::uint32_t> blocks;
+    for (std::uint32_t block = 0; block < came.size(); ++block) {
+        if (written.has(block)) blocks.push_back(block);
+    }
+    return blocks;
+}
+
+double NaiveStep::factor() const { return *settings.gradient.max_norm / (std::sqrt(sum) + 1e-6); }
+
+float NaiveStep::average(float mean) const {
+    if (!settings.gradient.loss_scale) return mean;
+    return static_cast<float>(static_cast<double>(mean) / settings.gradient.loss_scale->scale);
+}
+
+step::Stage NaiveStep::stage() const {
+    if (!closed) return step::Stage::collecting;
+    if (prepared) return step::Stage::prepared;
+    if (recording) return step::Stage::recording;
+    if (taking_back) return redoing ? step::Stage::redoing : step::Stage::restoring;
+    return decided ? step::Stage::decided : step::Stage::closing;
+}
+
 void StepReference::fail(ErrorKind kind, const std::string& text) {
     if (failed_) return;
     failed_ = true;
@@ -19,29 +52,27 @@ void StepReference::lost(std::uint32_t worker) {
                                      " and others went on; give every worker the same number of batches");
 }
 
-bool StepReference::nobody_in_step() const {
-    return std::none_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.in_step; });
-}
-
-bool StepReference::all_votes_count() const {
-    return std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.counts; });
+bool nobody_in_step(const std::vector<NaiveWorker>& workers) {
+    return std::none_of(workers.begin(), workers.end(), [](const NaiveWorker& worker) { return worker.in_step; });
 }
 
 void StepReference::close_if_all_voted() {
-    if (failed_ || now_.closed || !all_votes_count() || now_.epoch_awaited) return;
+    const bool all = std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker.counts; });
+    if (failed_ || now_.closed || !all || now_.epoch_awaited) return;
     if (rules_.one_stream && !now_.given_up) {
-        const std::uint64_t all = workers_[0].in_step_pushes;
+        const std::uint64_t pushes = workers_[0].in_step_pushes;
         for (std::uint32_t worker = 1; worker < workers_.size(); ++worker) {
             const std::uint64_t own = workers_[worker].in_step_pushes;
-            if (own == all) continue;
-            return fail(ErrorKind::order, "worker 0 pushed " + std::to_string(all) + " blocks in a step and worker " +
-                                              std::to_string(worker) + " " + std::to_string(own) +
+            if (own == pushes) continue;
+            return fail(ErrorKind::order, "worker 0 pushed " + std::to_string(pushes) +
+                                              " blocks in a step and worker " + std::to_string(worker) + " " +
+                                              std::to_string(own) +
                                               "; every worker must run the same blocks in a step");
         }
-        if (now_.stream_pushes < all) return;
+        if (now_.stream_pushes < pushes) return;
     }
     now_.closed = true;
-    if (is_void()) {
+    if (now_.is_void()) {
         give_back_unfinished();
     } else if (const std::string what = what_workers_did_differently(); !what.empty()) {
         return fail(ErrorKind::order, what);
@@ -66,29 +97,11 @@ std::string StepReference::what_workers_did_differently() const {
     return "";
 }
 
-std::uint32_t StepReference::under_way() const {
-    std::uint32_t blocks = 0;
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        const bool keeping = now_.keep_asked.has(block) && !now_.kept.has(block);
-        const bool updating = now_.update_asked.has(block) && !now_.written.has(block);
-        if (keeping || updating || now_.keep_waits.has(block) || now_.update_waits.has(block)) ++blocks;
-    }
-    return blocks;
-}
-
-std::vector<std::uint32_t> StepReference::written_blocks() const {
-    std::vector<std::uint32_t> blocks;
-    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
-        if (now_.written.has(block)) blocks.push_back(block);
-    }
-    return blocks;
-}
-
 void StepReference::end_if_nothing_is_under_way() {
-    if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording || under_way() != 0) return;
-    if (is_void()) {
+    if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording || now_.under_way() != 0) return;
+    if (now_.is_void()) {
         now_.taking_back = true;
-        actions_.emplace_back(step::TakeBack{written_blocks()});
+        actions_.emplace_back(step::TakeBack{now_.written_blocks()});
         return;
     }
     if (before_) return;
@@ -102,7 +115,7 @@ void StepReference::end_if_nothing_is_under_way() {
     if (asks) {
         now_.prepared = true;
         const step::Ending prepared{step::kPrepared, now_.sum};
-        for (Worker& worker : workers_) {
+        for (NaiveWorker& worker : workers_) {
             if (!worker.told) worker.told = prepared;
         }
         actions_.emplace_back(step::Answer{prepared});
@@ -112,16 +125,9 @@ void StepReference::end_if_nothing_is_under_way() {
     write_record();
 }
 
-double StepReference::factor() const { return *now_.settings.gradient.max_norm / (std::sqrt(now_.sum) + 1e-6); }
-
-float StepReference::average() const {
-    if (!now_.settings.gradient.loss_scale) return rules_.mean;
-    return static_cast<float>(static_cast<double>(rules_.mean) / now_.settings.gradient.loss_scale->scale);
-}
-
 void StepReference::end_with_norm() {
     if (!now_.speculates) return answer_and_owe();
-    if (factor() >= 1.0) return write_record();
+    if (now_.factor() >= 1.0) return write_record();
     now_.taking_back = now_.redoing = true;
     std::vector<std::uint32_t> blocks;
     for (const std::uint32_t block : now_.order) {
@@ -131,11 +137,11 @@ void StepReference::end_with_norm() {
 }
 
 void StepReference::answer_and_owe() {
-    const bool clips = factor() < 1.0;
+    const bool clips = now_.factor() < 1.0;
     last_did_not_clip_ = !clips;
     if (clips) ++clipped_;
     if (now_.order.empty()) return write_record();
-    Before owed;
+    NaiveDebt owed;
     owed.record = next_record();
     for (const std::uint32_t block : now_.order) {
         ++owed.record.counts[block];
@@ -143,7 +149,8 @@ void StepReference::answer_and_owe() {
         owed.not_on_disk.add(block);
     }
     before_ = owed;
-    const float scale = clips ? static_cast<float>(static_cast<double>(average()) * factor()) : average();
+    const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
+                              : now_.average(rules_.mean);
     actions_.emplace_back(step::Settle{now_.order, scale});
     end(step::kCommitted, now_.sum);
 }
@@ -172,31 +179,23 @@ void StepReference::end(step::StepEnd how, double squares) {
         ++rolled_back_;
     }
     last_end_ = {how, squares};
-    for (Worker& worker : workers_) {
+    for (NaiveWorker& worker : workers_) {
         if (worker.counts && !worker.told) worker.told = last_end_;
         worker.in_step = worker.voted = worker.counts = false;
     }
     actions_.emplace_back(step::EndStep{last_end_, now_.order});
     const step::StepSettings settings = now_.settings;
-    now_ = nothing_yet();
+    now_ = NaiveStep(rules_.blocks.size());
     now_.settings = settings;
 }
 
 // ---- the comparison
 
-step::Stage StepReference::stage() const {
-    if (!now_.closed) return step::Stage::collecting;
-    if (now_.prepared) return step::Stage::prepared;
-    if (now_.recording) return step::Stage::recording;
-    if (now_.taking_back) return now_.redoing ? step::Stage::redoing : step::Stage::restoring;
-    return now_.decided ? step::Stage::decided : step::Stage::closing;
-}
-
 std::string StepReference::difference(const step::State& state) const {
-    if (state.stage != stage()) return "stage";
+    if (state.stage != now_.stage()) return "stage";
     if (state.failed() != failed_ || state.broken.has_value() != broken_) return "failed";
     if (failed_ && failure_ != state.failure->what()) return "failure";
-    if (state.is_void() != is_void()) return "void";
+    if (state.is_void() != now_.is_void()) return "void";
     const step::Progress& progress = state.progress;
     if (progress.step() != step_ || progress.attempts() != attempts_ || progress.rolled_back() != rolled_back_) {
         return "steps";
@@ -208,7 +207,7 @@ std::string StepReference::difference(const step::State& state) const {
         return "the record that is owed";
     }
     if (!same(state.last_end, last_end_)) return "the last ending";
-    if (!failed_ && state.busy_blocks != under_way()) return "the blocks under way";
+    if (!failed_ && state.busy_blocks != now_.under_way()) return "the blocks under way";
     for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
         if (progress.count(block) != counts_[block]) return "updates";
         if (state.blocks[block].owes() != owes(block)) return "a block that owes";
@@ -217,7 +216,7 @@ std::string StepReference::difference(const step::State& state) const {
     bool works = false;
     for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
         const step::Member& member = state.members.at(worker);
-        const Worker& own = workers_[worker];
+        const NaiveWorker& own = workers_[worker];
         if ((member.standing != step::Standing::resting) != own.in_step) return "a worker in the step";
         if (member.waits() != own.voted) return "a worker that waits";
         if (member.ending.has_value() != own.told.has_value()) return "an answer";

@@ -21,21 +21,13 @@ StepReference::StepReference(const StepSetup& setup)
     : rules_(setup.rules),
       streams_(setup.rules.one_stream ? 1 : setup.rules.workers),
       workers_(setup.rules.workers),
-      now_(nothing_yet()),
+      now_(setup.rules.blocks.size()),
       step_(setup.standing.step),
       attempts_(setup.standing.attempts),
       rolled_back_(setup.standing.rolled_back),
       loss_scale_(setup.standing.loss_scale),
       counts_(setup.standing.counts),
       on_disk_(setup.standing.counts) {}
-
-StepReference::Now StepReference::nothing_yet() const {
-    Now now;
-    now.came.resize(rules_.blocks.size());
-    now.useful.resize(rules_.blocks.size());
-    now.squares.resize(rules_.blocks.size(), 0.0);
-    return now;
-}
 
 step::Actions StepReference::happen(const StepEvent& event) {
     if (event.kind <= EventKind::decide) {
@@ -57,7 +49,10 @@ step::Actions StepReference::happen(const StepEvent& event) {
 
 void StepReference::hear_worker(const StepEvent& event) {
     if (event.kind == EventKind::begin) begin(event.worker, step_settings(event.block));
-    if (event.kind == EventKind::pull) pull(event.worker, event.block);
+    if (event.kind == EventKind::pull && now_.came[event.block].has(event.worker)) {
+        fail(ErrorKind::order, worker_name(event.worker) + " pulled block '" + rules_.blocks[event.block].name +
+                                   "' again after pushing its gradient in the same step");
+    }
     if (event.kind == EventKind::push) push(event.worker, event.block);
     if (event.kind == EventKind::vote) vote(event);
     if (event.kind == EventKind::decide) decide(event.wanted, event.squares);
@@ -66,11 +61,18 @@ void StepReference::hear_worker(const StepEvent& event) {
 void StepReference::hear_executor(const StepEvent& event) {
     if (event.kind == EventKind::kept) kept(event.block, event.squares);
     if (event.kind == EventKind::written) written(event.block);
-    if (event.kind == EventKind::caught_up) caught_up(event.block);
+    if (event.kind == EventKind::caught_up) {
+        must(before_ && before_->not_in_memory.has(event.block), "memory has it");
+        before_->not_in_memory.remove(event.block);
+    }
     if (event.kind == EventKind::spoiled) now_.spoiled = true;
     if (event.kind == EventKind::taken_back) taken_back();
     if (event.kind == EventKind::recorded) recorded();
-    if (event.kind == EventKind::epoch_begun) epoch_begun();
+    if (event.kind == EventKind::epoch_begun) {
+        must(now_.epoch_awaited, "no epoch is awaited");
+        now_.epoch_awaited = false;
+        close_if_all_voted();
+    }
 }
 
 // ---- workers
@@ -81,7 +83,7 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
         return fail(ErrorKind::order, worker_name(worker) + " began a step before the one before it was decided on");
     }
     if (workers_[worker].in_step) return fail(ErrorKind::order, worker_name(worker) + " began a step twice");
-    const bool first = nobody_in_step();
+    const bool first = nobody_in_step(workers_);
     const bool limit = settings.gradient.max_norm.has_value();
     if (first && limits_ && *limits_ != limit) {
         return fail(ErrorKind::order, limit ? "a step began with max_grad_norm and the run's first one without; give "
@@ -105,15 +107,9 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
     if (rules_.one_stream && first) actions_.emplace_back(step::BeginPass{0});
 }
 
-void StepReference::pull(std::uint32_t stream, std::uint32_t block) {
-    if (!now_.came[block].has(stream)) return;
-    fail(ErrorKind::order, worker_name(stream) + " pulled block '" + rules_.blocks[block].name +
-                               "' again after pushing its gradient in the same step");
-}
-
 void StepReference::push(std::uint32_t stream, std::uint32_t block) {
-    const bool may_push =
-        rules_.one_stream ? !nobody_in_step() && !now_.closed : workers_[stream].in_step && !workers_[stream].counts;
+    const bool may_push = rules_.one_stream ? !nobody_in_step(workers_) && !now_.closed
+                                            : workers_[stream].in_step && !workers_[stream].counts;
     const std::string name = worker_name(stream) + " pushed block '" + rules_.blocks[block].name + "' ";
     if (!may_push) return fail(ErrorKind::order, name + "before it began a step");
     if (now_.came[block].has(stream)) return fail(ErrorKind::order, name + "twice in one step");
@@ -127,7 +123,7 @@ void StepReference::push(std::uint32_t stream, std::uint32_t block) {
     if (rules_.one_stream) {
         ++now_.stream_pushes;
     } else {
-        Worker& worker = workers_[stream];
+        NaiveWorker& worker = workers_[stream];
         ++worker.pushed;
         if (worker.voted && worker.pushed >= worker.said) vote_counts(stream);
     }
@@ -136,7 +132,7 @@ void StepReference::push(std::uint32_t stream, std::uint32_t block) {
 
 void StepReference::all_have_pushed(std::uint32_t block) {
     now_.order.push_back(block);
-    if (is_void()) {
+    if (now_.is_void()) {
         actions_.emplace_back(step::GiveBack{block});
         return;
     }
@@ -161,7 +157,7 @@ void StepReference::all_have_pushed(std::uint32_t block) {
 }
 
 void StepReference::vote(const StepEvent& event) {
-    Worker& worker = workers_[event.worker];
+    NaiveWorker& worker = workers_[event.worker];
     const std::string name = worker_name(event.worker);
     if (worker.voted) {
         actions_.emplace_back(step::Refuse{Error(ErrorKind::order, name + " voted twice on one step")});
@@ -209,21 +205,21 @@ void StepReference::decide(bool commits, double squares) {
 }
 
 void StepReference::join(std::uint32_t worker) {
-    Worker& place = workers_[worker];
+    NaiveWorker& place = workers_[worker];
     if (place.counts) {
         place.pushed = place.said = 0;
     } else {
-        place = Worker{};
+        place = NaiveWorker{};
     }
     std::erase(gone_, worker);
 }
 
 void StepReference::leave(std::uint32_t worker) {
-    Worker& place = workers_[worker];
+    NaiveWorker& place = workers_[worker];
     if (!place.counts) place.in_step = place.voted = false;
     std::erase(gone_, worker);
     gone_.push_back(worker);
-    if (!nobody_in_step()) lost(worker);
+    if (!nobody_in_step(workers_)) lost(worker);
 }
 
 // ---- the executor
@@ -255,15 +251,10 @@ void StepReference::written(std::uint32_t block) {
     actions_.emplace_back(step::Keep{block});
 }
 
-void StepReference::caught_up(std::uint32_t block) {
-    must(before_ && before_->not_in_memory.has(block), "memory has it");
-    before_->not_in_memory.remove(block);
-}
-
 void StepReference::taken_back() {
     if (failed_) return;
     must(now_.taking_back, "nothing is taken back");
-    for (const std::uint32_t block : written_blocks()) counts_[block] = on_disk_[block];
+    for (const std::uint32_t block : now_.written_blocks()) counts_[block] = on_disk_[block];
     now_.taking_back = false;
     if (now_.redoing) {
         ++redone_;
@@ -292,12 +283,6 @@ void StepReference::recorded() {
         actions_.emplace_back(step::Update{block, true});
     }
     end_if_nothing_is_under_way();
-}
-
-void StepReference::epoch_begun() {
-    must(now_.epoch_awaited, "no epoch is awaited");
-    now_.epoch_awaited = false;
-    close_if_all_voted();
 }
 
 }  // namespace luwu::test

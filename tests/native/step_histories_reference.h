@@ -26,6 +26,50 @@ class Few {
     std::uint64_t bits_ = 0;
 };
 
+// A worker's place.
+struct NaiveWorker {
+    bool in_step = false;
+    bool voted = false;
+    bool counts = false;  // its vote does
+    bool back = false;
+    std::uint64_t pushed = 0;
+    std::uint64_t said = 0;  // pushes, by its last vote
+    std::uint64_t in_step_pushes = 0;
+    std::optional<step::Ending> told;
+};
+
+// All that happened since the last step ended.
+struct NaiveStep {
+    explicit NaiveStep(std::size_t blocks) : came(blocks), useful(blocks), squares(blocks, 0.0) {}
+
+    step::StepSettings settings;
+    bool speculates = false;
+    std::vector<Few> came;             // per block: streams
+    std::vector<Few> useful;           // those that came before the step was given up
+    std::vector<std::uint32_t> order;  // blocks that all have pushed
+    Few keep_waits, update_waits;
+    Few keep_asked, kept, update_asked, written;
+    std::vector<double> squares;
+    std::uint64_t stream_pushes = 0;
+    bool spoiled = false, given_up = false, epoch_awaited = false;
+    bool closed = false, prepared = false, decided = false, taking_back = false, redoing = false;
+    bool recording = false;
+    double sum = step::kNoSquares;  // decided or counted
+
+    [[nodiscard]] bool is_void() const { return spoiled || given_up; }
+    [[nodiscard]] std::uint32_t under_way() const;
+    [[nodiscard]] std::vector<std::uint32_t> written_blocks() const;
+    [[nodiscard]] step::Stage stage() const;
+    [[nodiscard]] double factor() const;
+    [[nodiscard]] float average(float mean) const;
+};
+
+// The step before, which was answered and is not on the disk.
+struct NaiveDebt {
+    store::CommitRecord record;
+    Few not_in_memory, not_on_disk;
+};
+
 class StepReference {
   public:
     explicit StepReference(const StepSetup& setup);
@@ -36,42 +80,9 @@ class StepReference {
     [[nodiscard]] std::string difference(const step::State& state) const;
 
   private:
-    struct Worker {
-        bool in_step = false;
-        bool voted = false;
-        bool counts = false;  // its vote does
-        bool back = false;
-        std::uint64_t pushed = 0;
-        std::uint64_t said = 0;  // pushes, by its last vote
-        std::uint64_t in_step_pushes = 0;
-        std::optional<step::Ending> told;
-    };
-    // All that happened since the last step ended.
-    struct Now {
-        step::StepSettings settings;
-        bool speculates = false;
-        std::vector<Few> came;             // per block: streams
-        std::vector<Few> useful;           // those that came before the step was given up
-        std::vector<std::uint32_t> order;  // blocks that all have pushed
-        Few keep_waits, update_waits;
-        Few keep_asked, kept, update_asked, written;
-        std::vector<double> squares;
-        std::uint64_t stream_pushes = 0;
-        bool spoiled = false, given_up = false, epoch_awaited = false;
-        bool closed = false, prepared = false, decided = false, taking_back = false, redoing = false;
-        bool recording = false;
-        double sum = step::kNoSquares;  // decided or counted
-    };
-    // The step before, which was answered and is not on the disk.
-    struct Before {
-        store::CommitRecord record;
-        Few not_in_memory, not_on_disk;
-    };
-
     void hear_worker(const StepEvent& event);
     void hear_executor(const StepEvent& event);
     void begin(std::uint32_t worker, const step::StepSettings& settings);
-    void pull(std::uint32_t stream, std::uint32_t block);
     void push(std::uint32_t stream, std::uint32_t block);
     void vote(const StepEvent& event);
     void decide(bool commits, double squares);
@@ -79,10 +90,8 @@ class StepReference {
     void leave(std::uint32_t worker);
     void kept(std::uint32_t block, double squares);
     void written(std::uint32_t block);
-    void caught_up(std::uint32_t block);
     void taken_back();
     void recorded();
-    void epoch_begun();
 
     void fail(ErrorKind kind, const std::string& text);
     void lost(std::uint32_t worker);
@@ -97,26 +106,17 @@ class StepReference {
     void write_record();
     void end(step::StepEnd how, double squares);
 
-    [[nodiscard]] bool nobody_in_step() const;
-    [[nodiscard]] bool all_votes_count() const;
-    [[nodiscard]] bool is_void() const { return now_.spoiled || now_.given_up; }
     [[nodiscard]] bool owes(std::uint32_t block) const { return before_ && before_->not_on_disk.has(block); }
-    [[nodiscard]] std::uint32_t under_way() const;
-    [[nodiscard]] step::Stage stage() const;
     [[nodiscard]] store::CommitRecord next_record() const;
-    [[nodiscard]] std::vector<std::uint32_t> written_blocks() const;
-    [[nodiscard]] double factor() const;
-    [[nodiscard]] float average() const;
-    [[nodiscard]] Now nothing_yet() const;
 
     step::Rules rules_;
     std::uint32_t streams_;
-    std::vector<Worker> workers_;
+    std::vector<NaiveWorker> workers_;
     std::vector<std::uint32_t> gone_;
     std::optional<bool> limits_;
     bool last_did_not_clip_ = false;
-    Now now_;
-    std::optional<Before> before_;
+    NaiveStep now_;
+    std::optional<NaiveDebt> before_;
     std::uint64_t step_, attempts_, rolled_back_, clipped_ = 0, redone_ = 0;
     std::optional<store::LossScale> loss_scale_;
     std::vector<std::uint64_t> counts_, on_disk_;
@@ -126,6 +126,7 @@ class StepReference {
     step::Actions actions_;
 };
 
+[[nodiscard]] bool nobody_in_step(const std::vector<NaiveWorker>& workers);
 // Equal, and NaN counts as equal to NaN.
 [[nodiscard]] bool same(const step::Ending& left, const step::Ending& right);
 [[nodiscard]] bool same(const step::Actions& left, const step::Actions& right);

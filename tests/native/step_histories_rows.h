@@ -28,4 +28,8 @@ extern const std::vector<StepRow> kMemberRows;  // workers join, leave and are r
 extern const std::vector<StepRow> kFailedRows;
 extern const std::vector<StepRow> kImpossibleRows;
 
+// Runs all rows, each on a machine of its own and then beside the reference. Returns a text for each line that is
+// wrong.
+[[nodiscard]] std::vector<std::string> check_rows(StepCoverage& coverage);
+
 }  // namespace luwu::test
