@@ -222,16 +222,15 @@ def check_complete() -> None:
 
 
 def noticed_by(removal: Removal | None, histories: int) -> str:
-    """Name what notices that a rule is missing: "histories", "rows", or nothing: "".
+    """Name what notices that a rule is missing: "histories", "rows", "histories, rows", or nothing: "".
 
     `removal` None: the machine as it is, which nothing may complain of. The program of the histories has been built.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = _link(_compile(removal, folder), folder)
-        if not _passes([str(program), "1", str(histories)]):
-            return "histories"
-        return "" if _passes([str(program), "rows"]) else "rows"
+        checks = {"histories": ["1", str(histories)], "rows": ["rows"]}
+        return ", ".join(name for name, words in checks.items() if not _passes([str(program), *words]))
 
 
 def all_noticed(removals: tuple[Removal, ...], histories: int) -> dict[str, str]:

@@ -14,6 +14,7 @@ using namespace luwu::test;
 namespace {
 
 constexpr std::uint64_t kHistories = 20'000;
+constexpr std::uint64_t kCovering = 2'000;  // that must show everything
 
 std::uint64_t wanted_histories() {
     const char* asked = std::getenv("LUWU_STEP_HISTORIES");
@@ -110,6 +111,8 @@ TEST_CASE("a worker's ending is that of the step that it voted on last") {
 TEST_CASE("random histories are the same as in the naive reference, and cover both tables and every refusal") {
     const StepHistories found = run_histories(1, wanted_histories());
     CHECK_MESSAGE(found.different == 0, found.first);
-    CHECK_MESSAGE(found.coverage.missing().empty(), joined(found.coverage.missing()));
+    if (found.histories >= kCovering) {
+        CHECK_MESSAGE(found.coverage.missing().empty(), joined(found.coverage.missing()));
+    }
     CHECK(found.steps > found.histories);
 }
