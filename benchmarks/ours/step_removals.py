@@ -203,6 +203,10 @@ REMOVALS = (
         "return failure && !blocks[block].owes();",
     ),
     Removal(
+        "a vote after a failure has no ending", "machine.cc",
+        "        state_.members.forget_ending(worker);  // of the step before: this one has none\n", "",
+    ),
+    Removal(
         "a record is written once the last block is", "machine.cc",
         "must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording,", "must(true,",
     ),

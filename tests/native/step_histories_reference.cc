@@ -31,7 +31,11 @@ StepReference::StepReference(const StepSetup& setup)
 
 step::Actions StepReference::happen(const StepEvent& event) {
     if (event.kind <= EventKind::decide) {
-        if (!failed_) hear_worker(event);
+        if (!failed_) {
+            hear_worker(event);
+        } else if (event.kind == EventKind::vote) {
+            workers_[event.worker].told.reset();  // of the step before: this one will have no end
+        }
     } else if (event.kind >= EventKind::kept && event.kind <= EventKind::epoch_begun) {
         hear_executor(event);
     } else if (event.kind == EventKind::join) {

@@ -106,6 +106,9 @@ TEST_CASE("a worker's ending is that of the step that it voted on last") {
     for (const char* text : {"vote 0", "taken_back"}) tell(text);
     CHECK((told(0) && told(0)->end == step::kRolledBack));
     CHECK((told(1) && told(1)->end == step::kRolledBack));
+    for (const char* text : {"fail", "vote 0"}) tell(text);
+    CHECK_FALSE(told(0).has_value());  // of the step before
+    CHECK(told(1).has_value());
 }
 
 TEST_CASE("random histories are the same as in the naive reference, and cover both tables and every refusal") {
