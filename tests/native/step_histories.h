@@ -58,7 +58,7 @@ inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
 
 [[nodiscard]] step::Actions happen(step::Machine& machine, const StepEvent& event);
 
-// What a transition changes, as it was before an event.
+// State that a transition changes, as it was before an event.
 struct StepShape {
     step::Stage stage = step::Stage::collecting;
     std::vector<step::Phase> phases;

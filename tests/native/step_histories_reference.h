@@ -76,7 +76,7 @@ class StepReference {
 
     // Throws std::logic_error where an executor says that it ended what was not begun.
     [[nodiscard]] step::Actions happen(const StepEvent& event);
-    // What the machine says of itself and this does not; empty: nothing.
+    // The first difference between the machine's state and this one's; empty: none.
     [[nodiscard]] std::string difference(const step::State& state) const;
 
   private:
