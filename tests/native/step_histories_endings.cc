@@ -127,7 +127,7 @@ void StepReference::end_if_nothing_is_under_way() {
 
 void StepReference::end_with_norm() {
     if (!now_.speculates) return answer_and_owe();
-    if (now_.factor() >= 1.0) return write_record();
+    if (!(now_.factor() < 1.0)) return write_record();
     now_.taking_back = now_.redoing = true;
     std::vector<std::uint32_t> blocks;
     for (const std::uint32_t block : now_.order) {

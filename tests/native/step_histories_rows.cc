@@ -56,15 +56,30 @@ void check(const StepRow& row, StepCoverage& coverage, std::vector<std::string>&
     if (difference) wrong.push_back(std::string(row.name) + ": not as in the reference: " + difference->text);
 }
 
+std::array<const std::vector<StepRow>*, 9> tables() {
+    return {&kPlainRows,   &kDeferredRows, &kSpeculatingRows, &kSeveralRows,   &kStreamRows,
+            &kRefusedRows, &kMemberRows,   &kFailedRows,      &kImpossibleRows};
+}
+
 }  // namespace
 
 std::vector<std::string> check_rows(StepCoverage& coverage) {
     std::vector<std::string> wrong;
-    for (const auto* rows : {&kPlainRows, &kDeferredRows, &kSpeculatingRows, &kSeveralRows, &kStreamRows, &kRefusedRows,
-                             &kMemberRows, &kFailedRows, &kImpossibleRows}) {
+    for (const auto* rows : tables()) {
         for (const StepRow& row : *rows) check(row, coverage, wrong);
     }
     return wrong;
+}
+
+std::vector<StepOrder> row_orders() {
+    std::vector<StepOrder> orders;
+    for (const auto* rows : tables()) {
+        for (const StepRow& row : *rows) {
+            orders.push_back({row.name, row.setup, {}});
+            for (const Line& line : lines_of(row)) orders.back().events.push_back(line.event);
+        }
+    }
+    return orders;
 }
 
 }  // namespace luwu::test

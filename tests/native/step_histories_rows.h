@@ -17,6 +17,8 @@ struct StepRow {
 };
 
 [[nodiscard]] StepSetup with_frozen(StepSetup setup, std::uint32_t block);
+// A run that goes on after 9 steps of 12 attempts, 3 of which were rolled back.
+[[nodiscard]] StepSetup resumed(StepSetup setup);
 
 extern const std::vector<StepRow> kPlainRows;        // without clipping
 extern const std::vector<StepRow> kDeferredRows;     // clipping, and the updates follow the answer
@@ -27,6 +29,14 @@ extern const std::vector<StepRow> kRefusedRows;
 extern const std::vector<StepRow> kMemberRows;  // workers join, leave and are replaced
 extern const std::vector<StepRow> kFailedRows;
 extern const std::vector<StepRow> kImpossibleRows;
+
+// The events of every row, for orders that no row has.
+struct StepOrder {
+    std::string name;
+    StepSetup setup;
+    std::vector<StepEvent> events;
+};
+[[nodiscard]] std::vector<StepOrder> row_orders();
 
 // Runs all rows, each on a machine of its own and then beside the reference. Returns a text for each line that is
 // wrong.

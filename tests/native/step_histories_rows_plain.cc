@@ -15,6 +15,15 @@ StepSetup with_frozen(StepSetup setup, std::uint32_t block) {
     return setup;
 }
 
+StepSetup resumed(StepSetup setup) {
+    setup.standing.step = 9;
+    setup.standing.attempts = 12;
+    setup.standing.rolled_back = 3;
+    setup.standing.counts.assign(setup.rules.blocks.size(), 9);
+    setup.standing.loss_scale = store::LossScale{4, 2};
+    return setup;
+}
+
 const std::vector<StepRow> kPlainRows{
     {"a step of one worker is committed, and the next one begins", step_setup(1, 2), R"(
             begin 0 plain -> pass 0
@@ -128,6 +137,17 @@ const std::vector<StepRow> kPlainRows{
             spoiled
             written a -> take_back a
             taken_back -> end not_finite a)"},
+    {"after a crash counts go on from the last commit, and go back to it", resumed(step_setup(1, 1)), R"(
+            begin 0 plain -> pass 0
+            push 0 a -> update a
+            written a
+            vote 0 back -> finish_owed; take_back a
+            taken_back -> end rolled_back a
+            begin 0 scaled -> pass 0
+            push 0 a -> update a
+            written a
+            vote 0 -> finish_owed; record 10/14/4 10 scale 8
+            recorded -> end committed a)"},
     {"a frozen block need not be pushed", with_frozen(step_setup(1, 2), 1), R"(
             begin 0 plain -> pass 0
             push 0 a -> update a

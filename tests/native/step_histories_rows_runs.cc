@@ -228,6 +228,15 @@ const std::vector<StepRow> kFailedRows{
             caught_up a
             break_down
             written a)"},
+    {"a vote after a failure has no ending, not even that of the step before", step_setup(1, 1), R"(
+            begin 0 plain -> pass 0
+            push 0 a -> update a
+            written a
+            vote 0 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a
+            begin 0 plain -> pass 0
+            fail -> fail the server was closed
+            vote 0)"},
     {"workers come and go after a failure", step_setup(1, 1), R"(
             fail -> fail the server was closed
             leave 0

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 #include "step_histories.h"
 #include "step_histories_rows.h"
@@ -56,6 +57,45 @@ TEST_CASE("what the tables of phases and stages have no row for cannot happen") 
         }
     }
     CHECK(rows == step::kStageTransitions.size());
+}
+
+TEST_CASE("a row with one more event anywhere, one fewer or two exchanged is as in the reference") {
+    const std::vector<StepEvent> more{
+        event_of("fail"),        event_of("break_down"),     event_of("spoiled"),      event_of("vote 0"),
+        event_of("vote 0 back"), event_of("begin 0 plain"),  event_of("join 0"),       event_of("leave 0"),
+        event_of("decide no"),   event_of("begin 0 limit"),  event_of("pull 0 a"),     event_of("push 0 a"),
+        event_of("vote 0 of 1"), event_of("decide yes inf"), event_of("decide yes 1"),
+    };
+    std::uint64_t orders = 0;
+    std::string wrong;
+    const auto see = [&](const StepOrder& order, const std::vector<StepEvent>& events) {
+        ++orders;
+        if (!wrong.empty() || !compare(order.setup, events)) return;
+        wrong = order.name + ": " + compare(order.setup, events)->text + " after";
+        for (const StepEvent& event : events) wrong += "\n" + text_of(event);
+    };
+    for (const StepOrder& order : row_orders()) {
+        const auto& events = order.events;
+        for (std::size_t at = 0; at <= events.size(); ++at) {
+            const auto place = static_cast<std::ptrdiff_t>(at);
+            for (const StepEvent& event : more) {
+                std::vector<StepEvent> longer = events;
+                longer.insert(longer.begin() + place, event);
+                see(order, longer);
+            }
+            if (at == events.size()) continue;
+            std::vector<StepEvent> shorter = events;
+            shorter.erase(shorter.begin() + place);
+            see(order, shorter);
+            for (std::size_t other = at + 1; other < events.size(); ++other) {
+                std::vector<StepEvent> exchanged = events;
+                std::swap(exchanged[at], exchanged[other]);
+                see(order, exchanged);
+            }
+        }
+    }
+    CHECK_MESSAGE(wrong.empty(), wrong);
+    CHECK(orders > 10'000);
 }
 
 TEST_CASE("every order of two workers' events ends one step the same way") {
