@@ -11,7 +11,7 @@ namespace luwu::store {
 
 namespace {
 
-constexpr auto kAsk = "put the file back from a copy of the store, or go back to a snapshot of it";
+constexpr auto kAsk = "put the file back from a copy of the store; a snapshot can be exported (luwu export --snapshot)";
 
 Error none_valid(const std::string& path) {
     return {ErrorKind::corrupt, path +

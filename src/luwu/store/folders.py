@@ -237,7 +237,7 @@ class Opened(Protocol):
 
     @property
     def findings(self) -> list[str]:
-        """Damage to the commit records that was found, in words."""
+        """Damage that was found and that opening the store for writing mends, in words."""
         ...
 
 
@@ -317,10 +317,19 @@ def open_store(
     return core
 
 
-def say_findings(opened: Opened) -> None:
-    """Log the damage to the records of a store that was opened."""
+MENDED_BY = "luwu train, luwu server and luwu snapshot take mend it when they open the store"
+"""The way out of damage that opening a store for writing mends."""
+
+
+def say_findings(opened: Opened, *, mended: bool = True) -> None:
+    """Log the damage that was met when a store was opened; who only reads has not mended it."""
     for finding in opened.findings:
-        _logger.warning("%s; whoever opens the store for writing mends it", finding)
+        _logger.warning("%s; %s", finding, "it is mended now" if mended else MENDED_BY)
+
+
+def findings_of(reader: _native.StoreReader) -> tuple[str, ...]:
+    """The damage that a reader met, each with what mends it."""
+    return tuple(f"{finding}; {MENDED_BY}" for finding in reader.findings)
 
 
 def lock_folder(folder: Path, what: str) -> _native.FileLock:

@@ -118,7 +118,7 @@ def restore(folders: list[Path], step: int, progress: Progress = no_progress) ->
             f"the snapshot of step {step} has {counted(report.damaged, 'damaged chunk')}, and the store stays as it "
             f"is; the first: {report.first_damage}"
         )
-    writer = _writer(folders, identity)
+    writer = _writer(folders, identity, restoring=True)
     try:
         writer.restore_snapshot(step)
         restore_record(inside[0], folders[0], step)
@@ -140,7 +140,7 @@ def _texts(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter:
+def _writer(folders: list[Path], identity: StoreIdentity, *, restoring: bool = False) -> _native.StoreWriter:
     writer = _native.StoreWriter(
         _texts(folders),
         identity.uuid,
@@ -148,6 +148,7 @@ def _writer(folders: list[Path], identity: StoreIdentity) -> _native.StoreWriter
         block_specs(identity.manifest),
         identity.manifest.chunk_elements,
         identity.manifest.optimizer,
+        restoring,
     )
     say_findings(writer)
     return writer

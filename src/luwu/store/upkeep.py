@@ -12,7 +12,15 @@ from luwu import _native
 from luwu.errors import StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
-from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, held_at_rest, no_values, reader_of, say_findings
+from luwu.store.folders import (
+    ORIGIN_NAME,
+    UNFINISHED_IMPORT_NAME,
+    findings_of,
+    held_at_rest,
+    no_values,
+    reader_of,
+    say_findings,
+)
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
@@ -57,9 +65,9 @@ class StoreInfo:
         in_use: a server or an import has the store open.
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
-        findings: damage to the commit records, in words, which hides at most the last commit, and which opening the
-            store for training mends; and to origin.json and an imported model's files, which hides ``origin`` and
-            ``model``.
+        findings: damage to the commit records, in words, which hides at most the last commit, and to the version that
+            is not committed, both of which opening the store for training mends; and to origin.json and an imported
+            model's files, which hides ``origin`` and ``model``.
     """
 
     uuid: str
@@ -119,7 +127,7 @@ def info(folders: list[Path]) -> StoreInfo:
         in_use=_in_use(folders),
         unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
         snapshots=tuple(snapshot_steps(folders)),
-        findings=(*reader.findings, *damage),
+        findings=(*findings_of(reader), *damage),
     )
 
 

@@ -102,7 +102,7 @@ class StoredValues:
         except BaseException:
             self._held.close()
             raise
-        say_findings(self._reader)
+        say_findings(self._reader, mended=False)
         self.step = int(self._reader.step)
         self.counts: list[int] = list(self._reader.counts)
         self._chunks = [list(self._reader.chunks(block)) for block in range(len(self.manifest.blocks))]
