@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,6 +23,9 @@ FOLDER_NAME = "snapshots"
 RECORD_NAME = "snapshot.luwu"
 
 
+_IN_COMMITTED_VERSION = re.compile(r"version-[01]\.luwu (at offset|is missing|is truncated)")
+
+
 _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 
@@ -32,6 +36,14 @@ class SnapshotInfo:
     step: int
     taken_at: datetime
     own_bytes: int
+
+
+def may_help(damage: str) -> bool:
+    """Return true where the text names damage that going back to a snapshot replaces: to a store's committed version.
+
+    Snapshots share frozen chunks, and have the store's JSON files as they are; one that is damaged itself is no help.
+    """
+    return _IN_COMMITTED_VERSION.search(damage) is not None and f"/{FOLDER_NAME}/" not in damage
 
 
 def snapshot_steps(folders: list[Path]) -> list[int]:
