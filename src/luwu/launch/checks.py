@@ -11,7 +11,7 @@ from luwu.launch.folder import RunFolder
 from luwu.observe.words import counted
 from luwu.plan.models import gpt_shape
 from luwu.server.forecast import least_memory
-from luwu.store.folders import StoreIdentity, other_stripes, read_identity, reader_of
+from luwu.store.folders import StoreIdentity, holds_part, no_store, other_stripes, read_identity, reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
@@ -27,6 +27,8 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
     stores = folder.stores(settings)
     identity = read_identity(stores[0])
     if identity is None:
+        if (takes_weights or folder.steps_made()) and holds_part(stores[0]):
+            raise no_store(stores)
         if takes_weights and not folder.config_path.exists():
             raise ConfigError(
                 f"--new-run: expected a store with weights in {stores[0]}, found none; check --store, or leave "

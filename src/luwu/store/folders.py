@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -37,11 +38,16 @@ from luwu.store.sealed_json import require_unchanged, sealed
 _logger = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
+RESTORE_MANIFEST = "put the file back from snapshots/STEP or a copy; then `luwu store verify` reads the store"
 MANIFEST_FORMAT = 3
 """The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
 float16 blocks, or blocks of several dtypes."""
 
 COMMIT_NAME = "commit.luwu"
+CHUNK_NAMES = ("frozen.luwu", "version-0.luwu", "version-1.luwu")
+CHUNKS_MAGIC = b"LUWUDATA"
+_PAGE_0 = struct.Struct("<8sII")  # the beginning of a file of chunks: magic, format, stripe
+
 MOST_FOLDERS = 2**16
 """Bound of the folders that a store is striped over."""
 
@@ -86,7 +92,13 @@ def no_store(folders: list[Path]) -> StoreFormatError:
                 f"{folders[0]} holds no {MANIFEST_NAME}, and {other} does, the first folder of its store; name "
                 f"the folders in their order, {other} first"
             )
-    if (folders[0] / COMMIT_NAME).exists():
+    stripe = _stripe_of(folders[0])
+    if stripe == 0:
+        return StoreFormatError(
+            f"{folders[0] / MANIFEST_NAME} is missing, and the rest of a store is there; put the file back from "
+            f"{_manifest_copy(folders[0])}: it never changes; then `luwu store verify` says whether the store is whole"
+        )
+    if stripe is not None or (folders[0] / COMMIT_NAME).exists():
         return StoreFormatError(
             f"{folders[0]} holds no {MANIFEST_NAME}, only {COMMIT_NAME}: it is folder 2 or a later one of a striped "
             "store; name all folders of the store in their order"
@@ -95,6 +107,31 @@ def no_store(folders: list[Path]) -> StoreFormatError:
         f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there; name the folder that --store named "
         "(by default `store` in the run folder)"
     )
+
+
+def holds_part(folder: Path) -> bool:
+    """Return true where a folder holds files of a store, its manifest file or others."""
+    return (folder / MANIFEST_NAME).exists() or (folder / COMMIT_NAME).exists() or _stripe_of(folder) is not None
+
+
+def _stripe_of(folder: Path) -> int | None:
+    """Return the number of a folder of a store, as its files of chunks say; None where none of them says it."""
+    for name in CHUNK_NAMES:
+        try:
+            with (folder / name).open("rb") as file:
+                magic, _, stripe = _PAGE_0.unpack(file.read(_PAGE_0.size))
+        except (OSError, struct.error):
+            continue
+        if magic == CHUNKS_MAGIC:
+            return int(stripe)
+    return None
+
+
+def _manifest_copy(folder: Path) -> str:
+    """Say where the manifest file of a store that lacks it may be: in its last snapshot."""
+    names = [path.parent.name for path in folder.glob(f"snapshots/*/{MANIFEST_NAME}")]
+    steps = [int(name) for name in names if name.isdecimal()]
+    return f"{folder / 'snapshots' / str(max(steps)) / MANIFEST_NAME}" if steps else "a copy of the store"
 
 
 def other_stripes(folders: list[Path], stripes: int) -> str:
@@ -147,7 +184,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         raise refused("read", path, error) from error
     except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected JSON with a format number, found {explained(error)}; restore the file"
+            f"{path}: expected JSON with a format number, found {explained(error)}; {RESTORE_MANIFEST}"
         ) from error
     if version > MANIFEST_FORMAT:
         raise StoreFormatError(
@@ -161,7 +198,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         raise StoreCorruptError(f"{path}: {str(error).removeprefix('manifest: ')}") from error
     except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; restore the file"
+            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; {RESTORE_MANIFEST}"
         ) from error
 
 
