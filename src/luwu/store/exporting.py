@@ -102,10 +102,12 @@ def export_safetensors(
             done += shard.nbytes
         _write_index(output, shards, export)
         source = model_folder or kept_model_folder(folders[0])
-        if source is not None:
-            copy_files(find_model_files(source), target, room)
+        files = [] if source is None else find_model_files(source)
+        if files:
+            copy_files(files, target, room)
             if (target / CONFIG_NAME).is_file():
                 write_config(target / CONFIG_NAME, origin["dtype"], room)
+        output.say_others(file.name for file in files)
         return ExportReport(values.step, export.parameters, total, len(shards), len(kept))
 
 
