@@ -7,11 +7,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError
 
-from luwu.config import Settings
-from luwu.errors import LuwuError
+from luwu.config import Settings, check_name
+from luwu.errors import ConfigError, LuwuError
 from luwu.store.room import NO_WAIT, Room
+
+_WRITES_IT = "start luwu train again, which writes the file"
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
@@ -48,7 +50,7 @@ class Job(BaseModel):
     folder: str
     socket_path: str | None
     """of the launcher's own server"""
-    launcher_pid: int
+    launcher_pid: int = Field(ge=1, lt=2**31)
     server: RemoteServer | None = None
     """where the launcher has none"""
     claim: str | None = None
@@ -65,5 +67,30 @@ class Job(BaseModel):
 
     @staticmethod
     def read(path: Path) -> Job:
-        """The job that a launcher saved."""
-        return Job.model_validate_json(path.read_text(encoding="utf-8"))
+        """The job that a launcher saved.
+
+        Raises:
+            ConfigError: the file is damaged or missing; names the field.
+        """
+        try:
+            job = Job.model_validate_json(path.read_bytes())
+            for name in (job.folder, job.socket_path or "", *job.settings.run.stores):
+                check_name(Path(name))
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}; {_WRITES_IT}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(map(str, first["loc"])) or "the file"
+            raise ConfigError(f"{path}: {field}: {first['msg']}; {_WRITES_IT}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}; {_WRITES_IT}") from None
+        return job
+
+
+def read_job(path: Path) -> Job:
+    """The job of this process, which ends where the file is damaged, with the error where the launcher finds it."""
+    try:
+        return Job.read(path)
+    except ConfigError as error:
+        write_error(error)
+        raise SystemExit(EXIT_FAILED) from None

@@ -18,8 +18,8 @@ from pathlib import Path
 from luwu.data.corpus import Corpus
 from luwu.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, Job, write_error
-from luwu.launch.processes import LOG_LINES, Ended, read_tail, typed_error
+from luwu.launch.job import EXIT_FAILED, read_job, write_error
+from luwu.launch.processes import LOG_LINES, Ended, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
     Report,
@@ -30,6 +30,7 @@ from luwu.launch.reports import (
     room_reporter,
     room_wait,
 )
+from luwu.launch.words import checked_report, typed_error
 from luwu.store.room import NO_WAIT, Room, SayRoom, create, log_room
 
 LOOK_SECONDS = 0.1
@@ -83,6 +84,7 @@ def prepare_corpus(
                 report = reports.get(timeout=LOOK_SECONDS)
             except queue.Empty:
                 continue
+            report = checked_report(0, report)
             if report["kind"] == "progress":
                 on_progress(report["done"], report["total"])
             elif report["kind"] == "room":
@@ -110,7 +112,7 @@ def main() -> int:
     """Prepare the corpus of the job; the last line of the log says what went wrong."""
     from luwu.launch.worker import die_with
 
-    job = Job.read(Path(sys.argv[1]))
+    job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
     told = 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,10 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.errors import LuwuError, WorkerLostError, error_named
+from luwu.errors import LuwuError, WorkerLostError
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
+from luwu.launch.job import EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
+from luwu.launch.words import checked_report, typed_error
 from luwu.observe.machine import worker_allocator
 from luwu.store.room import NO_WAIT, Room, create
 
@@ -157,10 +157,13 @@ class WorkerProcesses:
         )
 
     def _take_report(self, rank: int, report: Report) -> None:
-        if report["kind"] == "error":
-            self._errors[rank] = reported_error(report)
-        else:
+        if report["kind"] != "error":
             self._on_report(rank, report)
+            return
+        try:
+            self._errors[rank] = reported_error(checked_report(rank, report))
+        except WorkerLostError as error:
+            self._errors[rank] = error
 
     def _look(self) -> None:
         known = {ended.rank for ended in self._order_of_death}
@@ -174,12 +177,3 @@ def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         return file.read().decode(errors="replace").rstrip()
-
-
-def typed_error(log: str) -> LuwuError | None:
-    """The typed error that a worker wrote into its log, if it did."""
-    for line in reversed(log.splitlines()):
-        if line.startswith(ERROR_MARK):
-            words = json.loads(line.removeprefix(ERROR_MARK))
-            return error_named(words["type"])(words["message"])
-    return None

@@ -12,7 +12,7 @@ from types import FrameType
 
 from luwu.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job, write_error
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
 from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
 from luwu.launch.worker_log import wait_for_room_in_log
 from luwu.store.room import Room
@@ -41,7 +41,7 @@ def die_with(launcher_pid: int) -> None:
 def main() -> int:
     """Run the job; the exit status says whose fault an error was, the last line of the log what it was."""
     stop = StopRequest()
-    job = Job.read(Path(sys.argv[1]))
+    job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
