@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from luwu.config import shown
 from luwu.errors import ConfigError
+from luwu.models.config_file import read_config_file
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
 from luwu.models.pretrained import CONFIG_NAME
@@ -19,6 +20,10 @@ from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+SAID_CHARACTERS = 300
+"""Characters of transformers' own message in an error; it may list all models."""
 
 
 class CausalForward:
@@ -138,31 +143,45 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
     except ImportError as error:
         raise ConfigError("model.path: needs the package transformers, found none; pip install transformers") from error
     file = path / CONFIG_NAME if path.is_dir() else path
+    content = read_config_file(file, "model.path")
+    kind = content.pop("model_type", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"model.path: {file}: model_type: expected the name of a kind of model, found {shown(kind)}")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        kind = content.pop("model_type")
         config = transformers.AutoConfig.for_model(kind, **content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}; correct the file"
-        ) from error
+    except Exception as error:  # a class of transformers raises what it likes
+        raise _not_described(file, error) from error
     _check_size(config, file, vocabulary, seq)
     try:
         with torch.device("meta"):
             model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except ValueError as error:
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            raise _not_described(file, error) from error
         raise ConfigError(
             f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
             "model that predicts the next token"
         ) from error
     named = content.get("architectures") or [type(model).__name__]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"model.path: {file}: architectures: expected names of classes, found {shown(named)}")
     if type(model).__name__ not in named:
         raise ConfigError(
             f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
             f"{', '.join(named)}; choose a model that predicts the next token"
         )
     return model
+
+
+def _not_described(file: Path, error: Exception) -> ConfigError:
+    """The error for a configuration that a class of transformers refuses."""
+    import transformers
+
+    said = (str(error).splitlines() or [""])[0][:SAID_CHARACTERS]
+    return ConfigError(
+        f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
+        f"{type(error).__name__}: {said}; correct the file"
+    )
 
 
 def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from luwu.config import shown
 from luwu.errors import CheckpointError, ConfigError
+from luwu.models.config_file import read_config_file
 from luwu.store.checkpoint import CheckpointReader, listed
 from luwu.store.sources import TensorReader
 
@@ -38,10 +40,14 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder}: expected {CONFIG_NAME} there, found none; name the folder of a model")
+    named = read_config_file(folder / CONFIG_NAME, "model").get("architectures") or []
+    if not isinstance(named, list):
+        raise ConfigError(f"{folder / CONFIG_NAME}: architectures: expected names of classes, found {shown(named)}")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, OSError, KeyError) as error:
-        raise ConfigError(f"{folder / CONFIG_NAME}: {str(error).splitlines()[0]}; correct the file") from error
+    except Exception as error:  # a class of transformers raises what it likes
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{folder / CONFIG_NAME}: {said}; correct the file") from error
     names = [str(name) for name in config.architectures or ()]
     kind = getattr(transformers, names[0], None) if names else None
     if kind is None:
@@ -49,8 +55,14 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
             f"{folder / CONFIG_NAME}: architectures: expected a class of transformers {transformers.__version__}, "
             f"found {names}; name it there, such as LlamaForCausalLM"
         )
-    with torch.device("meta"):
-        model: PreTrainedModel = kind(config)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = kind(config)
+    except Exception as error:
+        raise ConfigError(
+            f"{folder / CONFIG_NAME}: expected what {names[0]} can be built of, found {type(error).__name__}: {error}; "
+            "correct the file"
+        ) from error
     return model
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from luwu.errors import ConfigError
 from luwu.store.durable import whole_file, write_all
 from luwu.store.folders import make_folder, refused
+from luwu.store.json_fields import MALFORMED, explained, read_object
 from luwu.store.outputs import Output
 from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
@@ -118,11 +118,11 @@ def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:
         ConfigError: it is not JSON.
     """
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
+        config = dict(read_object(path.read_text(encoding="utf-8")))
         config.pop("torch_dtype", None)  # what older ones call it
         config["dtype"] = dtype
         room.write_file(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         raise refused("write", path, error) from error
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: expected a JSON object, found {error}; correct the file") from error
+    except MALFORMED as error:
+        raise ConfigError(f"{path}: expected a JSON object, found {explained(error)}; correct the file") from error

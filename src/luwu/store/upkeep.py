@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from luwu import _native
+from luwu.config import has_utf8
 from luwu.errors import StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
@@ -21,6 +21,7 @@ from luwu.store.folders import (
     reader_of,
     say_findings,
 )
+from luwu.store.json_fields import MALFORMED, read_object
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
@@ -194,9 +195,12 @@ def _architectures(folder: Path) -> tuple[str, ...]:
     if kept is None:
         return ()
     try:
-        return tuple(str(name) for name in json.loads((kept / CONFIG_NAME).read_text()).get("architectures") or ())
-    except (ValueError, AttributeError):
+        named = read_object((kept / CONFIG_NAME).read_text(encoding="utf-8")).get("architectures")
+    except MALFORMED:
         return ()  # not this command's to complain about
+    if not isinstance(named, list):
+        return ()
+    return tuple(name for name in named if isinstance(name, str) and has_utf8(name))
 
 
 def _origin(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
