@@ -116,6 +116,19 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
         "src/luwu/observe/unreported.py": None,
     },
+    "job": {"src/luwu/launch/job.py": ("read",)},
+    "worker_words": {
+        "src/luwu/launch/words.py": None,
+        "src/luwu/launch/reports.py": ("room_wait", "reported_error"),
+    },
+    "model_config": {
+        "src/luwu/models/config_file.py": None,
+        "src/luwu/models/sizes.py": ("check_config", "check_sizes"),
+        "src/luwu/plan/model_presets.py": ("read_config", "number", "flag", "_opt_or_gpt2", "_gated"),
+        "src/luwu/launch/rates.py": ("_width_of",),
+        "src/luwu/store/upkeep.py": ("_architectures",),
+        "src/luwu/store/model_files.py": ("write_config",),
+    },
     "documents": {
         "src/luwu/data/documents.py": (
             "read_documents", "count_documents", "_text", "_jsonl", "_line_text", "_listed", "_kind",

@@ -42,6 +42,13 @@ def listed(value: object, name: str) -> list[Any]:
     return value
 
 
+def table(value: object, name: str) -> dict[str, Any]:
+    """An object; raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} {shown(value)}, which is no object")
+    return value
+
+
 def explained(error: Exception) -> str:
     """Describe the error of a reader, for a message after `found`."""
     if isinstance(error, RecursionError):

@@ -11,7 +11,7 @@ from typing import Any
 from luwu.config import shown
 from luwu.errors import StoreCorruptError
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, refused, write_json
-from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
+from luwu.store.json_fields import MALFORMED, explained, read_object, table, whole, words
 from luwu.store.manifest import MOST_CHUNKS
 from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
 from luwu.store.outputs import checksum
@@ -47,9 +47,9 @@ def read_origin(path: Path) -> Origin | None:
         raw = read_object(path.read_text(encoding="utf-8"))
         require_unchanged(path, raw, ("origin", "chunks", "files", "values"))
         return Origin(
-            dict(raw["origin"]),
+            table(raw["origin"], "origin"),
             whole(raw, "chunks", 0, MOST_CHUNKS, 0),
-            dict(raw.get("files", {})),
+            {name: words(value, "files") for name, value in table(raw.get("files", {}), "files").items()},
             _digits(raw.get("values", ""), "values"),
         )
     except FileNotFoundError:
