@@ -332,7 +332,7 @@ TEST_CASE("damage to the version that is not committed is said, and mended by wh
     CHECK(findings_of(folders)[0].find(path + said) == 0);
     check_at(folders, 3);
     CHECK(findings_of(folders).size() == 1);  // who reads changes nothing
-    const auto bytes = fs::file_size(folders[0] + "/version-0.luwu");
+    const std::uint64_t bytes = layout.version_bytes(1);
     {
         const ChunkStore store(folders, layout, kUuid, OpenMode::open);
         CHECK(store.findings().size() == 1);
