@@ -14,6 +14,7 @@ from torch import Tensor
 
 from luwu.errors import ConfigError
 from luwu.store.checkpoint import INDEX_NAME
+from luwu.store.folders import is_file
 from luwu.store.manifest import DTYPES
 from luwu.store.model_files import (
     CONFIG_NAME,
@@ -105,7 +106,7 @@ def export_safetensors(
         files = [] if source is None else find_model_files(source)
         if files:
             copy_files(files, target, room)
-            if (target / CONFIG_NAME).is_file():
+            if is_file(target / CONFIG_NAME):
                 write_config(target / CONFIG_NAME, origin["dtype"], room)
         output.say_others(file.name for file in files)
         return ExportReport(values.step, export.parameters, total, len(shards), len(kept))

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import stat
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -87,7 +88,7 @@ def make_folder(folder: Path) -> None:
 def no_store(folders: list[Path]) -> StoreFormatError:
     """The error for folders of which the first has no manifest file, where there should be a store."""
     for other in folders[1:]:
-        if (other / MANIFEST_NAME).exists():
+        if is_there(other / MANIFEST_NAME):
             return StoreFormatError(
                 f"{folders[0]} holds no {MANIFEST_NAME}, and {other} does, the first folder of its store; name "
                 f"the folders in their order, {other} first"
@@ -98,7 +99,7 @@ def no_store(folders: list[Path]) -> StoreFormatError:
             f"{folders[0] / MANIFEST_NAME} is missing, and the rest of a store is there; put the file back from "
             f"{_manifest_copy(folders[0])}: it never changes; then `luwu store verify` says whether the store is whole"
         )
-    if stripe is not None or (folders[0] / COMMIT_NAME).exists():
+    if stripe is not None or is_there(folders[0] / COMMIT_NAME):
         return StoreFormatError(
             f"{folders[0]} holds no {MANIFEST_NAME}, only {COMMIT_NAME}: it is folder 2 or a later one of a striped "
             "store; name all folders of the store in their order"
@@ -111,7 +112,7 @@ def no_store(folders: list[Path]) -> StoreFormatError:
 
 def holds_part(folder: Path) -> bool:
     """Return true where a folder holds files of a store, its manifest file or others."""
-    return (folder / MANIFEST_NAME).exists() or (folder / COMMIT_NAME).exists() or _stripe_of(folder) is not None
+    return is_there(folder / MANIFEST_NAME) or is_there(folder / COMMIT_NAME) or _stripe_of(folder) is not None
 
 
 def _stripe_of(folder: Path) -> int | None:
@@ -163,6 +164,31 @@ def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissi
         f"cannot {action} {path}: {reason}; give this user read and write permission there or name another folder "
         "with --store or --run"
     )
+
+
+def look_at(path: Path) -> os.stat_result | None:
+    """What has this name, or None where nothing has it.
+
+    Raises:
+        StorePermissionError, StoreError: nobody can tell, as its folder cannot be searched or read.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise refused("look at", path, error) from error
+
+
+def is_there(path: Path) -> bool:
+    """Return true where a file or folder has this name; raises as `look_at`."""
+    return look_at(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Return true where a file has this name; raises as `look_at`."""
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def read_identity(folder: Path) -> StoreIdentity | None:
@@ -319,7 +345,7 @@ def open_store(
     """
     for folder in folders:
         make_folder(folder)
-    if (folders[0] / UNFINISHED_IMPORT_NAME).exists():
+    if is_there(folders[0] / UNFINISHED_IMPORT_NAME):
         raise StoreError(
             f"the store at {folders[0]} holds an import that was not finished; give the same luwu import again, which "
             f"finishes it, or remove the folder"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from luwu.errors import ConfigError
 from luwu.store.durable import whole_file, write_all
-from luwu.store.folders import make_folder, refused
+from luwu.store.folders import is_file, make_folder, refused
 from luwu.store.json_fields import MALFORMED, explained, read_object
 from luwu.store.outputs import Output
 from luwu.store.room import NO_WAIT, Room
@@ -81,14 +81,14 @@ def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> Non
 def kept_model_folder(store: Path) -> Path | None:
     """Where the store keeps its model's files, if it was imported."""
     folder = store / FOLDER_NAME
-    return folder if (folder / CONFIG_NAME).is_file() else None
+    return folder if is_file(folder / CONFIG_NAME) else None
 
 
 @contextmanager
 def kept_buffers(store: Path) -> Iterator[SafetensorsFile | None]:
     """Open the buffers of an imported model as the checkpoint had them; None where it had none."""
     path = store / FOLDER_NAME / BUFFERS_NAME
-    buffers = SafetensorsFile(path) if path.is_file() else None
+    buffers = SafetensorsFile(path) if is_file(path) else None
     try:
         yield buffers
     finally:

@@ -23,7 +23,7 @@ from luwu import _native
 from luwu.errors import ConfigError, StoreSpaceError
 from luwu.plan.units import bytes_text
 from luwu.store.durable import sync_path, unfinished
-from luwu.store.folders import refused, write_json
+from luwu.store.folders import is_file, refused, write_json
 from luwu.store.room import NO_WAIT, Room, create
 
 JOURNAL_NAME = "luwu-export.json"
@@ -98,9 +98,12 @@ class OutputFolder:
         """Whether this file is there already, with the bytes that were written to it."""
         noted = self._files.get(name)
         path = self.path / name
-        if noted is None or not path.is_file() or path.stat().st_size != noted["bytes"]:
+        if noted is None or not is_file(path):
             return False
-        return checksum(path) == noted["crc32c"]
+        try:
+            return path.stat().st_size == noted["bytes"] and checksum(path) == noted["crc32c"]
+        except OSError as error:
+            raise refused("read", path, error) from error
 
     def notes(self, name: str) -> Any:
         """What was given to `write` to keep with a finished file."""

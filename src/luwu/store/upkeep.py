@@ -17,6 +17,7 @@ from luwu.store.folders import (
     UNFINISHED_IMPORT_NAME,
     findings_of,
     held_at_rest,
+    is_there,
     no_values,
     reader_of,
     say_findings,
@@ -126,7 +127,7 @@ def info(folders: list[Path]) -> StoreInfo:
         origin=origin,
         folders=tuple(_use_of(folder) for folder in folders),
         in_use=_in_use(folders),
-        unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
+        unfinished_import=is_there(folders[0] / UNFINISHED_IMPORT_NAME),
         snapshots=tuple(snapshot_steps(folders)),
         findings=(*findings_of(reader), *damage),
     )
@@ -196,7 +197,7 @@ def _architectures(folder: Path) -> tuple[str, ...]:
         return ()
     try:
         named = read_object((kept / CONFIG_NAME).read_text(encoding="utf-8")).get("architectures")
-    except MALFORMED:
+    except (OSError, *MALFORMED):
         return ()  # not this command's to complain about
     if not isinstance(named, list):
         return ()
