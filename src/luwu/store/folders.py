@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from luwu import _native
@@ -31,12 +29,12 @@ from luwu.errors import (
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
 from luwu.store.durable import sync_folder, sync_path, whole_file, write_all
+from luwu.store.findings import Opened, say_findings
 from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
+from luwu.store.parts import manifest_copy, stripe_of
 from luwu.store.room import is_full, no_room
 from luwu.store.sealed_json import require_unchanged, sealed
-
-_logger = logging.getLogger(__name__)
 
 MANIFEST_NAME = "manifest.json"
 RESTORE_MANIFEST = "put the file back from snapshots/STEP or a copy; then `luwu store verify` reads the store"
@@ -45,10 +43,6 @@ MANIFEST_FORMAT = 3
 float16 blocks, or blocks of several dtypes."""
 
 COMMIT_NAME = "commit.luwu"
-CHUNK_NAMES = ("frozen.luwu", "version-0.luwu", "version-1.luwu")
-CHUNKS_MAGIC = b"LUWUDATA"
-_PAGE_0 = struct.Struct("<8sII")  # the beginning of a file of chunks: magic, format, stripe
-
 MOST_FOLDERS = 2**16
 """Bound of the folders that a store is striped over."""
 
@@ -93,11 +87,11 @@ def no_store(folders: list[Path]) -> StoreFormatError:
                 f"{folders[0]} holds no {MANIFEST_NAME}, and {other} does, the first folder of its store; name "
                 f"the folders in their order, {other} first"
             )
-    stripe = _stripe_of(folders[0])
+    stripe = stripe_of(folders[0])
     if stripe == 0:
         return StoreFormatError(
             f"{folders[0] / MANIFEST_NAME} is missing, and the rest of a store is there; put the file back from "
-            f"{_manifest_copy(folders[0])}: it never changes; then `luwu store verify` says whether the store is whole"
+            f"{manifest_copy(folders[0])}: it never changes; then `luwu store verify` says whether the store is whole"
         )
     if stripe is not None or is_there(folders[0] / COMMIT_NAME):
         return StoreFormatError(
@@ -112,27 +106,7 @@ def no_store(folders: list[Path]) -> StoreFormatError:
 
 def holds_part(folder: Path) -> bool:
     """Return true where a folder holds files of a store, its manifest file or others."""
-    return is_there(folder / MANIFEST_NAME) or is_there(folder / COMMIT_NAME) or _stripe_of(folder) is not None
-
-
-def _stripe_of(folder: Path) -> int | None:
-    """Return the number of a folder of a store, as its files of chunks say; None where none of them says it."""
-    for name in CHUNK_NAMES:
-        try:
-            with (folder / name).open("rb") as file:
-                magic, _, stripe = _PAGE_0.unpack(file.read(_PAGE_0.size))
-        except (OSError, struct.error):
-            continue
-        if magic == CHUNKS_MAGIC:
-            return int(stripe)
-    return None
-
-
-def _manifest_copy(folder: Path) -> str:
-    """Say where the manifest file of a store that lacks it may be: in its last snapshot."""
-    names = [path.parent.name for path in folder.glob(f"snapshots/*/{MANIFEST_NAME}")]
-    steps = [int(name) for name in names if name.isdecimal()]
-    return f"{folder / 'snapshots' / str(max(steps)) / MANIFEST_NAME}" if steps else "a copy of the store"
+    return is_there(folder / MANIFEST_NAME) or is_there(folder / COMMIT_NAME) or stripe_of(folder) is not None
 
 
 def other_stripes(folders: list[Path], stripes: int) -> str:
@@ -295,15 +269,6 @@ def write_json(path: Path, document: object) -> None:
         raise refused("write", path, error) from error
 
 
-class Opened(Protocol):
-    """A native reader, writer or server that has opened a store."""
-
-    @property
-    def findings(self) -> list[str]:
-        """Damage that was found and that opening the store for writing mends, in words."""
-        ...
-
-
 CoreT = TypeVar("CoreT", bound=Opened)
 
 
@@ -378,21 +343,6 @@ def open_store(
     if create:
         write_identity(folders, identity)
     return core
-
-
-MENDED_BY = "luwu train, luwu server and luwu snapshot take mend it when they open the store"
-"""The way out of damage that opening a store for writing mends."""
-
-
-def say_findings(opened: Opened, *, mended: bool = True) -> None:
-    """Log the damage that was met when a store was opened; who only reads has not mended it."""
-    for finding in opened.findings:
-        _logger.warning("%s; %s", finding, "it is mended now" if mended else MENDED_BY)
-
-
-def findings_of(reader: _native.StoreReader) -> tuple[str, ...]:
-    """The damage that a reader met, each with what mends it."""
-    return tuple(f"{finding}; {MENDED_BY}" for finding in reader.findings)
 
 
 def lock_folder(folder: Path, what: str) -> _native.FileLock:

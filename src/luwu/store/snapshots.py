@@ -12,7 +12,8 @@ from luwu import _native
 from luwu.errors import ConfigError, StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
-from luwu.store.folders import StoreIdentity, reader_of, say_findings
+from luwu.store.findings import say_findings
+from luwu.store.folders import StoreIdentity, reader_of
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify

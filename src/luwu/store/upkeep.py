@@ -12,15 +12,14 @@ from luwu.config import has_utf8
 from luwu.errors import StoreCorruptError, StoreLockedError
 from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
+from luwu.store.findings import findings_of, say_findings
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
-    findings_of,
     held_at_rest,
     is_there,
     no_values,
     reader_of,
-    say_findings,
 )
 from luwu.store.json_fields import MALFORMED, read_object
 from luwu.store.manifest import Manifest

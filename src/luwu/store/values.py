@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from luwu.errors import ConfigError
+from luwu.store.findings import say_findings
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
@@ -20,7 +21,6 @@ from luwu.store.folders import (
     other_stripes,
     read_identity,
     reader_of,
-    say_findings,
 )
 from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 

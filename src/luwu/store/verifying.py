@@ -12,7 +12,8 @@ from typing import Any
 
 from luwu import _native
 from luwu.errors import StoreCorruptError, StoreError, StoreFormatError
-from luwu.store.folders import findings_of, held_at_rest, no_values, reader_of
+from luwu.store.findings import findings_of
+from luwu.store.folders import held_at_rest, no_values, reader_of
 from luwu.store.manifest import Manifest
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
