@@ -7,7 +7,7 @@ from typing import Any
 
 from luwu.config import has_utf8, shown
 from luwu.errors import ConfigError
-from luwu.store.json_fields import MALFORMED, explained, read_object
+from luwu.store.json_fields import MALFORMED, explained, read_object, read_text
 
 DEEPEST = 32
 """Bound of the tables and lists within each other."""
@@ -32,7 +32,7 @@ def read_config_file(file: Path, setting: str) -> dict[str, Any]:
         ConfigError: the file cannot be read, or is no such table; names the file and the field.
     """
     try:
-        raw = dict(read_object(file.read_text(encoding="utf-8")))
+        raw = dict(read_object(read_text(file)))
         _check(raw, "", 0)
         text = raw.get("text_config")
         if text is not None and not isinstance(text, dict):

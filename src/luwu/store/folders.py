@@ -30,7 +30,7 @@ from luwu.fabric.blocks import block_specs
 from luwu.observe.words import counted
 from luwu.store.durable import sync_folder, sync_path, whole_file, write_all
 from luwu.store.findings import Opened, say_findings
-from luwu.store.json_fields import MALFORMED, explained, read_object, whole, words
+from luwu.store.json_fields import MALFORMED, explained, read_object, read_text, whole, words
 from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.parts import manifest_copy, stripe_of
 from luwu.store.room import is_full, no_room
@@ -176,7 +176,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     check_name(folder)
     path = folder / MANIFEST_NAME
     try:
-        raw = read_object(path.read_text(encoding="utf-8"))
+        raw = read_object(read_text(path))
         version = whole(raw, "format", 1, 2**31)
     except FileNotFoundError:
         return None

@@ -11,7 +11,7 @@ from typing import Any
 from luwu.config import shown
 from luwu.errors import StoreCorruptError
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, refused, write_json
-from luwu.store.json_fields import MALFORMED, explained, read_object, table, whole, words
+from luwu.store.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.store.manifest import MOST_CHUNKS
 from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
 from luwu.store.outputs import checksum
@@ -44,7 +44,7 @@ def read_origin(path: Path) -> Origin | None:
         StorePermissionError, StoreError: it cannot be read.
     """
     try:
-        raw = read_object(path.read_text(encoding="utf-8"))
+        raw = read_object(read_text(path))
         require_unchanged(path, raw, ("origin", "chunks", "files", "values"))
         return Origin(
             table(raw["origin"], "origin"),

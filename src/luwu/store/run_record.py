@@ -15,7 +15,7 @@ from typing import Any
 from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.observe.words import counted
 from luwu.store.folders import refused, remove_file, write_json
-from luwu.store.json_fields import MALFORMED, explained, read_object, table, whole, words
+from luwu.store.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.store.sealed_json import require_unchanged, sealed
 
 RUN_NAME = "run.json"
@@ -107,7 +107,7 @@ def read_record(folder: Path) -> RunRecord | None:
     """
     path = folder / RUN_NAME
     try:
-        raw = read_object(path.read_text(encoding="utf-8"))
+        raw = read_object(read_text(path))
         version = whole(raw, "format", 0, MOST_COUNT)
         if version <= FORMAT:
             require_unchanged(path, raw, ("format", *(each.name for each in fields(RunRecord))))

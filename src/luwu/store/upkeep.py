@@ -21,7 +21,7 @@ from luwu.store.folders import (
     no_values,
     reader_of,
 )
-from luwu.store.json_fields import MALFORMED, read_object
+from luwu.store.json_fields import MALFORMED, read_object, read_text
 from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
@@ -195,7 +195,7 @@ def _architectures(folder: Path) -> tuple[str, ...]:
     if kept is None:
         return ()
     try:
-        named = read_object((kept / CONFIG_NAME).read_text(encoding="utf-8")).get("architectures")
+        named = read_object(read_text(kept / CONFIG_NAME)).get("architectures")
     except (OSError, *MALFORMED):
         return ()  # not this command's to complain about
     if not isinstance(named, list):
