@@ -68,14 +68,17 @@ NATIVE: Mapping[str, Parser] = {
 PYTHON: Mapping[str, Parser] = {
     "manifest": {
         "src/luwu/store/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
-        "src/luwu/store/json_fields.py": None,
+        "src/luwu/store/json_fields.py": ("read_text", "read_object", "whole", "words", "listed", "explained"),
         "src/luwu/store/sealed_json.py": ("require_unchanged", "_checksum"),
         "src/luwu/store/folders.py": ("read_identity",),
     },
     "run_record": {
         "src/luwu/store/run_record.py": ("from_json", "read_record", "_record_of", "check_claim", "claim_store"),
     },
-    "origin": {"src/luwu/store/origin.py": ("read_origin",)},
+    "origin": {
+        "src/luwu/store/origin.py": ("read_origin", "_digits"),
+        "src/luwu/store/json_fields.py": ("table",),
+    },
     "journal": {"src/luwu/store/outputs.py": ("__init__", "finished", "notes", "_is_journal", "_differences")},
     "safetensors_file": {"src/luwu/store/safetensors_file.py": None},
     "checkpoint_index": {"src/luwu/store/checkpoint.py": ("__init__", "_open_shards", "_read_index")},
@@ -162,6 +165,10 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "permission there or use another folder": _OTHER_USER,
         "} else {": _OTHER_USER,
         "return result;": _OTHER_USER,
+    },
+    "src/luwu/store/outputs.py": {
+        "except OSError as error:": _CHANGING,
+        'raise refused("read", path, error) from error': _CHANGING,
     },
     "src/luwu/store/safetensors_file.py": {
         "except OSError as error:": _CHANGING,
