@@ -25,9 +25,14 @@ class Opened(Protocol):
 def say_findings(opened: Opened, *, mended: bool = True) -> None:
     """Log the damage that was met when a store was opened; who only reads has not mended it."""
     for finding in opened.findings:
-        _logger.warning("%s; %s", finding, "it is mended now" if mended else MENDED_BY)
+        _logger.warning("%s; %s", finding, "it is mended now" if mended else _remedy(finding))
 
 
 def findings_of(reader: _native.StoreReader) -> tuple[str, ...]:
     """The damage that a reader met, each with what mends it."""
-    return tuple(f"{finding}; {MENDED_BY}" for finding in reader.findings)
+    return tuple(f"{finding}; {_remedy(finding)}" for finding in reader.findings)
+
+
+def _remedy(finding: str) -> str:
+    """What mends a damage; a snapshot is never written to."""
+    return "the snapshot can be read and restored as it is" if "/snapshots/" in finding else MENDED_BY
