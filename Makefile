@@ -2,11 +2,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto bench bench-check clean
+.PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src tests benchmarks examples tools
-CXX_SOURCES = $(shell find native bpf tests/native tests/fuzz/native tests/network benchmarks/ours -name "*.cc" -o -name "*.h" -o -name "*.c")
+CXX_SOURCES = $(shell find native bpf tests/native tests/fuzz/native tests/network benchmarks/ours benchmarks/native -name "*.cc" -o -name "*.h" -o -name "*.c")
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -33,11 +33,13 @@ fuzz: setup ## Ten million random packets, as many in the kernel, two million he
 	@LUWU_FUZZ_PACKETS=$${LUWU_FUZZ_PACKETS:-10000000} tools/native_tests.sh asan address,undefined packets xdp_fuzz tcp_strangers
 	@$(BIN)/python tools/fuzz.py
 
-lint: setup ## ruff, mypy and clang-format, changing nothing
+lint: setup ## ruff, mypy, import-linter, clang-format and the order of native/'s folders, changing nothing
 	@$(BIN)/ruff check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/ruff format --check $(wildcard $(PYTHON_SOURCES))
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+	@$(BIN)/python tools/include_order.py
 
 format: setup ## Rewrite the sources as ruff and clang-format want them
 	@$(BIN)/ruff check --fix $(wildcard $(PYTHON_SOURCES))
@@ -47,6 +49,9 @@ format: setup ## Rewrite the sources as ruff and clang-format want them
 proto: setup ## Write the control plane's Python modules from control.proto anew
 	@tools/proto.sh
 
+drawings: ## Draw docs/*.svg from docs/*.dot; needs graphviz
+	@python3 tools/drawings.py
+
 bench: setup ## Run every benchmark beside its peers; results go to benchmarks/results
 	@$(BIN)/python tools/bench.py
 
@@ -54,4 +59,4 @@ bench-check: setup ## Run every benchmark at its smallest size, for function alo
 	@$(BIN)/python tools/bench_check.py
 
 clean: ## Remove everything that was built here, the environments too
-	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi
+	rm -rf build dist .venv .mypy_cache .import_linter_cache .pytest_cache .ruff_cache .hypothesis src/luwu/_native.pyi

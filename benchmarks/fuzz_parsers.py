@@ -4,7 +4,7 @@ None: all functions of the file. What has no target here, and why:
 
 - Certificates and TLS records, HTTP/2 and protobuf, Parquet, and the model in a tokenizer.json: OpenSSL, gRPC, pyarrow
   and tokenizers read them. What LuWu makes of their answers has targets.
-- The door (native/fabric/door.cc) passes bytes on and looks at none; the lobby looks whether there are any.
+- The door (native/fabric/tcp/door.cc) passes bytes on and looks at none; the lobby looks whether there are any.
 - The switch inside the kernel: tests/native/test_xdp_fuzz.cc gives it as many random packets as `make fuzz` asks for.
 - Requests in memory that workers of one host share with their server: another user cannot write there.
 - Netlink's and GRO's messages come from the kernel.
@@ -17,14 +17,14 @@ from collections.abc import Mapping, Sequence
 Parser = Mapping[str, Sequence[str] | None]
 
 NATIVE: Mapping[str, Parser] = {
-    "packet": {"native/fabric/packet.cc": None},
+    "packet": {"native/fabric/protocol/packet.cc": None},
     "nodes": {
-        "native/fabric/link.cc": ("parse", "behind_holes", "same_state", "take"),
-        "native/fabric/windows.cc": None,
-        "native/fabric/worker_node.cc": (
+        "native/fabric/protocol/link.cc": ("parse", "behind_holes", "same_state", "take"),
+        "native/fabric/protocol/windows.cc": None,
+        "native/fabric/protocol/worker_node.cc": (
             "receive", "fits", "take_parameters", "take_agreed", "take_heartbeat", "enter_epoch",
         ),
-        "native/fabric/server_node.cc": (
+        "native/fabric/protocol/server_node.cc": (
             "receive", "take_heartbeat", "take_request", "take_exponents", "agree_on_exponents", "start_collection",
             "take_gradient", "finish_collections",
         ),
@@ -33,14 +33,14 @@ NATIVE: Mapping[str, Parser] = {
         ),
         "native/switch/slots.cc": None,
     },
-    "hello": {"native/fabric/frames.cc": ("decode_hello", "name_of")},
-    "frames": {"native/fabric/frames.cc": ("decode_frame", "known", "read_header", "read_payload")},
+    "hello": {"native/fabric/tcp/frames.cc": ("decode_hello", "name_of")},
+    "frames": {"native/fabric/tcp/frames.cc": ("decode_frame", "known", "read_header", "read_payload")},
     "session": {
-        "native/fabric/tcp_session.cc": (
+        "native/fabric/tcp/tcp_session.cc": (
             "serve", "next_request", "serve_pull", "serve_push", "serve_initialise", "receive", "tell_failure",
         ),
     },
-    "answers": {"native/fabric/link_lane.cc": ("dial", "exchange", "place_of", "take_failure", "answered", "lost")},
+    "answers": {"native/fabric/tcp/tcp_lane.cc": ("dial", "exchange", "place_of", "take_failure", "answered", "lost")},
     "commit_record": {
         "native/store/records.cc": (
             "decode_commit", "encode_commit", "records_say_no_values", "counts_offset", "scale_offset",
@@ -53,7 +53,9 @@ NATIVE: Mapping[str, Parser] = {
         "native/store/commit_file.cc": ("read", "newer", "offset_of"),
         "native/store/commit_files.cc": ("read", "none_valid", "all_missing", "is_older"),
         "native/store/stripe_files.cc": ("open", "open_checked", "check", "require"),
-        "native/store/chunk_store.cc": ("check_header", "open", "note", "note_versions", "has_chunks", "damaged"),
+        "native/store/chunk_store.cc": ("open", "note"),
+        "native/store/chunk_records.cc": ("check_header", "any_written", "damaged"),
+        "native/store/chunk_versions.cc": ("stand_at", "note_versions"),
         "native/store/reader.cc": None,
     },
     "lock_file": {"native/store/lock_file.cc": ("owner_of", "take_lock", "lock_store", "open_lock")},
@@ -62,13 +64,13 @@ NATIVE: Mapping[str, Parser] = {
             "step_of", "is_passing_name", "names_in", "snapshot_steps", "require_snapshot", "remove_remains",
         ),
     },
-    "address": {"native/fabric/address.cc": None},
+    "address": {"native/fabric/core/address.cc": None},
 }  # fmt: skip
 
 PYTHON: Mapping[str, Parser] = {
     "manifest": {
-        "src/luwu/store/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
-        "src/luwu/store/json_fields.py": ("read_text", "read_object", "whole", "words", "listed", "explained"),
+        "src/luwu/core/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
+        "src/luwu/core/json_fields.py": ("read_text", "read_object", "whole", "words", "listed", "explained"),
         "src/luwu/store/sealed_json.py": ("require_unchanged", "_checksum"),
         "src/luwu/store/folders.py": ("read_identity",),
     },
@@ -77,7 +79,7 @@ PYTHON: Mapping[str, Parser] = {
     },
     "origin": {
         "src/luwu/store/origin.py": ("read_origin", "_digits"),
-        "src/luwu/store/json_fields.py": ("table",),
+        "src/luwu/core/json_fields.py": ("table",),
     },
     "journal": {"src/luwu/store/outputs.py": ("__init__", "finished", "notes", "_is_journal", "_differences")},
     "safetensors_file": {"src/luwu/store/safetensors_file.py": None},
@@ -94,26 +96,26 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/server/participants.py": ("on_one_line", "find"),
     },
     "control_answers": {
-        "src/luwu/fabric/control.py": (
+        "src/luwu/control/client.py": (
             "join", "call", "start", "finish", "_hello", "_watch", "_end", "_translated", "_reason",
         ),
-        "src/luwu/fabric/rpc.py": ("error_from",),
-        "src/luwu/fabric/wiring.py": ("make_wiring",),
-        "src/luwu/fabric/remote_server.py": ("join", "standing", "has_store", "place", "_take"),
-        "src/luwu/fabric/remote_endpoint.py": ("begin", "wait", "_decide", "_finish"),
+        "src/luwu/control/rpc.py": ("error_from",),
+        "src/luwu/control/wiring.py": ("make_wiring",),
+        "src/luwu/session/remote_server.py": ("join", "standing", "has_store", "place", "_take"),
+        "src/luwu/session/remote_endpoint.py": ("begin", "wait", "_decide", "_finish"),
     },
     "local_messages": {
-        "src/luwu/fabric/messages.py": (
+        "src/luwu/control/messages.py": (
             "receive", "_receive", "_receive_object", "raise_if_error", "send",
         ),
     },
     "link": {
-        "src/luwu/observe/link.py": (
+        "src/luwu/probe/link.py": (
             "measure_link", "_answer_seconds", "_rate", "_carry", "receive_all", "_receive", "answer", "send_for",
         ),
     },
-    "host_port": {"src/luwu/fabric/address.py": ("parse_host_port", "parse_url", "parse_urls")},
-    "settings": {"src/luwu/config.py": ("read_toml", "build", "build_settings", "_config_error", "_line_of")},
+    "host_port": {"src/luwu/control/address.py": ("parse_host_port", "parse_url", "parse_urls")},
+    "settings": {"src/luwu/core/settings.py": ("read_toml", "build", "build_settings", "_config_error", "_line_of")},
     "last_attempts": {
         "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "_is_record"),
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
@@ -154,7 +156,7 @@ _OTHER_USER = "the folder is another user's"
 _OTHER_PORT = "another program's port; tests/unit/test_network_server.py has one"
 
 UNREACHED: Mapping[str, Mapping[str, str]] = {
-    "native/fabric/tcp_session.cc": {
+    "native/fabric/tcp/tcp_session.cc": {
         "if (place) member_.buffers.free(*place);": _TIME,
         "if (failed_) return;": _TIME,
         "channel_.wait_for_bell();": _TIME,
@@ -187,8 +189,8 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         'raise AssertionError("abort raises")': _NEVER,
     },
     "src/luwu/server/gate.py": {"self._used.popitem(last=False)": _TIME},
-    "src/luwu/observe/link.py": {"the other end does not stop sending": _TIME},
-    "src/luwu/fabric/control.py": {
+    "src/luwu/probe/link.py": {"the other end does not stop sending": _TIME},
+    "src/luwu/control/client.py": {
         "did not let this participant watch": _TIME,
         "raise self._error": _TIME,
         "raise self._again(self._error)": _TIME,
@@ -200,7 +202,7 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "except Exception as broken:": _NEVER,
         "sent could not be used": _NEVER,
     },
-    "src/luwu/fabric/remote_endpoint.py": {
+    "src/luwu/session/remote_endpoint.py": {
         "request.loss_scale.CopyFrom": "sends, and reads nothing",
         "return self._data.wait(handle)": "sends, and reads nothing",
         "self._data.wait(push)": "sends, and reads nothing",

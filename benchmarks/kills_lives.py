@@ -20,13 +20,13 @@ from model import ADAMW, batches, build, gpt
 
 import luwu
 import luwu.cli.main
-import luwu.fabric.remote
 import luwu.server.network
+import luwu.session.remote
 import luwu.switch.service
 from luwu.errors import LuwuError
-from luwu.fabric.local import join
-from luwu.fabric.session import Session
 from luwu.server.server import LocalServer
+from luwu.session.local import join
+from luwu.session.session import Session
 
 SHAPE = {"layers": 2, "hidden": 32, "heads": 2, "seq": 32}
 ROWS = 1

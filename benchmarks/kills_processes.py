@@ -22,7 +22,7 @@ from typing import Any
 
 from common import BenchmarkError
 
-from luwu.launch.worker import die_with
+from luwu.launch.processes import die_with
 
 LIMIT_SECONDS = 120.0  # for whatever must happen: far longer than a busy machine needs, so it tells a hang
 LOG_TAIL = 3000

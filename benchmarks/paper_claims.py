@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import CLUSTERS, Cluster
 from luwu.plan.collectives import Algorithm, transfer
 from luwu.plan.comparison import peer_rows, peer_step
 from luwu.plan.compute import Kernels
-from luwu.plan.constants import (
-    ACKNOWLEDGEMENT_BYTES,
-    GOODPUT_SHARE,
-    PACKET_BYTES,
-    RDMA_SHARE,
-)
+from luwu.plan.constants import ACKNOWLEDGEMENT_BYTES, GOODPUT_SHARE, PACKET_BYTES, RDMA_SHARE
 from luwu.plan.cost import cost_of
 from luwu.plan.hybrid import Replicas, hybrid_step
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
 from luwu.plan.megatron import Parallelism
 from luwu.plan.memory import luwu_worker
 from luwu.plan.model_presets import MODELS
-from luwu.plan.models import ModelShape
 from luwu.plan.peers import PeerSettings
 from luwu.plan.steps import StepTime
 from luwu.server.forecast import forecast

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from common import arguments, result, run, table
 
 import luwu.data.source
-from luwu.config import Settings, build_settings
+from luwu.core.units import parse_bytes
+from luwu.launch.settings import Settings, build_settings
 from luwu.launch.trial import WATCHED_STEPS, Trial, TrialSettings, run_trial
-from luwu.observe.machine import bfloat16_products
-from luwu.plan.measured.machine import measure_machine
+from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
-from luwu.plan.models import ModelShape, gpt_shape
-from luwu.plan.units import parse_bytes
+from luwu.probe.machine import bfloat16_products
+from luwu.probe.training import measure_machine
 
 NAME = "plan_measured"
 BAR = "step time within 15 % (median 8 %), memory and bytes of the store within 5 %, for every run"

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from common import arguments, result, run, table
 
+from luwu.models.shapes import gpt_shape
 from luwu.plan.clusters import CLUSTERS
 from luwu.plan.megatron import Parallelism, parallel_step
-from luwu.plan.models import gpt_shape
 
 NAME = "plan_megatron"
 BAR = "model TFLOP/s per GPU within 15 % of every published row"

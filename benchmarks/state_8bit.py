@@ -21,9 +21,9 @@ from processes import Side
 from rich.console import Console
 from sampling import Bar, Comparison, compare, in_turn
 
-from luwu.config import build_settings
 from luwu.launch.folder import RunFolder
 from luwu.launch.local import LocalRun
+from luwu.launch.settings import build_settings
 from luwu.observe.display import choose_display
 
 NAME = "state_8bit"

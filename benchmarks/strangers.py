@@ -32,8 +32,8 @@ from processes import environment
 from sampling import Bar, compare
 
 from luwu import _native
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.rpc import PROTOCOL_VERSION
+from luwu.control import control_pb2 as pb
+from luwu.control.rpc import PROTOCOL_VERSION
 
 NAME = "strangers"
 BAR = (

@@ -38,7 +38,7 @@ class Sides:
     def luwu(self, threads: int) -> dict[str, Update]:
         """The kernel of luwu: with one gradient, and with several summed on the way."""
         try:
-            from luwu import _native
+            from luwu import _native_testing
         except ImportError as error:
             raise BenchmarkError(f"luwu is not installed in this Python: {error}") from error
         master, low = self._master.numpy(), self._low.view(torch.uint16).numpy()
@@ -48,7 +48,7 @@ class Sides:
         steps = itertools.count(1)
 
         def update(workers: int) -> None:
-            finite = _native.optimizer_update(
+            finite = _native_testing.optimizer_update(
                 "adamw", master, states, low, gradients[:workers], "bfloat16", 1.0, hyper_parameters, next(steps),
                 threads,
             )  # fmt: skip

@@ -24,7 +24,7 @@ if(LUWU_HAVE_XDP)
                 -I "${PROJECT_SOURCE_DIR}/native" -idirafter "${LUWU_BPF_INCLUDE_DIR}"
                 -idirafter "/usr/include/${CMAKE_LIBRARY_ARCHITECTURE}"
                 -c "${PROJECT_SOURCE_DIR}/${SOURCE}" -o "${CMAKE_BINARY_DIR}/${NAME}.bpf.o"
-            DEPENDS "${PROJECT_SOURCE_DIR}/${SOURCE}" ${LUWU_XDP_SOURCES} "${PROJECT_SOURCE_DIR}/native/fabric/wire.h"
+            DEPENDS "${PROJECT_SOURCE_DIR}/${SOURCE}" ${LUWU_XDP_SOURCES} "${PROJECT_SOURCE_DIR}/native/fabric/protocol/wire.h"
                 "${PROJECT_SOURCE_DIR}/native/switch/xdp_layout.h"
             COMMENT "Compiling ${SOURCE}" VERBATIM)
     endfunction()

@@ -3,7 +3,7 @@
     python examples/torch_loop.py runs/torch_loop
     torchrun --nproc-per-node 2 examples/torch_loop.py runs/torch_loop
 
-With workers on several machines start `luwu server` on one (README.md says how), and on each of the others
+With workers on several machines start `luwu server` on one (docs/start.md says how), and on each of the others
 
     LUWU_JOB_KEY_FILE=job.key torchrun ... examples/torch_loop.py runs/torch_loop --server luwu://HOST:7070
 """

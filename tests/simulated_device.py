@@ -15,10 +15,10 @@ import torch
 from tests.unit.fake_session import FakeEndpoint
 from torch import Tensor
 
+from luwu.core.protocols import Endpoint
 from luwu.worker.device_staging import Accelerator, DeviceStaging
 from luwu.worker.devices import Device
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 
 LIBRARY = Path(__file__).parent.parent / "build/native/tests/native/libluwu_twin.so"
 """The native tests build it: ``make test`` does so first."""

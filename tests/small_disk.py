@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from luwu.store.room import Room, RoomWait
+from luwu.core.room import Room, RoomWait
 
 MIB = 16
 

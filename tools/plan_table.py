@@ -1,11 +1,11 @@
-"""Writes what `luwu plan` says of 8B and 70B on two machines into the README, between its two markers.
+"""Writes a table of the plans of 8B and 70B on two machines into docs/planning.md, between its two markers.
 
 usage: python tools/plan_table.py
 """
 
 from __future__ import annotations
 
-from figures import write_section
+from figures import ROOT, write_section
 
 from luwu.plan.advice import advise
 from luwu.plan.planning import make_plan
@@ -13,6 +13,7 @@ from luwu.plan.requests import Choices, make_request
 
 BEGIN, END = "<!-- plans: tools/plan_table.py -->", "<!-- end of plans -->"
 
+PAGE = ROOT / "docs" / "planning.md"
 SEQUENCE = 2048
 MODELS = {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b"}
 MACHINES = {
@@ -22,7 +23,7 @@ MACHINES = {
 
 
 def plan_table() -> str:
-    """Work the README's section out."""
+    """Return the table, worked out by the planner."""
     lines = [
         "| plan | copies, F/B | never below, F/2B | server, F/6R | disk | recommended batch; slices | throughput |",
         "|---|---|---|---|---|---|---|",
@@ -45,8 +46,8 @@ def _cells(choices: Choices) -> list[str]:
 
 
 def main() -> None:
-    """Replaces what stands between the markers."""
-    write_section(BEGIN, END, plan_table())
+    """Write the table between the markers."""
+    write_section(PAGE, BEGIN, END, plan_table())
 
 
 if __name__ == "__main__":

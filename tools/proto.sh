@@ -5,4 +5,4 @@ cd "$(dirname "$0")/.."
 
 readonly TARGET=${1:-src}
 .venv/bin/python -m grpc_tools.protoc -Isrc --python_out="$TARGET" --pyi_out="$TARGET" --grpc_python_out="$TARGET" \
-    luwu/fabric/control.proto
+    luwu/control/control.proto

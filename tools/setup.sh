@@ -55,7 +55,7 @@ build_package() {
 # What the built package depends on; that liburing, OpenSSL, libbpf or clang appeared or went is a reason to build again,
 # too.
 build_input() {
-    hash_of pyproject.toml CMakeLists.txt cmake native bpf requirements/development.txt
+    hash_of pyproject.toml CMakeLists.txt cmake native benchmarks/native bpf requirements/development.txt
     [[ ! -e /usr/include/liburing.h ]] || echo "liburing"
     [[ ! -e /usr/include/openssl/ssl.h ]] || echo "openssl"
     [[ ! -e /usr/include/bpf/libbpf.h ]] || echo "libbpf $(command -v clang)"

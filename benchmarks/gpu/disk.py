@@ -11,8 +11,8 @@ from llama import LLAMA_1B, Llama, Shape, texts
 from timing import seconds_of
 
 import luwu
-from luwu.observe.rates import measure_disk
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS
+from luwu.probe.rates import measure_disk
 
 LEAST = 0.9
 DEVICE = "cuda"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from child import serve, settings, take_stdout
 
-from luwu import _native
+from luwu import _native_testing
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     replies = take_stdout()
     wanted = settings()
     threads = len(os.sched_getaffinity(0))
-    aggregator = _native.Aggregator(wanted["elements"], wanted["workers"], threads)
+    aggregator = _native_testing.Aggregator(wanted["elements"], wanted["workers"], threads)
     files = [list(aggregator.files_of(rank)) for rank in range(wanted["workers"])]
     announcement = Path(wanted["run"]) / "aggregator.json"
     draft = announcement.with_suffix(".draft")

@@ -13,10 +13,10 @@ from typing import Any
 
 from child import settings, take_stdout
 
-from luwu.config import build_settings
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import RemoteServer
 from luwu.launch.local import LocalRun
+from luwu.launch.settings import build_settings
 from luwu.observe.display import PlainDisplay, Traffic, figures
 from luwu.observe.meter import Meter
 

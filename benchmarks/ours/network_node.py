@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from child import settings, take_stdout
 
-from luwu import _native
+from luwu import _native, _native_testing
 
 Request = dict[str, Any]
 LONGEST_EXCHANGE_SECONDS = 60
@@ -45,7 +45,7 @@ def make_wiring(request: Request) -> _native.Wiring:
     values = dict(request)
     timing = _native.NetworkTiming(**values.pop("timing"))
     blocks = values.pop("blocks")
-    return _native.Wiring(**values, timing=timing).with_blocks(blocks)
+    return _native_testing.with_blocks(_native.Wiring(**values, timing=timing), blocks)
 
 
 def cpu_seconds() -> float:
@@ -58,7 +58,7 @@ class Worker:
     """Pushes and pulls every block, as many rounds as asked, as far ahead as two rounds."""
 
     def __init__(self, address: str) -> None:
-        self.node = _native.UdpPort(address, 0)
+        self.node = _native_testing.WaitingPort(address, 0)
         self._blocks: list[int] = []
 
     def start(self, request: Request) -> None:
@@ -109,7 +109,7 @@ def main() -> None:
     replies = take_stdout()
     role, address = settings()["role"], settings()["address"]
     worker = Worker(address) if role == "worker" else None
-    kinds = {"aggregator": _native.UdpAggregator, "switch": _native.UdpSwitch}
+    kinds = {"aggregator": _native_testing.UdpAggregator, "switch": _native.UdpSwitch}
     interfaces = settings().get("interfaces")  # of a switch inside the kernel
     more = [interfaces] if interfaces else []
     node: Any = worker.node if worker else kinds[role](address, 0, *more)

@@ -23,9 +23,9 @@ from torch import Tensor
 
 import luwu
 from luwu.errors import LuwuError
-from luwu.fabric.local import join
-from luwu.fabric.session import Session
 from luwu.models.generation import Sampling, generate
+from luwu.session.local import join
+from luwu.session.session import Session
 
 GROUP = 32  # elements that share an exponent, docs/protocol.md
 TEXT_BYTES = 1 << 20

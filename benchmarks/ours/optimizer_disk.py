@@ -17,7 +17,7 @@ import numpy
 from child import serve, settings, take_stdout
 
 from luwu import _native
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS
 
 ADAMW = [(3e-4, 0.9, 0.999, 1e-8, 0.1)]
 BF16_BYTES = 2
@@ -30,7 +30,7 @@ class Optimizer:
         self.blocks, self.elements = wanted["blocks"], wanted["block_elements"]
         self._pulls = wanted.get("pulls", False)
         specs = [_native.BlockSpec(f"block{index}", self.elements, dtype="bfloat16") for index in range(self.blocks)]
-        self._server = _native.Server(
+        self._server = _native.ShmServer(
             [folder], uuid.uuid4().hex, True, specs, DEFAULT_CHUNK_ELEMENTS,
             wanted.get("optimizer", "adamw"), wanted["memory_bytes"], 1, len(os.sched_getaffinity(0)),
         )  # fmt: skip

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from child import serve, settings, take_stdout
 
-from luwu.config import parse_size
+from luwu.core.quantities import parse_size
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 
 
 def main() -> None:

@@ -73,9 +73,9 @@ def import_dcp(shape: dict[str, int], folder: Path) -> None:
 
 def generate(shape: dict[str, int], folder: Path) -> None:
     """`luwu generate`, with a budget for a few blocks, of the store that was imported."""
-    from luwu.launch.reading import find_readable
-    from luwu.launch.writing import write
     from luwu.models.generation import Sampling
+    from luwu.train.reading import find_readable
+    from luwu.train.writing import write
 
     readable = find_readable([folder / "store"])
     largest = max(block.elements for block in readable.manifest.blocks) * 4

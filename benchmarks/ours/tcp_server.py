@@ -6,8 +6,8 @@ from pathlib import Path
 
 from child import serve, settings, take_stdout
 
-from luwu.config import parse_size
-from luwu.fabric.credentials import Credentials
+from luwu.control.credentials import Credentials
+from luwu.core.quantities import parse_size
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 

@@ -12,9 +12,9 @@ import torch
 from model import ADAMW, LossModel, batches, build, gpt
 
 import luwu
-from luwu.fabric.local import join
-from luwu.fabric.messages import SOCKET_NAME
-from luwu.fabric.session import Session
+from luwu.control.messages import SOCKET_NAME
+from luwu.session.local import join
+from luwu.session.session import Session
 
 
 def join_server(settings: dict[str, Any]) -> Session:

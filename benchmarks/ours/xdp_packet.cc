@@ -10,13 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "fabric/address.h"
-#include "fabric/packet.h"
+#include "fabric/core/address.h"
+#include "fabric/protocol/packet.h"
 #include "store/error.h"
 #include "switch/xdp_job.h"
 
 using namespace luwu;
 using namespace luwu::fabric;
+using namespace luwu::switching;
 
 namespace {
 

@@ -10,8 +10,8 @@
 #include "bindings/bindings.h"
 #include "bindings/interrupts.h"
 #include "bindings/without_gil.h"
-#include "device/endpoint_plane.h"
 #include "device/engine.h"
+#include "fabric/shm/endpoint_plane.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -34,7 +34,7 @@ auto called(const Call& call) {
 }
 
 // An endpoint that is written in Python: each call takes Python's lock.
-class PythonPlane final : public device::DataPlane {
+class PythonPlane final : public fabric::DataPlane {
   public:
     explicit PythonPlane(nb::object endpoint) : endpoint_(std::move(endpoint)) {}
     ~PythonPlane() override {
@@ -67,9 +67,9 @@ class PythonPlane final : public device::DataPlane {
     nb::object endpoint_;
 };
 
-std::unique_ptr<device::DataPlane> plane_of(const nb::object& endpoint) {
+std::unique_ptr<fabric::DataPlane> plane_of(const nb::object& endpoint) {
     if (nb::isinstance<fabric::Endpoint>(endpoint)) {
-        return std::make_unique<device::EndpointPlane>(nb::cast<fabric::Endpoint&>(endpoint));
+        return std::make_unique<fabric::EndpointPlane>(nb::cast<fabric::Endpoint&>(endpoint));
     }
     return std::make_unique<PythonPlane>(endpoint);
 }
@@ -94,7 +94,7 @@ std::function<void()> with_lock(const nb::callable& call) {
 class PlaneOfEngine {
   protected:
     explicit PlaneOfEngine(const nb::object& endpoint) : plane(plane_of(endpoint)) {}
-    std::unique_ptr<device::DataPlane> plane;
+    std::unique_ptr<fabric::DataPlane> plane;
 };
 
 class OwningEngine : private PlaneOfEngine, public device::CopyEngine {

@@ -1,4 +1,4 @@
-#include "fabric/door.h"
+#include "fabric/tcp/door.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

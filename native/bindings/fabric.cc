@@ -14,9 +14,8 @@
 #include "bindings/bindings.h"
 #include "bindings/interrupts.h"
 #include "bindings/server_parts.h"
-#include "fabric/aggregator.h"
-#include "fabric/endpoint.h"
-#include "fabric/server.h"
+#include "fabric/shm/endpoint.h"
+#include "fabric/shm/shm_server.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,17 +30,17 @@ Bytes as_bytes(const fabric::Endpoint& endpoint, std::byte* data, std::uint64_t 
     return Bytes(reinterpret_cast<std::uint8_t*>(data), {bytes}, nb::find(endpoint));
 }
 
-std::unique_ptr<fabric::Server> make_server(const std::vector<std::string>& folders, const std::string& uuid,
-                                            bool create, const std::vector<BlockSpec>& blocks,
-                                            std::uint64_t chunk_elements, const std::string& optimizer,
-                                            std::uint64_t memory_bytes, std::uint32_t workers,
-                                            std::uint32_t optimizer_threads, const Snapshots& snapshots, bool read_only,
-                                            double disk_full_wait_seconds) {
+std::unique_ptr<fabric::ShmServer> make_server(const std::vector<std::string>& folders, const std::string& uuid,
+                                               bool create, const std::vector<BlockSpec>& blocks,
+                                               std::uint64_t chunk_elements, const std::string& optimizer,
+                                               std::uint64_t memory_bytes, std::uint32_t workers,
+                                               std::uint32_t optimizer_threads, const Snapshots& snapshots,
+                                               bool read_only, double disk_full_wait_seconds) {
     fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
                                               workers, optimizer_threads, snapshots, disk_full_wait_seconds);
     if (read_only) config.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
-    return std::make_unique<fabric::Server>(std::move(config));
+    return std::make_unique<fabric::ShmServer>(std::move(config));
 }
 
 void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm,
@@ -72,8 +71,8 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
 }
 
 void bind_server(nb::module_& module) {
-    nb::class_<fabric::Server>(module, "Server",
-                               "The server of one host: an open store, its pipeline and its workers' shared memory.")
+    nb::class_<fabric::ShmServer>(module, "ShmServer",
+                                  "The server of one host: an open store, its pipeline and its workers' shared memory.")
         .def(
             nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
@@ -81,40 +80,34 @@ void bind_server(nb::module_& module) {
             "Takes snapshots every so many steps (0: none) and keeps so many (0: all). A store that is only read, such "
             "as a snapshot, is not locked, and makes no steps. A step waits so long for room on a disk before the run "
             "fails.")
-        .def_prop_ro("initialised", &fabric::Server::initialised)
+        .def_prop_ro("initialised", &fabric::ShmServer::initialised)
         .def_prop_ro(
-            "findings", [](const fabric::Server& self) { return self.findings(); },
+            "findings", [](const fabric::ShmServer& self) { return self.findings(); },
             "Damage to the store's commit records that was met when it was opened, and mended, in words.")
-        .def("files_of", &fabric::Server::files_of, "rank"_a,
+        .def("files_of", &fabric::ShmServer::files_of, "rank"_a,
              "Descriptors of control, window and arena memory for one worker; they stay the server's.")
         .def(
             "set_segments",
-            [](fabric::Server& self, std::uint32_t block, const Segments& segments) {
+            [](fabric::ShmServer& self, std::uint32_t block, const Segments& segments) {
                 set_segments(self.core(), block, segments);
             },
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
-        .def("worker_left", &fabric::Server::leave, "rank"_a,
+        .def("worker_left", &fabric::ShmServer::leave, "rank"_a,
              "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
         .def(
             "worker_lost",
-            [](fabric::Server& self, const std::string& message) { self.fail(Error(ErrorKind::worker_lost, message)); },
+            [](fabric::ShmServer& self, const std::string& message) {
+                self.fail(Error(ErrorKind::worker_lost, message));
+            },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
         .def(
-            "take_snapshot", [](fabric::Server& self) { return self.core().take_snapshot(); },
+            "take_snapshot", [](fabric::ShmServer& self) { return self.core().take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),
             "Takes a snapshot of the last step that was answered; returns which that is.")
-        .def("close", &fabric::Server::close, nb::call_guard<nb::gil_scoped_release>(),
+        .def("close", &fabric::ShmServer::close, nb::call_guard<nb::gil_scoped_release>(),
              "Fails the run, and returns when every step that was answered is on the disk.")
-        .def("failure", [](const fabric::Server& self) { return failure_of(self.core()); })
-        .def("stats", [](const fabric::Server& self) { return stats_of(self.core()); });
-}
-
-void bind_aggregator(nb::module_& module) {
-    nb::class_<fabric::Aggregator>(module, "Aggregator",
-                                   "The fabric alone: every worker pushes one fp32 block and pulls the mean of all.")
-        .def(nb::init<std::uint64_t, std::uint32_t, std::uint32_t>(), "elements"_a, "workers"_a, "threads"_a)
-        .def("files_of", &fabric::Aggregator::files_of, "rank"_a,
-             "Descriptors of control, window and arena memory for one worker; they stay the aggregator's.");
+        .def("failure", [](const fabric::ShmServer& self) { return failure_of(self.core()); })
+        .def("stats", [](const fabric::ShmServer& self) { return stats_of(self.core()); });
 }
 
 void bind_endpoint(nb::module_& module) {
@@ -177,7 +170,6 @@ void bind_endpoint(nb::module_& module) {
 
 void bind_fabric(nb::module_& module) {
     bind_server(module);
-    bind_aggregator(module);
     bind_endpoint(module);
 }
 

@@ -5,7 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bindings.h"
-#include "fabric/address.h"
+#include "fabric/core/address.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -13,8 +13,8 @@
 #include "bindings/network_parts.h"
 #include "bindings/server_parts.h"
 #include "bindings/without_gil.h"
-#include "fabric/remote_worker.h"
-#include "fabric/tcp_server.h"
+#include "fabric/tcp/tcp_server.h"
+#include "fabric/tcp/tcp_worker.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -38,13 +38,13 @@ std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
         std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls), timing});
 }
 
-std::unique_ptr<fabric::RemoteWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
-                                                  std::uint32_t rank, std::uint32_t workers,
-                                                  const std::vector<BlockSpec>& blocks, double reconnect_seconds,
-                                                  const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
-                                                  bool shared_window) {
-    auto worker = std::make_unique<fabric::RemoteWorker>(
-        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window}));
+std::unique_ptr<fabric::TcpWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
+                                               std::uint32_t rank, std::uint32_t workers,
+                                               const std::vector<BlockSpec>& blocks, double reconnect_seconds,
+                                               const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
+                                               bool shared_window) {
+    auto worker = std::make_unique<fabric::TcpWorker>(
+        make_tcp_worker_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window}));
     wait_connected(*worker);
     return worker;
 }
@@ -87,7 +87,7 @@ void bind_tcp_server(nb::module_& module) {
                 self.allow_worker(rank, token);
             },
             "rank"_a, "token"_a,
-            "Lets one RemoteWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
+            "Lets one TcpWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
         .def(
             "begin",
             [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm,
@@ -125,8 +125,8 @@ void bind_tcp_server(nb::module_& module) {
 }
 
 void bind_remote_worker(nb::module_& module) {
-    using Self = fabric::RemoteWorker;
-    nb::class_<Self>(module, "RemoteWorker",
+    using Self = fabric::TcpWorker;
+    nb::class_<Self>(module, "TcpWorker",
                      "A worker's connections to the TcpServers of its job, with memory of its own.")
         .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
              "timing"_a, "tls"_a = nb::none(), "shared_window"_a = false,

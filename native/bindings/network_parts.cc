@@ -37,9 +37,9 @@ std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files
     return fabric::TlsSettings{certificate, key, authority, ""};
 }
 
-fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
+fabric::TcpWorkerConfig make_tcp_worker_config(const WorkerParts& parts) {
     const store::StoreShape shape = make_shape(parts.blocks);
-    fabric::RemoteConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
+    fabric::TcpWorkerConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
     if (parts.shared_window) config.window_mode = fabric::MapMode::shared;
     for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
     if (config.placement.servers() != parts.servers.size()) {
@@ -56,7 +56,7 @@ fabric::RemoteConfig make_remote_config(const WorkerParts& parts) {
     return config;
 }
 
-void wait_connected(fabric::RemoteWorker& worker) {
+void wait_connected(fabric::TcpWorker& worker) {
     while (true) {
         {
             const nb::gil_scoped_release release;
@@ -66,8 +66,8 @@ void wait_connected(fabric::RemoteWorker& worker) {
     }
 }
 
-nb::dict link_stats_of(const fabric::RemoteWorker& worker) {
-    const fabric::LinkStats stats = worker.stats();
+nb::dict link_stats_of(const fabric::TcpWorker& worker) {
+    const fabric::TcpLinkStats stats = worker.stats();
     nb::dict result;
     result["bytes_received"] = stats.bytes_received;
     result["bytes_sent"] = stats.bytes_sent;

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bindings/server_parts.h"
-#include "fabric/remote_worker.h"
-#include "fabric/tcp_server.h"
+#include "fabric/tcp/tcp_server.h"
+#include "fabric/tcp/tcp_worker.h"
 
 namespace luwu::bindings {
 
@@ -31,7 +31,7 @@ struct ServerLink {
     bool initialised;
 };
 using Cuts = std::vector<std::vector<fabric::Placement::Cut>>;  // of each block
-// What RemoteWorker and UdpWorker are made of.
+// What TcpWorker and UdpWorker are made of.
 struct WorkerParts {
     std::vector<ServerLink> servers;
     Cuts cuts;
@@ -43,9 +43,9 @@ struct WorkerParts {
     std::optional<TlsFiles> tls;
     bool shared_window;
 };
-[[nodiscard]] fabric::RemoteConfig make_remote_config(const WorkerParts& parts);
-void wait_connected(fabric::RemoteWorker& worker);  // with the interpreter's lock held; Ctrl-C is seen
-[[nodiscard]] nanobind::dict link_stats_of(const fabric::RemoteWorker& worker);
+[[nodiscard]] fabric::TcpWorkerConfig make_tcp_worker_config(const WorkerParts& parts);
+void wait_connected(fabric::TcpWorker& worker);  // with the interpreter's lock held; Ctrl-C is seen
+[[nodiscard]] nanobind::dict link_stats_of(const fabric::TcpWorker& worker);
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);
 
 // What every server of a network can be asked, given how to reach its ParameterServer.

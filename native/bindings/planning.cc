@@ -9,7 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -30,7 +30,7 @@ struct StepTraffic {
 };
 
 // A pass turns round at both ends of the model, where the slots hold what is needed next.
-StepTraffic traffic_of(const store::Layout& layout, const pipeline::ResidencyPlan& plan) {
+StepTraffic traffic_of(const store::Layout& layout, const schedule::ResidencyPlan& plan) {
     StepTraffic traffic;
     std::uint64_t rotating = 0;
     for (std::uint32_t block = 0; block < layout.block_count(); ++block) {
@@ -60,10 +60,10 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
     for (const BlockSpec& block : blocks) held.push_back(block.held);
     const auto gradients = float32_gradients ? std::optional(kernels::Dtype::float32) : std::nullopt;
     const auto divide = [&](std::uint64_t bytes) {
-        return pipeline::plan_residency(layout, bytes, workers, held, gradients);
+        return schedule::plan_residency(layout, bytes, workers, held, gradients);
     };
     const std::uint64_t minimum = divide(kUnlimited).minimum_bytes;
-    const pipeline::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
+    const schedule::ResidencyPlan plan = divide(std::max(memory_bytes, minimum));
     const StepTraffic traffic = traffic_of(layout, plan);
     std::vector<std::uint64_t> files;
     for (std::uint32_t stripe = 0; stripe < layout.stripes(); ++stripe) files.push_back(layout.file_bytes(stripe));

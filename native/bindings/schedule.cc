@@ -9,8 +9,8 @@
 
 #include "bindings/bindings.h"
 #include "bindings/store_shape.h"
-#include "pipeline/read_ahead.h"
-#include "pipeline/residency.h"
+#include "schedule/read_ahead.h"
+#include "schedule/residency.h"
 #include "store/error.h"
 
 namespace nb = nanobind;
@@ -25,7 +25,7 @@ class WindowSchedule {
     WindowSchedule(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
                    std::uint64_t memory_bytes)
         : layout_(make_shape(blocks, chunk_elements, optimizer), 1),
-          plan_(pipeline::plan_residency(layout_, memory_bytes, 1, held(blocks))),
+          plan_(schedule::plan_residency(layout_, memory_bytes, 1, held(blocks))),
           pass_(layout_.block_count(), 1),
           window_(plan_, pass_) {}
 
@@ -37,7 +37,7 @@ class WindowSchedule {
     [[nodiscard]] bool absent(std::uint32_t block) const { return state(block) == State::absent; }
     [[nodiscard]] bool place(std::uint32_t block) { return window_.place(checked(block)); }
     [[nodiscard]] std::optional<std::uint32_t> place_ahead() {
-        return pipeline::place_ahead(pass_, window_, 0, [](std::uint32_t) { return true; });
+        return schedule::place_ahead(pass_, window_, 0, [](std::uint32_t) { return true; });
     }
     void read_done(std::uint32_t block) { window_.read_done(checked(block)); }
     void hold(std::uint32_t block) { window_.hold(checked(block)); }
@@ -68,7 +68,7 @@ class WindowSchedule {
     }
 
   private:
-    using State = pipeline::WindowCache::State;
+    using State = schedule::WindowCache::State;
 
     static std::vector<bool> held(const std::vector<BlockSpec>& blocks) {
         std::vector<bool> found;
@@ -84,9 +84,9 @@ class WindowSchedule {
     }
 
     store::Layout layout_;
-    pipeline::ResidencyPlan plan_;
-    pipeline::Pass pass_;
-    pipeline::WindowCache window_;
+    schedule::ResidencyPlan plan_;
+    schedule::Pass pass_;
+    schedule::WindowCache window_;
 };
 
 }  // namespace

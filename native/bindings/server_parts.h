@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bindings/store_shape.h"
-#include "fabric/parameter_server.h"
+#include "fabric/core/parameter_server.h"
 
 namespace luwu::bindings {
 

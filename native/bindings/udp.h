@@ -3,13 +3,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include <optional>
 #include <string>
 #include <tuple>
 
-#include "fabric/address.h"
-#include "fabric/datagrams.h"
-#include "fabric/packet.h"
-#include "fabric/wiring.h"
+#include "fabric/core/address.h"
+#include "fabric/protocol/packet.h"
+#include "fabric/protocol/wiring.h"
+#include "fabric/udp/datagrams.h"
 
 namespace luwu::bindings {
 
@@ -17,6 +18,9 @@ using HostAndPort = std::tuple<std::string, std::uint16_t>;
 
 [[nodiscard]] inline fabric::Address make_address(const HostAndPort& place) {
     return fabric::parse_address(std::get<0>(place), std::get<1>(place));
+}
+[[nodiscard]] inline fabric::Address make_address(const std::optional<HostAndPort>& place) {
+    return place ? make_address(*place) : fabric::Address{};  // nobody
 }
 [[nodiscard]] nanobind::dict dict_of(const fabric::PacketDrops& drops);
 void add_socket_counts(nanobind::dict& stats, const fabric::UdpCounters& counts);

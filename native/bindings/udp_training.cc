@@ -12,8 +12,8 @@
 #include "bindings/network_parts.h"
 #include "bindings/udp.h"
 #include "bindings/without_gil.h"
-#include "fabric/udp_server.h"
-#include "fabric/udp_worker.h"
+#include "fabric/udp/udp_server.h"
+#include "fabric/udp/udp_worker.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -107,8 +107,8 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& se
                                                const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
                                                const std::optional<TlsFiles>& tls, bool shared_window) {
     if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
-    const fabric::RemoteConfig config =
-        make_remote_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window});
+    const fabric::TcpWorkerConfig config =
+        make_tcp_worker_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window});
     std::vector<fabric::UdpSocket> sockets;
     for (UdpPlace* place : places) {
         if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
@@ -152,7 +152,7 @@ void bind_worker(nb::module_& module) {
     nb::class_<Self>(module, "UdpWorker", "A worker whose steps travel over UDP, and everything else over TCP.")
         .def(nb::new_(&make_worker), "servers"_a, "cuts"_a, "rank"_a, "workers"_a, "blocks"_a, "reconnect_seconds"_a,
              "places"_a, "timing"_a, "tls"_a = nb::none(), "shared_window"_a = false,
-             "As RemoteWorker; takes the sockets of the places, one for each server.")
+             "As TcpWorker; takes the sockets of the places, one for each server.")
         .def(
             "start",
             [](Self& self, std::uint32_t server, const fabric::Wiring& wiring, const HostAndPort& parent,

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "fabric/control.h"
+#include "fabric/core/clock.h"
 #include "store/error.h"
 
 namespace luwu::device {
@@ -13,9 +13,21 @@ namespace {
 constexpr std::chrono::milliseconds kStopCheck{100};  // how soon a thread that waits for the fabric sees the end
 constexpr std::size_t kMostSent = 64;  // pushes without an answer: the fabric forgets handles that are much older
 
+DeviceMemory allocate(const Device& device, const std::function<void()>& make_room, std::uint64_t bytes,
+                      const std::string& beside) {
+    if (make_room) {
+        try {
+            return {device, bytes, beside};
+        } catch (const Error&) {
+            make_room();
+        }
+    }
+    return {device, bytes, beside};
+}
+
 }  // namespace
 
-CopyEngine::CopyEngine(EngineConfig config, DataPlane& plane)
+CopyEngine::CopyEngine(EngineConfig config, fabric::DataPlane& plane)
     : config_(std::move(config)),
       plane_(plane),
       device_(config_.driver, config_.ordinal),
@@ -66,7 +78,7 @@ bool CopyEngine::request(std::uint32_t block, bool alone, Time at_most) {
         const auto given_back = [&] { return !giving_back_.contains(block); };
         if (!given_back() && !wait_counted(lock, at_most, given_back)) return false;
     }
-    const DataPlane::Handle handle = plane_.pull(block, alone);
+    const fabric::DataPlane::Handle handle = plane_.pull(block, alone);
     {
         const Lock lock(mutex_);
         incoming_[block] = {handle, Step::asked};
@@ -264,14 +276,14 @@ void CopyEngine::copy_out(Sent& sent, const Buffer& buffer) {
                   "copy " + std::to_string(config_.block_bytes[block]) + " bytes from the device");
     buffer.free.record(out_.get());         // order: the copy ends before its buffer is written again
     call_after(out_.get(), [this, &sent] {  // order: the gradient is pushed after its copy
-        const DataPlane::Handle handle = plane_.push(sent.block, sent.offset);
+        const fabric::DataPlane::Handle handle = plane_.push(sent.block, sent.offset);
         const Lock lock(mutex_);
         pushed_.push_back({sent.block, handle});
         sent.handle = handle;
     });
 }
 
-std::optional<std::int64_t> CopyEngine::wait_for_plane(Lock& lock, DataPlane::Handle handle) {
+std::optional<std::int64_t> CopyEngine::wait_for_plane(Lock& lock, fabric::DataPlane::Handle handle) {
     while (!stopping_) {
         lock.unlock();
         const std::optional<std::int64_t> result = plane_.wait(handle, kStopCheck);
@@ -321,23 +333,13 @@ CopyEngine::Buffer& CopyEngine::buffer_of(Lock& lock, const Ring& ring, Buffers&
                                " of other blocks' buffers; activations have the rest: use a smaller micro_batch_size, "
                                "offload='host' or smaller blocks";
     lock.unlock();
-    auto made = std::make_unique<Buffer>(Buffer{allocate(bytes, beside), Mark(device_), Mark(device_)});
+    auto made = std::make_unique<Buffer>(
+        Buffer{allocate(device_, config_.make_room, bytes, beside), Mark(device_), Mark(device_)});
     lock.lock();
     if (buffers.size() <= number) buffers.resize(number + 1);
     buffers[number] = std::move(made);
     stats_.device_bytes += bytes;
     return *buffers[number];
-}
-
-DeviceMemory CopyEngine::allocate(std::uint64_t bytes, const std::string& beside) {
-    if (config_.make_room) {
-        try {
-            return {device_, bytes, beside};
-        } catch (const Error&) {
-            config_.make_room();
-        }
-    }
-    return {device_, bytes, beside};
 }
 
 void CopyEngine::call_after(Stream stream, std::function<void()> function) {
@@ -347,10 +349,10 @@ void CopyEngine::call_after(Stream stream, std::function<void()> function) {
         pending = &pending_.emplace_back(Pending{this, std::move(function), {}});
         pending->self = std::prev(pending_.end());
     }
-    device_.check(device_.functions().stream_call(stream, &CopyEngine::call, pending), "let a stream call back");
+    device_.check(device_.functions().stream_call(stream, &Pending::call, pending), "let a stream call back");
 }
 
-void CopyEngine::call(void* pending) {
+void CopyEngine::Pending::call(void* pending) {
     auto& call = *static_cast<Pending*>(pending);
     CopyEngine& engine = *call.engine;
     engine.guarded(call.function);

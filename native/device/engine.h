@@ -19,9 +19,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "device/data_plane.h"
 #include "device/device.h"
 #include "device/ring.h"
+#include "fabric/core/data_plane.h"
 
 namespace luwu::device {
 
@@ -45,7 +45,7 @@ struct EngineStats {
 
 struct Pushed {
     std::uint32_t block;
-    DataPlane::Handle handle;
+    fabric::DataPlane::Handle handle;
 };
 
 class CopyEngine {
@@ -53,7 +53,7 @@ class CopyEngine {
     using Time = std::chrono::milliseconds;
 
     // Throws Error(device).
-    CopyEngine(EngineConfig config, DataPlane& plane);
+    CopyEngine(EngineConfig config, fabric::DataPlane& plane);
     ~CopyEngine();  // returns when the device has ended every copy
     CopyEngine(const CopyEngine&) = delete;
     CopyEngine& operator=(const CopyEngine&) = delete;
@@ -85,7 +85,7 @@ class CopyEngine {
   private:
     enum class Step : std::uint8_t { asked, copying, taken, unwanted };  // copying: or copied
     struct Incoming {
-        DataPlane::Handle handle = 0;
+        fabric::DataPlane::Handle handle = 0;
         Step step = Step::asked;
     };
     struct Buffer {
@@ -96,7 +96,7 @@ class CopyEngine {
     struct Sent {
         std::uint32_t block;
         std::uint64_t offset;
-        std::optional<DataPlane::Handle> handle;  // none: its copy has not ended
+        std::optional<fabric::DataPlane::Handle> handle;  // none: its copy has not ended
     };
     using Lock = std::unique_lock<std::mutex>;
 
@@ -105,15 +105,15 @@ class CopyEngine {
         CopyEngine* engine = nullptr;
         std::function<void()> function;
         std::list<Pending>::iterator self;
+        static void call(void* pending);
     };
 
     // Each lets the lock go while it waits or copies, and has it when it returns; nothing or null: the engine stops.
     void bring_in(Lock& lock, std::uint32_t block);
     void send_out(Lock& lock, std::uint32_t block);
-    [[nodiscard]] std::optional<std::int64_t> wait_for_plane(Lock& lock, DataPlane::Handle handle);
+    [[nodiscard]] std::optional<std::int64_t> wait_for_plane(Lock& lock, fabric::DataPlane::Handle handle);
     [[nodiscard]] Buffer* wait_for_buffer(Lock& lock, std::uint32_t block);
     [[nodiscard]] Sent* wait_for_place(Lock& lock, std::uint32_t block);
-    [[nodiscard]] DeviceMemory allocate(std::uint64_t bytes, const std::string& beside);
     [[nodiscard]] Buffer& buffer_of(Lock& lock, const Ring& ring, Buffers& buffers, std::uint32_t block);
 
     void stop();  // ends the threads
@@ -121,14 +121,13 @@ class CopyEngine {
     void copy_in(std::uint32_t block, std::uint64_t offset, const Buffer& buffer);
     void copy_out(Sent& sent, const Buffer& buffer);
     void call_after(Stream stream, std::function<void()> function);
-    static void call(void* pending);
     void guarded(const std::function<void()>& work);   // keeps what it throws for the caller
     [[nodiscard]] bool is_there(std::uint32_t block);  // on the device, or its copy is enqueued; with the lock
     [[nodiscard]] bool wait(Lock& lock, Time at_most, const std::function<bool()>& done);
     [[nodiscard]] bool wait_counted(Lock& lock, Time at_most, const std::function<bool()>& done);  // as standing still
 
     EngineConfig config_;
-    DataPlane& plane_;
+    fabric::DataPlane& plane_;
     Device device_;
     PinnedMemory window_;
     PinnedMemory arena_;

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "kernels/crc32c.h"
+#include "store/scratch.h"
 
 namespace luwu::pipeline {
 
-KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes)
+KeptGradients::KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan,
+                             std::vector<kernels::Dtype> dtypes)
     : layout_(store.layout()),
       dtypes_(std::move(dtypes)),
       entries_(layout_.chunks().size()),
@@ -19,7 +21,7 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
         const store::ChunkPlace& place = layout_.chunks()[chunk];
         if (!place.trainable) continue;
         Entry& entry = entries_[chunk];
-        entry.bytes = kept_bytes(place, dtypes_[place.block]);
+        entry.bytes = schedule::kept_bytes(place, dtypes_[place.block]);
         if (plan.pinned[chunk]) {
             entry.memory = next;
             next += entry.bytes;
@@ -30,7 +32,7 @@ KeptGradients::KeptGradients(const store::ChunkStore& store, const KeptPlan& pla
         }
     }
     for (std::uint32_t i = 0; i < plan.buffers; ++i, next += plan.buffer_bytes) free_buffers_.push_back(next);
-    if (plan.buffers > 0) files_ = store.make_scratch();
+    if (plan.buffers > 0) files_ = store::make_scratch(store.folders());
 }
 
 void KeptGradients::reserve() const {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 #include "store/aligned_buffer.h"
 #include "store/chunk_store.h"
 
@@ -15,7 +15,7 @@ namespace luwu::pipeline {
 class KeptGradients {
   public:
     // `dtypes`: the kept gradients' dtype, per block.
-    KeptGradients(const store::ChunkStore& store, const KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
+    KeptGradients(const store::ChunkStore& store, const schedule::KeptPlan& plan, std::vector<kernels::Dtype> dtypes);
 
     // Takes the room on the disks, before anything is written. May be called again after Error(no_space).
     void reserve() const;

@@ -6,7 +6,6 @@
 #include <random>
 #include <utility>
 
-#include "store/aligned_buffer.h"
 #include "store/lock_file.h"
 
 namespace luwu::store {
@@ -15,7 +14,6 @@ namespace {
 
 constexpr const char* kCommitName = "/commit.luwu";
 constexpr const char* kLockName = "/lock";
-constexpr const char* kScratchName = "/scratch.luwu";
 constexpr int kReadsOfDamage = 3;
 constexpr std::uint64_t kLastOpening = ~std::uint32_t{0};  // attempt_of() has 32 bits for it
 
@@ -80,7 +78,7 @@ void ChunkStore::create() {
     try {
         CommitRecord record;
         record.opening = 1;
-        record.frozen_attempt = store::attempt_of(record.opening, 0);
+        record.frozen_attempt = attempt_of(record.opening, 0);
         record.counts.resize(layout_.block_count());
         commits_.create(record);
         for (StripeFiles& stripe : stripes_) stripe.create();
@@ -114,7 +112,7 @@ void ChunkStore::open(OpenMode mode) {
         found = commits_.read();
     if (found.never_written) {
         for (const StripeFiles& stripe : stripes_) stripe.require(0);  // first values are there, if anywhere
-        if (has_chunks()) {
+        if (records().any_written()) {
             throw Error(ErrorKind::corrupt, commits_.path() +
                                                 " is empty, and there are chunks; the store cannot tell "
                                                 "which step it holds: put the file back from a copy");
@@ -128,7 +126,7 @@ void ChunkStore::open(OpenMode mode) {
             for (const StripeFiles& stripe : stripes_) stripe.require(found.newest.version);
         }
         if (!found.newest.has_values && mode == OpenMode::open) {
-            found.newest.frozen_attempt = store::attempt_of(found.newest.opening, 0);
+            found.newest.frozen_attempt = attempt_of(found.newest.opening, 0);
         }
         commits_.open_for_writing(found);
         // After the records: where chunks are lost, no record names them any more.
@@ -155,132 +153,13 @@ void ChunkStore::note(Commits commits, bool require_chunks) {
     for (const StripeFiles& stripe : stripes_) {
         if (require_chunks) stripe.require(committed_.version);
     }
-    attempt_ = std::max(attempt_, store::attempt_of(committed_.opening, 1));
-    frozen_attempt_ = committed_.frozen_attempt;
-    if (initialised()) note_versions();
-    note_attempts();
-}
-
-// From one commit to the next, each trainable block's count rises by one and the version changes. So this, once it is
-// known, tells the version of every count, while commits are being made in another thread, too.
-void ChunkStore::note_versions() {
-    even_version_.clear();
-    for (const std::uint64_t count : committed_.counts) {
-        even_version_.push_back(static_cast<std::uint8_t>(committed_.version ^ (count & 1U)));
-    }
-}
-
-void ChunkStore::note_attempts() {
-    attempts_[committed_.version] = initialised() ? committed_.version_attempt : committed_.frozen_attempt;
-    attempts_[1 - committed_.version] = attempt_;
-}
-
-std::uint32_t ChunkStore::version_of(const ChunkPlace& place, std::uint64_t count) const {
-    return even_version_.empty() ? 0 : even_version_[place.block] ^ (count & 1U);
-}
-
-std::uint64_t ChunkStore::attempt_of(const ChunkPlace& place, std::uint64_t count) const {
-    return place.trainable ? attempts_[version_of(place, count)] : frozen_attempt_;
-}
-
-const File& ChunkStore::file_of(const ChunkPlace& place, std::uint64_t count) const {
-    const StripeFiles& stripe = stripes_[place.stripe];
-    return place.trainable ? stripe.version(version_of(place, count)) : stripe.frozen();
-}
-
-// True if any chunk was ever written where first values are.
-bool ChunkStore::has_chunks() const {
-    const AlignedBuffer page(kPage);
-    return std::any_of(layout_.chunks().begin(), layout_.chunks().end(), [&](const ChunkPlace& place) {
-        read_now(file_of(place, 0), page.data(), kPage, place.offset + place.parameter_bytes);
-        return std::any_of(page.data(), page.data() + kPage, [](std::byte byte) { return byte != std::byte{0}; });
-    });
-}
-
-IoRequest ChunkStore::read_parameters(const ChunkPlace& place, std::uint64_t count, void* parameters,
-                                      void* header) const {
-    IoRequest request;
-    request.file = file_of(place, count).descriptor();
-    request.offset = place.offset;
-    request.add_part(parameters, place.parameter_bytes);
-    request.add_part(header, kPage);
-    return request;
-}
-
-IoRequest ChunkStore::read_states(const ChunkPlace& place, std::uint64_t count, void* states) const {
-    IoRequest request;
-    request.file = file_of(place, count).descriptor();
-    request.offset = place.offset + place.parameter_bytes;
-    request.add_part(states, place.state_bytes());
-    return request;
-}
-
-IoRequest ChunkStore::write_record(const ChunkPlace& place, std::uint64_t count, void* parameters, void* states) const {
-    IoRequest request;
-    request.operation = IoRequest::Operation::write;
-    request.file = file_of(place, count).descriptor();
-    request.offset = place.offset;
-    request.add_part(parameters, place.parameter_bytes);
-    request.add_part(states, place.state_bytes());
-    return request;
-}
-
-ChunkHeader ChunkStore::make_header(const ChunkPlace& place, std::uint64_t count) const {
-    ChunkHeader header;
-    header.block = place.block;
-    header.chunk = place.chunk;
-    header.planes = place.state_planes;
-    header.elements = place.elements;
-    header.count = count;
-    header.uuid = uuid_;
-    header.attempt = attempt_of(place, count);
-    return header;
-}
-
-void ChunkStore::check_header(const ChunkHeader& header, const ChunkPlace& place, std::uint64_t count) const {
-    const std::string where =
-        file_of(place, count).path() + " at offset " + std::to_string(place.offset + place.parameter_bytes) +
-        " (block '" + layout_.shape().blocks[place.block].name + "', chunk " + std::to_string(place.chunk) + ")";
-    if (header.magic == ChunkHeader{}.magic && !is_read(header.version)) {
-        throw other_format(file_of(place, count).path(), place.offset + place.parameter_bytes, header.version);
-    }
-    if (!valid(header)) throw Error(ErrorKind::corrupt, where + ": the chunk header's checksum is wrong");
-    if (header.uuid != uuid_ || header.block != place.block || header.chunk != place.chunk ||
-        header.elements != place.elements || header.count != count) {
-        throw Error(ErrorKind::corrupt, where + ": expected update count " + std::to_string(count) + ", found block " +
-                                            std::to_string(header.block) + ", chunk " + std::to_string(header.chunk) +
-                                            ", update count " + std::to_string(header.count));
-    }
-    const std::uint64_t attempt = attempt_of(place, count);
-    if (header.attempt == attempt) return;
-    const auto in_words = [](std::uint64_t number) {
-        return std::to_string(number >> 32U) + "." + std::to_string(number & 0xFFFFFFFFU);
-    };
-    throw Error(ErrorKind::corrupt, where + ": the chunk was written by another attempt at this step, " +
-                                        in_words(header.attempt) + " where " + in_words(attempt) +
-                                        " was expected; the disk lost a write that it had acknowledged");
-}
-
-Error ChunkStore::damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const {
-    std::uint64_t offset = place.offset;
-    if (plane > 0) offset += place.parameter_bytes + place.plane_offset(plane - 1);
-    return {ErrorKind::corrupt, file_of(place, count).path() + " at offset " + std::to_string(offset) + " (block '" +
-                                    layout_.shape().blocks[place.block].name + "', chunk " +
-                                    std::to_string(place.chunk) + ", plane " + std::to_string(plane) +
-                                    "): the checksum is wrong; the disk returned other bytes than were written"};
+    versions_.stand_at(committed_);
 }
 
 Error ChunkStore::no_values() const {
     return {ErrorKind::empty, "the store at " + folders_[0] +
                                   " has no values yet: expected first values before anything is read; train or import "
                                   "into it first"};
-}
-
-Error ChunkStore::failed(const IoRequest& request, const ChunkPlace& place, std::uint64_t count) const {
-    const bool reading = request.operation == IoRequest::Operation::read;
-    return system_error(reading ? "read" : "write",
-                        file_of(place, count).path() + " at offset " + std::to_string(request.offset), request.error,
-                        std::max(place.record_bytes(), hole_bytes(request.file)));
 }
 
 bool ChunkStore::direct() const {
@@ -304,50 +183,15 @@ void ChunkStore::commit(CommitRecord record) {
     writing_ = filling_ = false;
     const bool first = !initialised();
     record.sequence = committed_.sequence + 1;
-    record.version = first ? 0 : version_after(record);
+    record.version = first ? 0 : version_after(layout_, committed_, record);
     record.has_values = true;
     record.opening = committed_.opening;
-    record.version_attempt = attempts_[record.version];
+    record.version_attempt = versions_.attempt(record.version);
     record.frozen_attempt = committed_.frozen_attempt;
     first ? commits_.commit_alone(record) : commits_.commit(record, committed_);
     CommitRecord last = std::exchange(committed_, std::move(record));
-    if (first) {
-        note_versions();
-    } else {
-        before_ = std::move(last);
-    }
-    begin_again();
-}
-
-// Changes only the other version's attempt: other threads may be reading chunks of the committed version.
-void ChunkStore::begin_again() { attempts_[1 - committed_.version] = ++attempt_; }
-
-// Whose files a commit's chunks have been written to: all of them to the other version's, or none to any.
-std::uint32_t ChunkStore::version_after(const CommitRecord& record) const {
-    std::uint32_t updated = 0;
-    std::uint32_t trainable = 0;
-    for (std::uint32_t block = 0; block < layout_.block_count(); ++block) {
-        if (!layout_.shape().blocks[block].trainable) continue;
-        ++trainable;
-        if (record.counts[block] == committed_.counts[block] + 1) ++updated;
-    }
-    if (updated != 0 && updated != trainable) {
-        throw Error(ErrorKind::order, "step " + std::to_string(record.step) + " updated " + std::to_string(updated) +
-                                          " of " + std::to_string(trainable) +
-                                          " trainable blocks; a commit has to have all of them");
-    }
-    return updated == 0 ? committed_.version : 1 - committed_.version;
-}
-
-std::vector<File> ChunkStore::make_scratch() const {
-    std::vector<File> files;
-    for (const std::string& folder : folders_) {
-        const std::string path = folder + kScratchName;
-        unlink(path.c_str());  // of a process that was killed between the next two lines
-        files.push_back(open_file(path, true, false));
-        unlink(path.c_str());
-    }
-    return files;
+    if (!first) before_ = std::move(last);
+    versions_.go_on(committed_);
 }
 
 void ChunkStore::stand_at(CommitRecord record) {
@@ -357,8 +201,7 @@ void ChunkStore::stand_at(CommitRecord record) {
     commits_.commit_alone(record);
     committed_ = std::move(record);
     before_.reset();
-    note_versions();
-    note_attempts();
+    versions_.stand_at(committed_);
 }
 
 // The last commit's record has to go, because the updates of the next step overwrite the version that it names.
@@ -406,7 +249,7 @@ bool ChunkStore::look_again() {
 
 void ChunkStore::prepare_to_fill(const ChunkPlace& place, std::uint64_t count) {
     if (initialised()) {
-        if (!place.trainable || version_of(place, count) == committed_.version) {
+        if (!place.trainable || versions_.version_of(place, count) == committed_.version) {
             throw Error(ErrorKind::order, "the store at " + folders_[0] + " has values already; nothing was changed");
         }
         prepare_to_write();

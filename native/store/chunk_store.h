@@ -1,16 +1,16 @@
 // The out-of-core store: files of chunks in each folder (stripe), and one file of commit records. Holds no thread.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "store/chunk_records.h"
+#include "store/chunk_versions.h"
 #include "store/commit_files.h"
 #include "store/files.h"
-#include "store/io_engine.h"
 #include "store/layout.h"
 #include "store/records.h"
 #include "store/stripe_files.h"
@@ -46,28 +46,13 @@ class ChunkStore {
     [[nodiscard]] const std::vector<std::string>& folders() const { return folders_; }
     [[nodiscard]] bool direct() const;
 
-    // Requests for one chunk's record at an update count. `header` is one page; states are header page and planes.
-    [[nodiscard]] IoRequest read_parameters(const ChunkPlace& place, std::uint64_t count, void* parameters,
-                                            void* header) const;
-    [[nodiscard]] IoRequest read_states(const ChunkPlace& place, std::uint64_t count, void* states) const;
-    [[nodiscard]] IoRequest write_record(const ChunkPlace& place, std::uint64_t count, void* parameters,
-                                         void* states) const;
-
-    [[nodiscard]] ChunkHeader make_header(const ChunkPlace& place, std::uint64_t count) const;
-    // Throws Error(corrupt or format) naming file and offset unless the header belongs to this chunk and count, and was
-    // written by the attempt that the commit names, or by the present one.
-    void check_header(const ChunkHeader& header, const ChunkPlace& place, std::uint64_t count) const;
-    // The error for a plane whose checksum is wrong; plane 0 is the parameters, 1.. the states.
-    [[nodiscard]] Error damaged(const ChunkPlace& place, std::uint64_t count, std::uint32_t plane) const;
-    [[nodiscard]] Error failed(const IoRequest& request, const ChunkPlace& place, std::uint64_t count) const;
+    // The record of each chunk on the disk. Valid as long as the store; any thread may use it.
+    [[nodiscard]] ChunkRecords records() const { return {layout_, uuid_, stripes_, versions_}; }
 
     void sync();  // makes all completed writes of chunks durable
     // Makes all completed writes durable, then the record. After it returns the step is committed. The counts of all
     // trainable blocks are one more than in the commit before, or all the same: throws Error(order).
     void commit(CommitRecord record);
-    // Makes empty files without names, one in each stripe's folder, for data that need not survive a crash: they are
-    // gone when they are closed, however the process ends. Throws Error(no_space).
-    [[nodiscard]] std::vector<File> make_scratch() const;
     // Undoes the last commit, durably. Only before anything was read or written. Throws Error(order) without before().
     void go_back();
     // Gives the file system back what the commit does not need: the other version of the trainable chunks, and with it
@@ -82,13 +67,12 @@ class ChunkStore {
     bool prepare_to_write();
     // Call when everything since the last commit will be written again: a new attempt number tells the new chunks from
     // the old ones, if a disk loses a write. Not while a commit is made.
-    void begin_again();
+    void begin_again() { versions_.begin_again(); }
     // Call before a chunk is written outside of a step: first values, which any thread may write, or a version that is
     // not committed. Throws Error(order) where the write would overwrite committed values.
     void prepare_to_fill(const ChunkPlace& place, std::uint64_t count);
     // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
     // will have that. Any thread may call it. Throws Error(no_space).
-    void reserve_spare() const { reserve_spare(committed_.version); }
     void reserve_spare(std::uint32_t version) const;
     void link_to(std::uint32_t stripe, const std::string& folder) const;  // the committed version's files
     // Of a store that is only read: looks at what another process has committed since. Whether it has.
@@ -103,14 +87,7 @@ class ChunkStore {
     void open(OpenMode mode);
     void look_at_other_version(Commits& found) const;
     void note(Commits commits, bool require_chunks = true);
-    void note_versions();
-    void note_attempts();
     void stand_at(CommitRecord record);  // durably; no other commit is left
-    [[nodiscard]] bool has_chunks() const;
-    [[nodiscard]] std::uint32_t version_of(const ChunkPlace& place, std::uint64_t count) const;
-    [[nodiscard]] std::uint64_t attempt_of(const ChunkPlace& place, std::uint64_t count) const;
-    [[nodiscard]] std::uint32_t version_after(const CommitRecord& record) const;
-    [[nodiscard]] const File& file_of(const ChunkPlace& place, std::uint64_t count) const;
 
     Layout layout_;
     Uuid uuid_;
@@ -125,10 +102,7 @@ class ChunkStore {
     bool filling_ = false;           // prepared to fill first values since the store was opened
     CommitRecord committed_;
     std::optional<CommitRecord> before_;
-    std::vector<std::uint8_t> even_version_;  // per block: the version of even update counts; empty before values
-    std::array<std::uint64_t, kVersions> attempts_{};  // the attempt of each version: as committed, and the present one
-    std::uint64_t attempt_ = 0;                        // the present one
-    std::uint64_t frozen_attempt_ = 0;                 // the attempt that wrote the frozen chunks
+    ChunkVersions versions_;
 };
 
 }  // namespace luwu::store

@@ -12,7 +12,7 @@ namespace {
 
 void read(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count, IoRequest request) {
     transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place, count);
+    if (request.error != 0) throw store.records().failed(request, place, count);
 }
 
 std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& place, std::uint64_t count,
@@ -21,7 +21,7 @@ std::vector<float> checked_state(const ChunkStore& store, const ChunkPlace& plac
     const ChunkHeader header = load_chunk_header(states);
     const std::byte* data = states + place.plane_offset(plane);
     if (kernels::crc32c(0, data, place.plane_bytes[plane]) != header.state_crc[plane]) {
-        throw store.damaged(place, count, plane + 1);
+        throw store.records().damaged(place, count, plane + 1);
     }
     std::vector<float> values(place.elements);
     const kernels::StateCode code = store.layout().plane_codes(place.block)[plane];
@@ -44,12 +44,14 @@ ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool 
     const std::uint64_t bytes = place.elements * store.layout().parameter_size(place.block);
     const AlignedBuffer record(place.record_bytes());
     std::byte* states = record.data() + place.parameter_bytes;
-    read(store, place, count, store.read_parameters(place, count, record.data(), states));
-    if (with_states && place.state_planes > 0) read(store, place, count, store.read_states(place, count, states));
+    read(store, place, count, store.records().read_parameters(place, count, record.data(), states));
+    if (with_states && place.state_planes > 0)
+        read(store, place, count, store.records().read_states(place, count, states));
 
     const ChunkHeader header = load_chunk_header(states);
-    store.check_header(header, place, count);
-    if (kernels::crc32c(0, record.data(), bytes) != header.parameter_crc) throw store.damaged(place, count, 0);
+    store.records().check_header(header, place, count);
+    if (kernels::crc32c(0, record.data(), bytes) != header.parameter_crc)
+        throw store.records().damaged(place, count, 0);
     ChunkContents contents;
     contents.parameters.assign(record.data(), record.data() + bytes);
     if (with_states) {

@@ -244,7 +244,7 @@ std::uint64_t take_snapshot(ChunkStore& store, bool in_use) {
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
         if (in_use) {
             store.look_again();
-            store.reserve_spare();
+            store.reserve_spare(store.committed().version);
         }
         PendingSnapshot pending(store);
         // What was committed when the links had been made was so when they were begun: no commit is made twice.

@@ -44,16 +44,16 @@ void write_chunk(ChunkStore& store, const ChunkPlace& place, std::uint64_t count
     }
 
     store.prepare_to_fill(place, count);
-    ChunkHeader header = store.make_header(place, count);
+    ChunkHeader header = store.records().make_header(place, count);
     header.parameter_crc = kernels::crc32c(0, record.data(), place.elements * layout.parameter_size(place.block));
     for (std::uint32_t plane = 0; plane < place.state_planes; ++plane) {
         header.state_crc[plane] = kernels::crc32c(0, plane_at(plane), place.plane_bytes[plane]);
     }
     seal(header);
     std::memcpy(states, &header, sizeof header);
-    IoRequest request = store.write_record(place, count, record.data(), states);
+    IoRequest request = store.records().write_record(place, count, record.data(), states);
     transfer_now(request);
-    if (request.error != 0) throw store.failed(request, place, count);
+    if (request.error != 0) throw store.records().failed(request, place, count);
 }
 
 }  // namespace luwu::store

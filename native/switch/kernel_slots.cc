@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
@@ -15,18 +15,18 @@ class KernelSlots final : public SlotTable {
   public:
     explicit KernelSlots(XdpProgram& program);
 
-    Verdict add(std::uint32_t child, const Packet& packet) override;
+    Verdict add(std::uint32_t child, const fabric::Packet& packet) override;
     [[nodiscard]] bool elsewhere() const override { return true; }
     [[nodiscard]] bool complete(std::uint64_t sequence) const override;
-    [[nodiscard]] Sum sum(std::uint64_t sequence, Outbox& outbox) const override;
-    [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age) override;
-    void sent(std::uint64_t sequence, Time now) override;
+    [[nodiscard]] Sum sum(std::uint64_t sequence, fabric::Outbox& outbox) const override;
+    [[nodiscard]] bool take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) override;
+    void sent(std::uint64_t sequence, fabric::Time now) override;
     [[nodiscard]] std::uint64_t sent_end() const override;
     void release(std::uint64_t ack) override;
     [[nodiscard]] std::uint64_t base() const override { return base_; }
     [[nodiscard]] std::uint64_t end() const override { return base_ + window_; }
     [[nodiscard]] std::uint64_t heard(std::uint32_t child) override;
-    void report_holes(std::uint32_t child, std::uint64_t next, Heartbeat& heartbeat) override;
+    void report_holes(std::uint32_t child, std::uint64_t next, fabric::Heartbeat& heartbeat) override;
     void begin_epoch(std::uint32_t epoch) override;
 
   private:
@@ -55,7 +55,7 @@ std::uint64_t KernelSlots::arrived(std::uint64_t sequence) const {
     return std::atomic_ref(slot.arrived).load(std::memory_order_acquire);
 }
 
-SlotTable::Verdict KernelSlots::add(std::uint32_t child, const Packet& packet) {
+SlotTable::Verdict KernelSlots::add(std::uint32_t child, const fabric::Packet& packet) {
     const std::uint64_t sequence = packet.head.sequence;
     if (sequence < base_) return Verdict::duplicate;
     if (sequence >= end() || packet.payload.size() > program_.job().payload_bytes) return Verdict::outside;
@@ -71,14 +71,14 @@ SlotTable::Verdict KernelSlots::add(std::uint32_t child, const Packet& packet) {
 
 bool KernelSlots::complete(std::uint64_t sequence) const { return arrived(sequence) == all_; }
 
-SlotTable::Sum KernelSlots::sum(std::uint64_t sequence, Outbox& outbox) const {
-    const Head& head = program_.slot(sequence).head;
+SlotTable::Sum KernelSlots::sum(std::uint64_t sequence, fabric::Outbox& outbox) const {
+    const fabric::Head& head = program_.slot(sequence).head;
     const std::span payload(outbox.room(head.bytes), head.bytes);
     program_.copy_sum(sequence, payload);
     return {head, payload, (head.flags & LUWU_CONFLICT) == 0};
 }
 
-bool KernelSlots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
+bool KernelSlots::take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) {
     if (sequence < base_ || !complete(sequence)) return false;
     std::uint32_t& sent_at = program_.slot(sequence).sent_at;
     const auto age = static_cast<std::int32_t>(luwu_ticks(now) - sent_at);
@@ -87,7 +87,7 @@ bool KernelSlots::take_hole(std::uint64_t sequence, Time now, Time min_age) {
     return true;
 }
 
-void KernelSlots::sent(std::uint64_t sequence, Time now) {
+void KernelSlots::sent(std::uint64_t sequence, fabric::Time now) {
     program_.slot(sequence).sent_at = luwu_ticks(now);
     luwu_state& state = program_.state();
     state.sent_end = std::max(state.sent_end, sequence + 1);
@@ -111,7 +111,7 @@ std::uint64_t KernelSlots::heard(std::uint32_t child) {
     return at;
 }
 
-void KernelSlots::report_holes(std::uint32_t child, std::uint64_t next, Heartbeat& heartbeat) {
+void KernelSlots::report_holes(std::uint32_t child, std::uint64_t next, fabric::Heartbeat& heartbeat) {
     const auto has = [&](std::uint64_t sequence) { return (arrived(sequence) >> child & 1U) != 0; };
     const std::uint64_t until = std::min(next, end());
     for (std::uint64_t at = heard(child); at < until && heartbeat.holes_used < LUWU_MOST_HOLES; ++at) {
@@ -139,14 +139,14 @@ void KernelSlots::begin_epoch(std::uint32_t epoch) {
 
 std::unique_ptr<SlotTable> make_kernel_slots(XdpProgram& program) { return std::make_unique<KernelSlots>(program); }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #else
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 std::unique_ptr<SlotTable> make_kernel_slots(XdpProgram&) { return nullptr; }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #endif

@@ -7,9 +7,9 @@
 #include "switch/slot_table.h"
 #include "switch/xdp_program.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 // The program must outlive it.
 [[nodiscard]] std::unique_ptr<SlotTable> make_kernel_slots(XdpProgram& program);
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -14,7 +14,7 @@
 
 #include "store/error.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
@@ -92,4 +92,4 @@ RaisedCapabilities::RaisedCapabilities() : before_(capabilities()) {
 
 RaisedCapabilities::~RaisedCapabilities() { set_capabilities(before_); }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

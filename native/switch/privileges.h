@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 struct UserAndGroup {
     std::uint32_t user = 0;
@@ -38,4 +38,4 @@ class RaisedCapabilities {
     Capabilities before_;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <span>
 
-#include "fabric/node.h"
-#include "fabric/packet.h"
+#include "fabric/protocol/node.h"
+#include "fabric/protocol/packet.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 class SlotTable {
   public:
@@ -21,22 +21,22 @@ class SlotTable {
         duplicate,  // was there already; the sum is not, or waits to be sent
         outside,
     };
-    virtual Verdict add(std::uint32_t child, const Packet& packet) = 0;
+    virtual Verdict add(std::uint32_t child, const fabric::Packet& packet) = 0;
     // Packets are added without this node's seeing them, and sums are sent at once.
     [[nodiscard]] virtual bool elsewhere() const { return false; }
 
     // The sum of a packet that is complete. Its head has count, block and flags; it still needs sealing. The payload
     // may lie in the outbox's memory, until that is flushed.
     struct Sum {
-        Head head;
+        fabric::Head head;
         std::span<const std::byte> payload;
         bool checksum_added;  // the head's checksum is the sum of the children's
     };
     [[nodiscard]] virtual bool complete(std::uint64_t sequence) const = 0;
-    [[nodiscard]] virtual Sum sum(std::uint64_t sequence, Outbox& outbox) const = 0;
+    [[nodiscard]] virtual Sum sum(std::uint64_t sequence, fabric::Outbox& outbox) const = 0;
     // Once in `min_age` for a packet that the parent misses: whether its sum is to be sent again.
-    [[nodiscard]] virtual bool take_hole(std::uint64_t sequence, Time now, Time min_age) = 0;
-    virtual void sent(std::uint64_t sequence, Time now) = 0;
+    [[nodiscard]] virtual bool take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) = 0;
+    virtual void sent(std::uint64_t sequence, fabric::Time now) = 0;
     [[nodiscard]] virtual std::uint64_t sent_end() const = 0;  // one past the highest sum that was sent
 
     // The server has all below: their slots are free.
@@ -45,8 +45,8 @@ class SlotTable {
     [[nodiscard]] virtual std::uint64_t end() const = 0;
     // All below have arrived from this child; and what is missing below `next`, which it says it has sent.
     [[nodiscard]] virtual std::uint64_t heard(std::uint32_t child) = 0;
-    virtual void report_holes(std::uint32_t child, std::uint64_t next, Heartbeat& heartbeat) = 0;
+    virtual void report_holes(std::uint32_t child, std::uint64_t next, fabric::Heartbeat& heartbeat) = 0;
     virtual void begin_epoch(std::uint32_t epoch) = 0;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -4,27 +4,27 @@
 #include <cstdint>
 #include <vector>
 
-#include "fabric/windows.h"
-#include "fabric/wiring.h"
+#include "fabric/protocol/windows.h"
+#include "fabric/protocol/wiring.h"
 #include "switch/slot_table.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 class Slots final : public SlotTable {
   public:
-    Slots(luwu_stream stream, const Wiring& wiring, std::uint32_t children, bool ordered);
+    Slots(luwu_stream stream, const fabric::Wiring& wiring, std::uint32_t children, bool ordered);
 
-    Verdict add(std::uint32_t child, const Packet& packet) override;
+    Verdict add(std::uint32_t child, const fabric::Packet& packet) override;
     [[nodiscard]] bool complete(std::uint64_t sequence) const override;
-    [[nodiscard]] Sum sum(std::uint64_t sequence, Outbox& outbox) const override;
-    [[nodiscard]] bool take_hole(std::uint64_t sequence, Time now, Time min_age) override;
-    void sent(std::uint64_t sequence, Time now) override;
+    [[nodiscard]] Sum sum(std::uint64_t sequence, fabric::Outbox& outbox) const override;
+    [[nodiscard]] bool take_hole(std::uint64_t sequence, fabric::Time now, fabric::Time min_age) override;
+    void sent(std::uint64_t sequence, fabric::Time now) override;
     [[nodiscard]] std::uint64_t sent_end() const override { return sent_end_; }
     void release(std::uint64_t ack) override;
     [[nodiscard]] std::uint64_t base() const override { return base_; }
     [[nodiscard]] std::uint64_t end() const override { return base_ + slots_.size(); }
     [[nodiscard]] std::uint64_t heard(std::uint32_t child) override { return arrived_[child].ack(); }
-    void report_holes(std::uint32_t child, std::uint64_t next, Heartbeat& heartbeat) override {
+    void report_holes(std::uint32_t child, std::uint64_t next, fabric::Heartbeat& heartbeat) override {
         arrived_[child].report_holes(stream_, next, heartbeat);
     }
     void begin_epoch(std::uint32_t epoch) override;
@@ -34,13 +34,13 @@ class Slots final : public SlotTable {
     struct Slot {
         std::uint64_t sequence = kFree;
         std::uint32_t children = 0;  // that are in the sum
-        Head head{};
-        Time sent_at = 0;  // 0: not yet
+        fabric::Head head{};
+        fabric::Time sent_at = 0;  // 0: not yet
     };
     [[nodiscard]] Slot& slot(std::uint64_t sequence) { return slots_[sequence % slots_.size()]; }
     [[nodiscard]] const Slot& slot(std::uint64_t sequence) const { return slots_[sequence % slots_.size()]; }
     [[nodiscard]] std::byte* payload(std::uint64_t sequence, std::uint32_t child = 0);
-    void add_payload(const Slot& slot, std::uint32_t child, const Packet& packet);
+    void add_payload(const Slot& slot, std::uint32_t child, const fabric::Packet& packet);
     void add_in_order(const Slot& slot);
 
     luwu_stream stream_;
@@ -51,7 +51,7 @@ class Slots final : public SlotTable {
     std::uint64_t sent_end_ = 0;
     std::vector<Slot> slots_;
     std::vector<std::byte> payloads_;
-    std::vector<ReceiveWindow> arrived_;  // per child
+    std::vector<fabric::ReceiveWindow> arrived_;  // per child
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

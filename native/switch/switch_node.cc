@@ -9,11 +9,11 @@
 #include "switch/slots.h"
 #include "switch/xdp_layout.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
-const Wiring& checked(const Wiring& wiring, std::size_t children) {
+const fabric::Wiring& checked(const fabric::Wiring& wiring, std::size_t children) {
     check(wiring);
     if (children == 0 || children > kMostChildren) {
         throw Error(ErrorKind::invalid, "a switch with " + std::to_string(children) + " children; expected 1 to " +
@@ -22,7 +22,7 @@ const Wiring& checked(const Wiring& wiring, std::size_t children) {
     return wiring;
 }
 
-constexpr Time kLongestWait = 1'000'000'000;  // what a heartbeat says at most
+constexpr fabric::Time kLongestWait = 1'000'000'000;  // what a heartbeat says at most
 
 std::optional<luwu_stream> stream_of(std::uint8_t kind) {
     switch (kind) {
@@ -39,14 +39,14 @@ std::optional<luwu_stream> stream_of(std::uint8_t kind) {
 
 }  // namespace
 
-SwitchNode::SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child,
-                       const std::vector<Address>& children, std::unique_ptr<SlotTable> gradients)
+SwitchNode::SwitchNode(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
+                       const std::vector<fabric::Address>& children, std::unique_ptr<SlotTable> gradients)
     : wiring_(checked(wiring, children.size())),
       seal_(wiring.job, wiring.key, wiring.payload_bytes),
       epoch_(wiring.epoch),
       parent_(seal_, wiring.timing, parent, child, wiring.incarnation, wiring.window[LUWU_STREAM_GRADIENTS],
               wiring.payload_bytes) {
-    for (const Address& address : children) {
+    for (const fabric::Address& address : children) {
         children_.emplace_back(seal_, wiring.timing, address, std::uint16_t{LUWU_FROM_PARENT}, wiring.incarnation,
                                wiring.window[LUWU_STREAM_PARAMETERS], wiring.payload_bytes);
     }
@@ -67,26 +67,28 @@ void SwitchNode::begin_epoch(std::uint32_t epoch) {
     epoch_ = epoch;
     for (const auto& slots : slots_) slots->begin_epoch(epoch);
     waiting_ = {};
-    for (Link& child : children_) child.reset();
+    for (fabric::Link& child : children_) child.reset();
     parent_.reset();
 }
 
-void SwitchNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) {
+void SwitchNode::receive(const fabric::Address& from, std::span<const std::byte> datagram, fabric::Time now,
+                         fabric::Outbox& outbox) {
     ++counts_.packets_in;
-    Packet packet;
+    fabric::Packet packet;
     if (!seal_.open(datagram, packet, counts_.drops)) return;
     if (packet.head.sender == LUWU_TO_CONTROLLER && adds_elsewhere()) return take_note(packet, now, outbox);
     const bool down = packet.head.sender == LUWU_FROM_PARENT;
     if (down ? !(from == parent_.other())
              : packet.head.sender >= children_.size() || !(from == children_[packet.head.sender].other())) {
-        return drop(PacketDrop::sender);
+        return drop(fabric::PacketDrop::sender);
     }
     if (down && packet.head.kind == LUWU_HEARTBEAT && packet.head.epoch > epoch_) begin_epoch(packet.head.epoch);
-    if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
+    if (packet.head.epoch != epoch_) return drop(fabric::PacketDrop::epoch);
     down ? from_parent(packet, datagram, now, outbox) : from_child(packet, now, outbox);
 }
 
-void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox) {
+void SwitchNode::from_parent(const fabric::Packet& packet, std::span<const std::byte> datagram, fabric::Time now,
+                             fabric::Outbox& outbox) {
     switch (packet.head.kind) {
         case LUWU_PARAMETERS:
         case LUWU_AGREED:
@@ -94,28 +96,28 @@ void SwitchNode::from_parent(const Packet& packet, std::span<const std::byte> da
         case LUWU_HEARTBEAT:
             return take_parents_heartbeat(packet, now, outbox);
         default:
-            return drop(PacketDrop::kind);
+            return drop(fabric::PacketDrop::kind);
     }
 }
 
 // Child by child, so that what came in one run leaves in one run.
-void SwitchNode::forward(Outbox& outbox) {
-    for (const Link& child : children_) {
+void SwitchNode::forward(fabric::Outbox& outbox) {
+    for (const fabric::Link& child : children_) {
         for (const std::span<const std::byte> datagram : forwards_) outbox.send(child.other(), {}, datagram);
     }
     counts_.packets_out += children_.size() * forwards_.size();
     forwards_.clear();
 }
 
-void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& outbox) {
+void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox) {
     const std::uint64_t before = under_way();
     if (!parent_.take(packet, now, counts_.drops)) return;
-    const Heartbeat& theirs = parent_.theirs();
-    const Time age = parent_.resend_age(now);
+    const fabric::Heartbeat& theirs = parent_.theirs();
+    const fabric::Time age = parent_.resend_age(now);
     std::uint64_t lost = 0;
     for (const luwu_stream stream : kUp) slots(stream).release(theirs.ack[stream]);
     for (std::uint32_t i = 0; i < theirs.holes_used; ++i) {
-        const Hole& hole = theirs.holes[i];
+        const fabric::Hole& hole = theirs.holes[i];
         if (hole.stream < LUWU_STREAM_REQUESTS || hole.stream > LUWU_STREAM_GRADIENTS) continue;
         const auto stream = static_cast<luwu_stream>(hole.stream);
         const std::uint64_t end = slots(stream).end();
@@ -130,12 +132,12 @@ void SwitchNode::take_parents_heartbeat(const Packet& packet, Time now, Outbox& 
     }
     parent_.observe(now, before, under_way(), lost);
     if (!parent_.news()) return;
-    for (Link& child : children_) child.changed();
+    for (fabric::Link& child : children_) child.changed();
 }
 
-void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
+void SwitchNode::from_child(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox) {
     const std::uint32_t number = packet.head.sender;
-    Link& child = children_[number];
+    fabric::Link& child = children_[number];
     if (packet.head.kind == LUWU_HEARTBEAT) {
         if (!child.take(packet, now, counts_.drops) || !child.news()) return;
         parent_.changed();
@@ -143,13 +145,13 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
         return;
     }
     const auto stream = stream_of(packet.head.kind);
-    if (!stream) return drop(PacketDrop::kind);
-    if (!parent_.heard()) return drop(PacketDrop::not_ready);  // where the server stands is not known yet
+    if (!stream) return drop(fabric::PacketDrop::kind);
+    if (!parent_.heard()) return drop(fabric::PacketDrop::not_ready);  // where the server stands is not known yet
     switch (slots(*stream).add(number, packet)) {
         case SlotTable::Verdict::added:
             break;
         case SlotTable::Verdict::again:
-            drop(PacketDrop::duplicate);
+            drop(fabric::PacketDrop::duplicate);
             ++counts_.sums_sent_again;
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
@@ -157,18 +159,18 @@ void SwitchNode::from_child(const Packet& packet, Time now, Outbox& outbox) {
             pass_up(*stream, packet.head.sequence, now, outbox);
             break;
         case SlotTable::Verdict::duplicate:
-            drop(PacketDrop::duplicate);
+            drop(fabric::PacketDrop::duplicate);
             break;
         case SlotTable::Verdict::outside:
-            drop(PacketDrop::window);
+            drop(fabric::PacketDrop::window);
             break;
     }
     child.changed();
 }
 
 // A sum was completed inside the kernel, and has to be sent from here.
-void SwitchNode::take_note(const Packet& packet, Time now, Outbox& outbox) {
-    if (packet.head.epoch != epoch_ || packet.head.kind != LUWU_GRADIENTS) return drop(PacketDrop::sender);
+void SwitchNode::take_note(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox) {
+    if (packet.head.epoch != epoch_ || packet.head.kind != LUWU_GRADIENTS) return drop(fabric::PacketDrop::sender);
     if (slots(LUWU_STREAM_GRADIENTS).complete(packet.head.sequence)) {
         send_sum(LUWU_STREAM_GRADIENTS, packet.head.sequence, now, outbox);
     }
@@ -186,7 +188,7 @@ std::uint64_t SwitchNode::under_way() const {
 
 // Children may be faster than the link up. What it has no room for waits in its slot, unless later ones were sent: then
 // the parent cannot report those before it has this one.
-void SwitchNode::pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
+void SwitchNode::pass_up(luwu_stream stream, std::uint64_t sequence, fabric::Time now, fabric::Outbox& outbox) {
     const bool full = !waiting_.empty() || under_way() >= parent_.window();
     if (stream == LUWU_STREAM_GRADIENTS && sequence >= slots(stream).sent_end() && full) {
         return waiting_.push(sequence);
@@ -194,7 +196,7 @@ void SwitchNode::pass_up(luwu_stream stream, std::uint64_t sequence, Time now, O
     send_sum(stream, sequence, now, outbox);
 }
 
-void SwitchNode::send_waiting(Time now, Outbox& outbox) {
+void SwitchNode::send_waiting(fabric::Time now, fabric::Outbox& outbox) {
     while (!waiting_.empty() && under_way() < parent_.window()) {
         const std::uint64_t sequence = waiting_.top();
         waiting_.pop();
@@ -204,7 +206,7 @@ void SwitchNode::send_waiting(Time now, Outbox& outbox) {
     }
 }
 
-void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox) {
+void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, fabric::Time now, fabric::Outbox& outbox) {
     SlotTable::Sum sum = slots(stream).sum(sequence, outbox);
     sum.head.sender = parent_.sender();
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
@@ -215,18 +217,18 @@ void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, Time now, 
 }
 
 bool SwitchNode::ready() const {
-    return std::all_of(children_.begin(), children_.end(), [](const Link& child) { return child.heard(); });
+    return std::all_of(children_.begin(), children_.end(), [](const fabric::Link& child) { return child.heard(); });
 }
 
 // The least of what the children say, and all that any of them misses.
-void SwitchNode::send_up(Time now, Outbox& outbox) {
-    Heartbeat ours{};
+void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
+    fabric::Heartbeat ours{};
     if (ready()) {
         constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
         std::fill_n(ours.next, LUWU_STREAMS, kAll);
         std::fill_n(ours.ack, LUWU_STREAMS, kAll);
         std::fill_n(ours.credit, LUWU_STREAMS, kAll);
-        for (const Link& child : children_) {
+        for (const fabric::Link& child : children_) {
             for (std::size_t stream = 0; stream < LUWU_STREAMS; ++stream) {
                 ours.next[stream] = std::min(ours.next[stream], child.theirs().next[stream]);
                 ours.ack[stream] = std::min(ours.ack[stream], child.theirs().ack[stream]);
@@ -238,24 +240,24 @@ void SwitchNode::send_up(Time now, Outbox& outbox) {
         }
         std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
         // What the parent sends is copied to the children as it comes: their queues are its to keep short.
-        Time wait = 0;
-        for (const Link& child : children_) wait = std::max(wait, child.wait());
+        fabric::Time wait = 0;
+        for (const fabric::Link& child : children_) wait = std::max(wait, child.wait());
         ours.below = static_cast<std::uint32_t>(std::min(wait, kLongestWait) / 1'000);
         merge_holes(ours);
     }
     parent_.send_heartbeat(ours, epoch_, now, outbox);
 }
 
-void SwitchNode::merge_holes(Heartbeat& ours) const {
-    std::vector<Hole> all;
-    for (const Link& child : children_) {
+void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
+    std::vector<fabric::Hole> all;
+    for (const fabric::Link& child : children_) {
         for (std::uint32_t i = 0; i < child.theirs().holes_used; ++i) all.push_back(child.theirs().holes[i]);
     }
-    std::sort(all.begin(), all.end(), [](const Hole& left, const Hole& right) {
+    std::sort(all.begin(), all.end(), [](const fabric::Hole& left, const fabric::Hole& right) {
         return std::tie(left.stream, left.first) < std::tie(right.stream, right.first);
     });
-    for (const Hole& hole : all) {
-        Hole* last = ours.holes_used > 0 ? &ours.holes[ours.holes_used - 1] : nullptr;
+    for (const fabric::Hole& hole : all) {
+        fabric::Hole* last = ours.holes_used > 0 ? &ours.holes[ours.holes_used - 1] : nullptr;
         if (last != nullptr && last->stream == hole.stream && hole.first <= last->first + last->length) {
             const std::uint64_t end = std::max(last->first + last->length, hole.first + hole.length);
             last->length = static_cast<std::uint32_t>(end - last->first);
@@ -266,9 +268,9 @@ void SwitchNode::merge_holes(Heartbeat& ours) const {
 }
 
 // What the parent says, and what of this child's is missing here.
-void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& outbox) {
-    const Heartbeat& theirs = parent_.theirs();
-    Heartbeat ours{};
+void SwitchNode::send_down(fabric::Link& child, std::uint32_t number, fabric::Time now, fabric::Outbox& outbox) {
+    const fabric::Heartbeat& theirs = parent_.theirs();
+    fabric::Heartbeat ours{};
     ours.next[LUWU_STREAM_PARAMETERS] = theirs.next[LUWU_STREAM_PARAMETERS];
     ours.next[LUWU_STREAM_EXPONENTS] = theirs.next[LUWU_STREAM_EXPONENTS];
     for (const luwu_stream stream : kUp) {
@@ -286,16 +288,16 @@ void SwitchNode::send_down(Link& child, std::uint32_t number, Time now, Outbox& 
     child.send_heartbeat(ours, epoch_, now, outbox);
 }
 
-Time SwitchNode::advance(Time now, Outbox& outbox) {
+fabric::Time SwitchNode::advance(fabric::Time now, fabric::Outbox& outbox) {
     forward(outbox);
     send_waiting(now, outbox);
-    Time next = parent_.heartbeat_at();
+    fabric::Time next = parent_.heartbeat_at();
     if (next <= now) {
         send_up(now, outbox);
         next = parent_.heartbeat_at();
     }
     for (std::uint32_t number = 0; number < children_.size() && parent_.heard(); ++number) {
-        Link& child = children_[number];
+        fabric::Link& child = children_[number];
         if (child.heartbeat_at() <= now) send_down(child, number, now, outbox);
         next = std::min(next, child.heartbeat_at());
     }
@@ -304,7 +306,7 @@ Time SwitchNode::advance(Time now, Outbox& outbox) {
 
 SwitchCounts SwitchNode::counts() const {
     SwitchCounts counts = counts_;
-    for (const Link& child : children_) {
+    for (const fabric::Link& child : children_) {
         counts.heartbeats_in += child.heartbeats_heard();
         counts.heartbeats_out += child.heartbeats_sent();
     }
@@ -313,4 +315,4 @@ SwitchCounts SwitchNode::counts() const {
     return counts;
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -10,10 +10,10 @@
 #include <queue>
 #include <vector>
 
-#include "fabric/link.h"
+#include "fabric/protocol/link.h"
 #include "switch/slot_table.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 struct SwitchCounts {
     std::uint64_t packets_in = 0;
@@ -23,20 +23,21 @@ struct SwitchCounts {
     std::uint64_t heartbeats_in = 0;
     std::uint64_t heartbeats_out = 0;
     std::uint64_t state_bytes = 0;  // allocated at the start, for slots
-    PacketDrops drops{};
+    fabric::PacketDrops drops{};
 };
 
 inline constexpr std::uint32_t kMostChildren = 1024;
 
-class SwitchNode final : public Node {
+class SwitchNode final : public fabric::Node {
   public:
     // `child` is this switch's number among its parent's children. The wiring needs no blocks. Gradients are added in
     // `gradients`; by default in this process.
-    SwitchNode(const Wiring& wiring, const Address& parent, std::uint16_t child, const std::vector<Address>& children,
-               std::unique_ptr<SlotTable> gradients = nullptr);
+    SwitchNode(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
+               const std::vector<fabric::Address>& children, std::unique_ptr<SlotTable> gradients = nullptr);
 
-    void receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox& outbox) override;
-    Time advance(Time now, Outbox& outbox) override;
+    void receive(const fabric::Address& from, std::span<const std::byte> datagram, fabric::Time now,
+                 fabric::Outbox& outbox) override;
+    fabric::Time advance(fabric::Time now, fabric::Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
     [[nodiscard]] SwitchCounts counts() const;
@@ -44,30 +45,31 @@ class SwitchNode final : public Node {
   private:
     static constexpr std::array kUp = {LUWU_STREAM_REQUESTS, LUWU_STREAM_EXPONENTS, LUWU_STREAM_GRADIENTS};
 
-    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(fabric::PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
     void begin_epoch(std::uint32_t epoch);
-    void from_parent(const Packet& packet, std::span<const std::byte> datagram, Time now, Outbox& outbox);
-    void from_child(const Packet& packet, Time now, Outbox& outbox);
-    void forward(Outbox& outbox);
-    void take_parents_heartbeat(const Packet& packet, Time now, Outbox& outbox);
-    void take_note(const Packet& packet, Time now, Outbox& outbox);
+    void from_parent(const fabric::Packet& packet, std::span<const std::byte> datagram, fabric::Time now,
+                     fabric::Outbox& outbox);
+    void from_child(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox);
+    void forward(fabric::Outbox& outbox);
+    void take_parents_heartbeat(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox);
+    void take_note(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox);
     [[nodiscard]] SlotTable& slots(luwu_stream stream) { return *slots_[stream - 1]; }
     [[nodiscard]] const SlotTable& slots(luwu_stream stream) const { return *slots_[stream - 1]; }
     [[nodiscard]] bool adds_elsewhere() const { return slots(LUWU_STREAM_GRADIENTS).elsewhere(); }
     [[nodiscard]] std::uint64_t under_way() const;
-    void pass_up(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
-    void send_waiting(Time now, Outbox& outbox);
-    void send_sum(luwu_stream stream, std::uint64_t sequence, Time now, Outbox& outbox);
+    void pass_up(luwu_stream stream, std::uint64_t sequence, fabric::Time now, fabric::Outbox& outbox);
+    void send_waiting(fabric::Time now, fabric::Outbox& outbox);
+    void send_sum(luwu_stream stream, std::uint64_t sequence, fabric::Time now, fabric::Outbox& outbox);
     [[nodiscard]] bool ready() const;  // everyone was heard in this epoch
-    void send_up(Time now, Outbox& outbox);
-    void send_down(Link& child, std::uint32_t number, Time now, Outbox& outbox);
-    void merge_holes(Heartbeat& ours) const;
+    void send_up(fabric::Time now, fabric::Outbox& outbox);
+    void send_down(fabric::Link& child, std::uint32_t number, fabric::Time now, fabric::Outbox& outbox);
+    void merge_holes(fabric::Heartbeat& ours) const;
 
-    Wiring wiring_;
-    Seal seal_;
+    fabric::Wiring wiring_;
+    fabric::Seal seal_;
     std::uint32_t epoch_;
-    Link parent_;
-    std::vector<Link> children_;
+    fabric::Link parent_;
+    std::vector<fabric::Link> children_;
     std::vector<std::unique_ptr<SlotTable>> slots_;  // by up-stream
     // Sums of gradients that the link up has no room for yet, the first on top; none is below the last one sent.
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
@@ -75,4 +77,4 @@ class SwitchNode final : public Node {
     SwitchCounts counts_;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -2,32 +2,33 @@
 
 #include <utility>
 
-#include "fabric/address.h"
+#include "fabric/core/address.h"
 #include "switch/kernel_slots.h"
 #include "switch/privileges.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
 // The smallest job, to learn whether the kernel takes the program before one has to be served.
 void try_program() {
-    Wiring wiring;
+    fabric::Wiring wiring;
     wiring.payload_bytes = LUWU_PAYLOAD_STEP;
     wiring.window.fill(1);
-    const Address nobody = parse_address("0.0.0.0", 0);
+    const fabric::Address nobody = fabric::parse_address("0.0.0.0", 0);
     const XdpProgram program(wiring, {nobody, nobody, 0, {nobody}});
 }
 
 // Large buffers in the kernel need CAP_NET_ADMIN.
-UdpSocket open_socket(const Address& bound, const UdpSettings& settings) {
+fabric::UdpSocket open_socket(const fabric::Address& bound, const fabric::UdpSettings& settings) {
     const RaisedCapabilities raised;
-    return UdpSocket(bound, settings);
+    return fabric::UdpSocket(bound, settings);
 }
 
 }  // namespace
 
-UdpSwitch::UdpSwitch(const Address& bound, const UdpSettings& settings, const std::vector<std::string>& interfaces)
+UdpSwitch::UdpSwitch(const fabric::Address& bound, const fabric::UdpSettings& settings,
+                     const std::vector<std::string>& interfaces)
     : settings_(settings), socket_(open_socket(bound, settings)) {
     bound_ = socket_->bound();
     if (interfaces.empty()) return;
@@ -37,7 +38,7 @@ UdpSwitch::UdpSwitch(const Address& bound, const UdpSettings& settings, const st
     why_not_ = "no job";
 }
 
-std::unique_ptr<SlotTable> UdpSwitch::slots_in_kernel(const Wiring& wiring, const XdpPlace& place) {
+std::unique_ptr<SlotTable> UdpSwitch::slots_in_kernel(const fabric::Wiring& wiring, const XdpPlace& place) {
     if (ports_ == nullptr) return nullptr;
     why_not_ = xdp_unfit(wiring, place);
     if (!why_not_.empty()) return nullptr;
@@ -45,18 +46,18 @@ std::unique_ptr<SlotTable> UdpSwitch::slots_in_kernel(const Wiring& wiring, cons
     return make_kernel_slots(*program_);
 }
 
-void UdpSwitch::start(const Wiring& wiring, const Address& parent, std::uint16_t child,
-                      const std::vector<Address>& children) {
+void UdpSwitch::start(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
+                      const std::vector<fabric::Address>& children) {
     check(wiring);
     stop();
-    Address own = is_wildcard(bound_) ? address_towards(parent) : bound_;
+    fabric::Address own = is_wildcard(bound_) ? fabric::address_towards(parent) : bound_;
     own.value.sin6_port = bound_.value.sin6_port;
     const std::uint32_t interfaces_end = ports_ == nullptr ? 1 : ports_->numbers_end();
     auto slots = slots_in_kernel(wiring, {own, parent, child, children, interfaces_end});
     node_ = std::make_unique<SwitchNode>(wiring, parent, child, children, std::move(slots));
-    UdpSocket socket = std::move(*socket_);
+    fabric::UdpSocket socket = std::move(*socket_);
     socket_.reset();
-    loop_ = std::make_unique<NodeLoop>(std::move(socket), *node_, LoopSettings{"luwu-switch"});
+    loop_ = std::make_unique<fabric::NodeLoop>(std::move(socket), *node_, fabric::LoopSettings{"luwu-switch"});
     if (program_ != nullptr) ports_->serve(*program_);
 }
 
@@ -80,11 +81,11 @@ std::optional<SwitchCounts> UdpSwitch::counts() {
     counts.packets_out += in_kernel[LUWU_XDP_PACKETS_OUT];
     counts.sums_sent += in_kernel[LUWU_XDP_SUMS_SENT] + in_kernel[LUWU_XDP_SUMS_AGAIN];
     counts.sums_sent_again += in_kernel[LUWU_XDP_SUMS_AGAIN];
-    counts.drops[static_cast<std::size_t>(PacketDrop::duplicate)] += in_kernel[LUWU_XDP_DUPLICATES];
+    counts.drops[static_cast<std::size_t>(fabric::PacketDrop::duplicate)] += in_kernel[LUWU_XDP_DUPLICATES];
     return counts;
 }
 
-std::optional<UdpCounters> UdpSwitch::socket_counts() {
+std::optional<fabric::UdpCounters> UdpSwitch::socket_counts() {
     if (loop_ == nullptr) return std::nullopt;
     return loop_->counters();
 }
@@ -98,4 +99,4 @@ std::optional<XdpStatus> UdpSwitch::xdp() const {
     return status;
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

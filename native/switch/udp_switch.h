@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "fabric/node_loop.h"
+#include "fabric/udp/node_loop.h"
 #include "switch/switch_node.h"
 #include "switch/xdp_ports.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 // What the kernel does for a switch. `why_not` it does nothing for the present job: empty, it adds up and copies.
 struct XdpStatus {
@@ -22,28 +22,29 @@ struct XdpStatus {
 class UdpSwitch {
   public:
     // Throws Error. `interfaces`: whose packets are added up and copied inside the kernel; none: all in this process.
-    explicit UdpSwitch(const Address& bound, const UdpSettings& settings = {},
+    explicit UdpSwitch(const fabric::Address& bound, const fabric::UdpSettings& settings = {},
                        const std::vector<std::string>& interfaces = {});
-    [[nodiscard]] Address bound() const { return bound_; }
+    [[nodiscard]] fabric::Address bound() const { return bound_; }
     // Works for a job, or for the next one: what it knew of the last is gone. Throws Error.
-    void start(const Wiring& wiring, const Address& parent, std::uint16_t child, const std::vector<Address>& children);
+    void start(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
+               const std::vector<fabric::Address>& children);
     void stop();  // for no job, until it is started again
     [[nodiscard]] std::optional<SwitchCounts> counts();
-    [[nodiscard]] std::optional<UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<fabric::UdpCounters> socket_counts();
     [[nodiscard]] std::exception_ptr failure();
     [[nodiscard]] std::optional<XdpStatus> xdp() const;  // nothing without interfaces
 
   private:
-    [[nodiscard]] std::unique_ptr<SlotTable> slots_in_kernel(const Wiring& wiring, const XdpPlace& place);
+    [[nodiscard]] std::unique_ptr<SlotTable> slots_in_kernel(const fabric::Wiring& wiring, const XdpPlace& place);
 
-    Address bound_;
-    UdpSettings settings_;
+    fabric::Address bound_;
+    fabric::UdpSettings settings_;
     std::unique_ptr<XdpPorts> ports_;
     std::string why_not_;
-    std::optional<UdpSocket> socket_;      // while there is no job
-    std::unique_ptr<XdpProgram> program_;  // of the job; null: none can serve it
+    std::optional<fabric::UdpSocket> socket_;  // while there is no job
+    std::unique_ptr<XdpProgram> program_;      // of the job; null: none can serve it
     std::unique_ptr<SwitchNode> node_;
-    std::unique_ptr<NodeLoop> loop_;
+    std::unique_ptr<fabric::NodeLoop> loop_;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

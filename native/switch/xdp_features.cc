@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "fabric/descriptor.h"
+#include "fabric/core/descriptor.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
@@ -72,7 +72,7 @@ bool read_value(const std::vector<std::byte>& bytes, Value& value) {
 }  // namespace
 
 bool takes_redirected_frames(unsigned interface_number) {
-    const Descriptor socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_GENERIC));
+    const fabric::Descriptor socket(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_GENERIC));
     std::array<char, 8> name{};
     kFamily.copy(name.data(), kFamily.size());
     const auto find = make_request(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_NAME,
@@ -84,4 +84,4 @@ bool takes_redirected_frames(unsigned interface_number) {
     return !read_value(ask(socket.get(), get, kFeatures), features) || (features & kTakesRedirected) != 0;
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 
-#include "fabric/address.h"
+#include "fabric/core/address.h"
 #include "kernels/weighted_sum.h"
 #include "store/error.h"
 
@@ -16,13 +16,13 @@
 #include <bpf/libbpf.h>
 #endif
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
 constexpr std::uint32_t kMostInterfaces = 1'000'000;  // four bytes each
 
-luwu_peer peer_of(const Address& address) {
+luwu_peer peer_of(const fabric::Address& address) {
     luwu_peer peer{};
     std::memcpy(&peer.address, address.value.sin6_addr.s6_addr + 12, sizeof peer.address);
     peer.port = address.value.sin6_port;
@@ -31,7 +31,7 @@ luwu_peer peer_of(const Address& address) {
 
 }  // namespace
 
-luwu_job xdp_job(const Wiring& wiring, const XdpPlace& place) {
+luwu_job xdp_job(const fabric::Wiring& wiring, const XdpPlace& place) {
     luwu_job job{};
     const std::size_t children = place.children.size();
     job.job = wiring.job;
@@ -114,13 +114,13 @@ void prepare_xdp(bpf_object* object, const luwu_job& job, std::uint32_t interfac
 }
 #endif
 
-std::string xdp_unfit(const Wiring& wiring, const XdpPlace& place) {
+std::string xdp_unfit(const fabric::Wiring& wiring, const XdpPlace& place) {
     if (place.children.size() > LUWU_XDP_MOST_CHILDREN) {
         return "more than " + std::to_string(LUWU_XDP_MOST_CHILDREN) + " children";
     }
     if (wiring.form == LUWU_FLOAT32) return "gradients of form float32: the kernel adds integers only";
     if (place.interfaces_end > kMostInterfaces) return "an interface whose number is above a million";
-    const auto is_other = [](const Address& address) { return !is_ipv4(address); };
+    const auto is_other = [](const fabric::Address& address) { return !is_ipv4(address); };
     if (is_other(place.own) || is_other(place.parent) ||
         std::any_of(place.children.begin(), place.children.end(), is_other)) {
         return "a neighbour over IPv6";
@@ -128,4 +128,4 @@ std::string xdp_unfit(const Wiring& wiring, const XdpPlace& place) {
     return "";
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -7,25 +7,25 @@
 #include <string>
 #include <vector>
 
-#include "fabric/wiring.h"
+#include "fabric/protocol/wiring.h"
 #include "switch/xdp_layout.h"
 
 struct bpf_object;
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 struct XdpPlace {
-    Address own;  // where neighbours send to
-    Address parent;
+    fabric::Address own;  // where neighbours send to
+    fabric::Address parent;
     std::uint16_t child = 0;  // among the parent's children
-    std::vector<Address> children;
+    std::vector<fabric::Address> children;
     std::uint32_t interfaces_end = 1;  // one past the highest number of an interface that it is attached to
 };
 
 // Why the program cannot serve this job, or "": a switch in user space then does.
-[[nodiscard]] std::string xdp_unfit(const Wiring& wiring, const XdpPlace& place);
+[[nodiscard]] std::string xdp_unfit(const fabric::Wiring& wiring, const XdpPlace& place);
 
-[[nodiscard]] luwu_job xdp_job(const Wiring& wiring, const XdpPlace& place);
+[[nodiscard]] luwu_job xdp_job(const fabric::Wiring& wiring, const XdpPlace& place);
 [[nodiscard]] std::unique_ptr<luwu_weights> xdp_weights(std::uint64_t key);
 // Sets the sizes of maps, and the constants. Throws Error(io).
 void prepare_xdp(bpf_object* object, const luwu_job& job, std::uint32_t interfaces_end);
@@ -33,4 +33,4 @@ void prepare_xdp(bpf_object* object, const luwu_job& job, std::uint32_t interfac
 [[nodiscard]] std::vector<std::byte> xdp_frame(const luwu_peer& from, const luwu_peer& to,
                                                std::span<const std::byte> datagram);
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

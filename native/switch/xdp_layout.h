@@ -1,7 +1,7 @@
 // What the XDP switch (bpf/) and its controller (switch/xdp_program.h) share: the layout of its maps. Plain C.
 #pragma once
 
-#include "fabric/wire.h"
+#include "fabric/protocol/wire.h"
 
 enum {
     LUWU_XDP_MOST_CHILDREN = 64,  // one bit each in luwu_slot.arrived

@@ -17,19 +17,19 @@
 #include "switch/xdp_features.h"
 #include "switch/xdp_support.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
-Descriptor load_pass() {
+fabric::Descriptor load_pass() {
     const std::array<bpf_insn, 2> instructions{{
         {BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, XDP_PASS},
         {BPF_JMP | BPF_EXIT, 0, 0, 0, 0},
     }};
     LIBBPF_OPTS(bpf_prog_load_opts, options);
     options.expected_attach_type = BPF_XDP;  // the same as the switch's, or one could not replace the other
-    Descriptor program(bpf_prog_load(BPF_PROG_TYPE_XDP, "luwu_pass", "Apache-2.0", instructions.data(),
-                                     instructions.size(), &options));
+    fabric::Descriptor program(bpf_prog_load(BPF_PROG_TYPE_XDP, "luwu_pass", "Apache-2.0", instructions.data(),
+                                             instructions.size(), &options));
     if (program.get() < 0) throw xdp_error("load an XDP program", errno, "");
     return program;
 }
@@ -65,7 +65,7 @@ XdpPorts::XdpPorts(const std::vector<std::string>& interfaces) {
 void XdpPorts::attach(const std::string& name, bool native) {
     LIBBPF_OPTS(bpf_link_create_opts, options);
     options.flags = native ? XDP_FLAGS_DRV_MODE : XDP_FLAGS_SKB_MODE;
-    Descriptor link(bpf_link_create(pass_.get(), static_cast<int>(number_of(name)), BPF_XDP, &options));
+    fabric::Descriptor link(bpf_link_create(pass_.get(), static_cast<int>(number_of(name)), BPF_XDP, &options));
     if (link.get() >= 0) {
         ports_.push_back({name, native, std::move(link)});
         return;
@@ -93,17 +93,17 @@ std::vector<std::pair<std::string, std::string>> XdpPorts::modes() const {
     return all;
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #else
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 XdpPorts::XdpPorts(const std::vector<std::string>&) { throw Error(ErrorKind::invalid, xdp_missing()); }
 void XdpPorts::serve(const XdpProgram&) {}
 void XdpPorts::idle() {}
 std::vector<std::pair<std::string, std::string>> XdpPorts::modes() const { return {}; }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #endif

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "fabric/descriptor.h"
+#include "fabric/core/descriptor.h"
 #include "switch/xdp_program.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 class XdpPorts {
   public:
@@ -28,14 +28,14 @@ class XdpPorts {
     struct Port {
         std::string name;
         bool native;
-        Descriptor link;
+        fabric::Descriptor link;
     };
     void attach(const std::string& name, bool native);
     void run(int program);
 
-    Descriptor pass_;  // the program that lets everything pass
+    fabric::Descriptor pass_;  // the program that lets everything pass
     std::vector<Port> ports_;
     std::uint32_t numbers_end_ = 1;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

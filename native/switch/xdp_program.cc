@@ -28,7 +28,7 @@ extern const std::byte luwu_xdp_object_begin[];
 extern const std::byte luwu_xdp_object_end[];
 }
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 static_assert(sizeof(luwu_slot) == 64 && offsetof(luwu_state, sent_end) == 64, "processors share cache lines");
 
@@ -66,7 +66,7 @@ void XdpProgram::Parts::load(std::uint32_t interfaces_end) {
     copier = bpf_program__fd(bpf_object__find_program_by_name(object.get(), "luwu_copy"));
 }
 
-XdpProgram::XdpProgram(const Wiring& wiring, const XdpPlace& place) : parts_(std::make_unique<Parts>()) {
+XdpProgram::XdpProgram(const fabric::Wiring& wiring, const XdpPlace& place) : parts_(std::make_unique<Parts>()) {
     const RaisedCapabilities raised;
     parts_->job = xdp_job(wiring, place);
     parts_->load(place.interfaces_end);
@@ -97,7 +97,7 @@ std::span<const std::uint64_t> XdpProgram::biased_sum(std::uint64_t sequence) {
     return {first + (sequence & parts_->job.slots_mask) * words, words};
 }
 void XdpProgram::copy_sum(std::uint64_t sequence, std::span<std::byte> to) {
-    const Head& head = slot(sequence).head;
+    const fabric::Head& head = slot(sequence).head;
     for (const std::uint64_t biased : biased_sum(sequence)) {
         const std::uint64_t word = luwu_unbiased(head.form == LUWU_INT16, biased, head.sender);
         const std::size_t bytes = std::min(sizeof word, to.size());
@@ -178,21 +178,21 @@ std::vector<std::byte> XdpProgram::frame_from(std::uint32_t peer, std::span<cons
     return xdp_frame(parts_->job.peers[peer], parts_->job.own, datagram);
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #else
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 struct XdpProgram::Parts {};
 
 std::string xdp_missing() {
     return "this build of LuWu has no XDP switch; install clang and libbpf-dev, and build it again";
 }
-XdpProgram::XdpProgram(const Wiring&, const XdpPlace&) { throw Error(ErrorKind::invalid, xdp_missing()); }
+XdpProgram::XdpProgram(const fabric::Wiring&, const XdpPlace&) { throw Error(ErrorKind::invalid, xdp_missing()); }
 XdpProgram::~XdpProgram() = default;
 XdpProgram::Counts XdpProgram::counts() const { return {}; }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #endif

@@ -11,7 +11,7 @@
 
 #include "switch/xdp_job.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 // Why this build cannot have a switch in the kernel, or "".
 [[nodiscard]] std::string xdp_missing();
@@ -21,7 +21,7 @@ class XdpProgram {
     using Counts = std::array<std::uint64_t, LUWU_XDP_COUNTS>;
 
     // Throws Error: permission, or io where the kernel refuses the program.
-    XdpProgram(const Wiring& wiring, const XdpPlace& place);
+    XdpProgram(const fabric::Wiring& wiring, const XdpPlace& place);
     ~XdpProgram();
     XdpProgram(const XdpProgram&) = delete;
     XdpProgram& operator=(const XdpProgram&) = delete;
@@ -48,4 +48,4 @@ class XdpProgram {
     std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 namespace {
 
@@ -70,6 +70,6 @@ MappedMap::~MappedMap() {
     if (data_ != nullptr) munmap(data_, bytes_);
 }
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "store/error.h"
 
-namespace luwu::fabric {
+namespace luwu::switching {
 
 // libbpf prints through one function of the process: one thread at a time has it collected.
 [[nodiscard]] std::mutex& libbpf_turn();
@@ -43,4 +43,4 @@ class MappedMap {
     std::size_t bytes_ = 0;
 };
 
-}  // namespace luwu::fabric
+}  // namespace luwu::switching

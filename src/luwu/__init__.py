@@ -7,20 +7,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from luwu.fabric.local import open
-    from luwu.fabric.remote import connect
-    from luwu.fabric.session import Session
     from luwu.models.tiled_head import tile_head
     from luwu.optim.adagrad import Adagrad
     from luwu.optim.adam import Adam
-    from luwu.optim.adamw import AdamW
-    from luwu.optim.adamw_8bit import AdamW8bit
+    from luwu.optim.adamw import AdamW, AdamW8bit
     from luwu.optim.decay import decay_groups
     from luwu.optim.lion import Lion
     from luwu.optim.sgd import SGD
-    from luwu.worker.accumulation import no_sync
+    from luwu.session.local import open
+    from luwu.session.remote import connect
+    from luwu.session.session import Session
     from luwu.worker.loss_scale import LossScaling
-    from luwu.worker.parallelize import full_state_dict, parallelize
+    from luwu.worker.parallelize import full_state_dict, no_sync, parallelize
     from luwu.worker.tiled_loss import tiled_cross_entropy
 
 __all__ = [
@@ -47,16 +45,16 @@ _PLACES = {
     "Adagrad": "luwu.optim.adagrad",
     "Adam": "luwu.optim.adam",
     "AdamW": "luwu.optim.adamw",
-    "AdamW8bit": "luwu.optim.adamw_8bit",
+    "AdamW8bit": "luwu.optim.adamw",
     "Lion": "luwu.optim.lion",
     "LossScaling": "luwu.worker.loss_scale",
     "SGD": "luwu.optim.sgd",
-    "Session": "luwu.fabric.session",
-    "connect": "luwu.fabric.remote",
+    "Session": "luwu.session.session",
+    "connect": "luwu.session.remote",
     "decay_groups": "luwu.optim.decay",
     "full_state_dict": "luwu.worker.parallelize",
-    "no_sync": "luwu.worker.accumulation",
-    "open": "luwu.fabric.local",
+    "no_sync": "luwu.worker.parallelize",
+    "open": "luwu.session.local",
     "parallelize": "luwu.worker.parallelize",
     "tile_head": "luwu.models.tiled_head",
     "tiled_cross_entropy": "luwu.worker.tiled_loss",

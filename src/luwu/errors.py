@@ -1,6 +1,28 @@
-"""Every error that LuWu raises on purpose; each message names the thing, expected, found, and what to do."""
+"""Every error that LuWu raises on purpose, for programs: ``from luwu.errors import StoreSpaceError``."""
 
-from __future__ import annotations
+from luwu.core.errors import (
+    AuthenticationError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    ForkedError,
+    LuwuError,
+    ManifestMismatchError,
+    MemoryBudgetError,
+    NonFiniteError,
+    ServerError,
+    StepOrderError,
+    StoreCorruptError,
+    StoreEmptyError,
+    StoreError,
+    StoreFormatError,
+    StoreLockedError,
+    StorePermissionError,
+    StoreSpaceError,
+    WorkerLostError,
+    error_named,
+)
 
 __all__ = [
     "AuthenticationError",
@@ -25,89 +47,3 @@ __all__ = [
     "WorkerLostError",
     "error_named",
 ]
-
-
-class LuwuError(Exception):
-    """Base of all errors below: catch it to catch anything LuWu reports."""
-
-
-class ConfigError(LuwuError, ValueError):
-    """When a setting or an argument cannot work, alone or with the others; nothing has been written."""
-
-
-class CheckpointError(LuwuError):
-    """When a checkpoint's file is missing, damaged or of another model; names the file or the tensor."""
-
-
-class ManifestMismatchError(LuwuError):
-    """When a store was made for another model; the message names the first parameter that differs."""
-
-
-class StoreCorruptError(LuwuError):
-    """When a store's file is truncated or its checksum is wrong; the message names the file and the offset."""
-
-
-class StoreEmptyError(LuwuError):
-    """When a store's values are asked for before it has any: nothing was trained or imported into it yet."""
-
-
-class StoreError(LuwuError):
-    """When the operating system refuses to read, write or sync a store's file; the last committed step is kept."""
-
-
-class StoreLockedError(LuwuError):
-    """When another process has the store open."""
-
-
-class StoreFormatError(LuwuError):
-    """When a file is not a store, or has a format version that this version of LuWu cannot read."""
-
-
-class StoreSpaceError(LuwuError):
-    """When the disk has too little room, at creation or during a run; the last committed step is kept."""
-
-
-class StorePermissionError(LuwuError):
-    """When a store's folder or file cannot be read or written by this user."""
-
-
-class MemoryBudgetError(LuwuError):
-    """When the memory budget is below what the model needs; the message says the minimum."""
-
-
-class ServerError(LuwuError):
-    """When the server stopped; every waiting worker gets it, with the server's own message."""
-
-
-class AuthenticationError(LuwuError):
-    """When the job key or the TLS certificates of a server and of who wants to join it do not fit together."""
-
-
-class WorkerLostError(LuwuError):
-    """When a worker of the run, or a switch between, died; the run ends at the last committed step."""
-
-
-class NonFiniteError(LuwuError):
-    """When too many steps in a row had gradients that were not finite and were rolled back."""
-
-
-class DataError(LuwuError):
-    """When training data cannot be read, is empty, or is too short for one sequence."""
-
-
-class DeviceError(LuwuError):
-    """When a GPU or its driver is missing, refuses memory or a copy, or failed; the message has the driver's reason."""
-
-
-class ForkedError(LuwuError):
-    """When a process uses a session of the process that it was forked from; open another one there, or use that one."""
-
-
-class StepOrderError(LuwuError):
-    """When forward, backward and ``optim.step()`` are called in an order that one step cannot be made of."""
-
-
-def error_named(name: str, otherwise: type[LuwuError] = LuwuError) -> type[LuwuError]:
-    """The class above of this name, as another process sent it; ``otherwise`` for a name that is none of them."""
-    kind = globals().get(name)
-    return kind if isinstance(kind, type) and issubclass(kind, LuwuError) else otherwise

@@ -16,8 +16,8 @@ from tests.disk.power import History, Mark, Moment, State, moments
 from tests.disk.processes import scratch
 from tests.disk.record import recorded
 
+from luwu.core.manifest import Manifest
 from luwu.errors import LuwuError
-from luwu.store.manifest import Manifest
 
 
 @dataclass(frozen=True)

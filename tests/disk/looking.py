@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from tests.disk.observing import MEMORY_BYTES
 
+from luwu.core.manifest import Manifest
 from luwu.errors import LuwuError, StoreEmptyError
 from luwu.server.folders import open_server
 from luwu.store import upkeep
 from luwu.store.folders import StoreIdentity, read_identity, reader_of
-from luwu.store.manifest import Manifest
 from luwu.store.model_files import kept_model_folder
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import Claim, check_claim

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from luwu import _native
+from luwu.core.manifest import Manifest
 from luwu.server.folders import open_server
 from luwu.store.folders import ORIGIN_NAME, StoreIdentity, read_identity, reader_of
-from luwu.store.manifest import Manifest
 from luwu.store.model_files import FOLDER_NAME as MODEL_FOLDER
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import RUN_NAME

@@ -24,16 +24,16 @@ from torch import Tensor, nn
 
 import luwu
 from luwu import _native
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.core.native import block_specs
 from luwu.errors import StoreSpaceError
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.local import LocalSession
+from luwu.session.local import LocalSession
 from luwu.store import importing, snapshots, upkeep
 from luwu.store.exporting import export_safetensors
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, read_identity
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.model_files import keep_model_files
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 from luwu.worker.parallelize import parallelize
 
 KILLED_MARK = "a child was killed"

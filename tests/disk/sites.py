@@ -33,7 +33,7 @@ def line_of(site: str) -> str:
     """
     if not site or not site[0].isdigit():
         frames = [frame.strip() for frame in site.split("<")]
-        inner = next((frame for frame in frames if not frame.startswith("store.durable.sync_folder")), "unknown")
+        inner = next((frame for frame in frames if not frame.startswith("core.files.sync_folder")), "unknown")
         return f"src/luwu/{inner.split(':')[0].rsplit('.', 1)[0].replace('.', '/')}.py:{inner.rsplit(':', 1)[-1]}"
     lines = [line for offset in site.split(",") for line in _lines(int(offset))]
     return next(
@@ -57,7 +57,9 @@ def lines_of(sites: Iterable[str]) -> list[str]:
 def calls_in_sources() -> list[str]:
     """Return the lines of all calls of a sync in the sources of the store, as `line_of` has them."""
     found = []
-    for path in sorted([*ROOT.glob("native/store/*.cc"), *ROOT.glob("src/luwu/store/*.py")]):
+    for path in sorted(
+        [*ROOT.glob("native/store/*.cc"), *ROOT.glob("src/luwu/store/*.py"), ROOT / "src/luwu/core/files.py"]
+    ):
         name = str(path.relative_to(ROOT))
         if name in _WRAPPERS or name in _KEEPS_NOTHING:
             continue

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from luwu.fabric.local import open as open_embedded
-from luwu.fabric.session import Session
-from luwu.store.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.core.manifest import ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.session.local import open as open_embedded
+from luwu.session.session import Session
 
 GROUP = (1e-2, 0.9, 0.999, 1e-8, 0.1)
 

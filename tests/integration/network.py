@@ -11,9 +11,9 @@ from pathlib import Path
 
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
+from luwu.control.credentials import TlsFiles
 from luwu.errors import AuthenticationError, ServerError, WorkerLostError
-from luwu.fabric.credentials import TlsFiles
-from luwu.fabric.remote import connect
+from luwu.session.remote import connect
 
 KEY = "the key of a job in the tests"
 EXIT_WORKER_LOST, EXIT_SERVER, EXIT_AUTHENTICATION = 42, 43, 44

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import luwu
 from luwu.cli.main import app
 from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
-from luwu.fabric.session import Session
+from luwu.session.session import Session
 from luwu.store import upkeep
 from luwu.store.folders import open_reader
 from luwu.store.values import StoredValues

@@ -26,9 +26,9 @@ SILENT = QUICK.model_copy(update={"keepalive_interval_seconds": 600.0, "keepaliv
 OPENING = """
 import ctypes, multiprocessing, os, sys
 import luwu
-from luwu.fabric.local import join
-from luwu.fabric.remote import connect
-from luwu.fabric.timeouts import Timeouts
+from luwu.session.local import join
+from luwu.session.remote import connect
+from luwu.control.timeouts import Timeouts
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 where, how = sys.argv[1:3]

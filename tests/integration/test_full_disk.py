@@ -24,11 +24,11 @@ from tests.integration.udp import MEMORY, QUICK, Join, remote, train, udp_server
 from tests.network.namespaces import wait_until
 from tests.small_disk import SmallDisk, share_versions
 
+from luwu.control.credentials import Credentials
+from luwu.control.health import check_health
 from luwu.errors import StoreSpaceError
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.health import check_health
-from luwu.fabric.local import join
 from luwu.server.server import LocalServer
+from luwu.session.local import join
 from luwu.store.upkeep import info
 
 STEPS = 5

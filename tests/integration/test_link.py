@@ -15,8 +15,8 @@ RATE_BITS = 200e6
 MEASURE = """
 import json, sys
 from dataclasses import asdict
-from luwu.fabric.address import parse_host_port
-from luwu.observe.link import measure_link
+from luwu.control.address import parse_host_port
+from luwu.probe.link import measure_link
 print(json.dumps(asdict(measure_link(parse_host_port(sys.argv[1]), 1.0))))
 """
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import luwu
 from luwu.errors import ManifestMismatchError, StepOrderError
-from luwu.fabric.remote import connect
-from luwu.fabric.session import Session
+from luwu.session.remote import connect
+from luwu.session.session import Session
 from luwu.store.exporting import export_safetensors
 from luwu.store.folders import open_reader
 from luwu.store.upkeep import info

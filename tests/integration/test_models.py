@@ -12,8 +12,8 @@ from tests.unit.model_families import batch, make, on_meta
 from torch import nn
 
 import luwu
-from luwu.fabric.local import join
 from luwu.server.server import LocalServer
+from luwu.session.local import join
 
 ROWS, STEPS = 4, 4
 

@@ -25,11 +25,11 @@ from tests.integration.network import (
 )
 
 import luwu
+from luwu.control.credentials import TlsFiles
+from luwu.control.timeouts import Timeouts
 from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError, ServerError
-from luwu.fabric.credentials import TlsFiles
-from luwu.fabric.local import join
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.server import LocalServer
+from luwu.session.local import join
 from luwu.store.folders import open_reader
 
 MEMORY = 64 << 20

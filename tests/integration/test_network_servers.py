@@ -15,9 +15,9 @@ from tests.integration.network import ServerProcess
 from tests.integration.test_network import contents
 from tests.integration.udp import in_threads, local_server, remote, train, udp_server, udp_switch
 
+from luwu.control import control_pb2 as pb
+from luwu.core.striping import stripe
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError, WorkerLostError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.striping import stripe
 from luwu.server.network import NetworkServer
 from luwu.store.folders import open_reader
 

@@ -35,14 +35,14 @@ from tests.network.namespaces import wait_until
 from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from luwu.control.credentials import Credentials
+from luwu.control.health import check_health
+from luwu.control.timeouts import Timeouts
 from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.health import check_health
-from luwu.fabric.remote import connect
-from luwu.fabric.session import Session
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
+from luwu.session.remote import connect
+from luwu.session.session import Session
 
 ONE = (("top", ""),)
 THREE = (("top", ""), ("left", "top"), ("right", "top"))
@@ -521,7 +521,8 @@ def test_a_loop_that_dies_ends_the_run_for_everybody(tmp_path: Path, which: str)
         ended = pool.submit(in_threads, 2, work)
         reached.wait()
         ports["the server's own switch"] = server._runs._plan._own.port
-        ports["server"] = server._runs.run._core.udp_port
+        with server._runs.run.core() as core:
+            ports["server"] = core.udp_port
         spoil_socket(ports[which])
         first, second = ended.result(60)
         assert "cannot receive" in first

@@ -16,7 +16,7 @@ from tests.network.fixtures import NetworkFactory
 from tests.network.namespaces import wait_until
 
 import luwu
-from luwu.fabric import control_pb2 as pb
+from luwu.control import control_pb2 as pb
 from luwu.store.folders import open_reader
 
 KEY = {"LUWU_JOB_KEY": "the key of a job in the tests"}

@@ -17,10 +17,10 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import luwu
+from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
 from luwu.models.importing import import_pretrained
 from luwu.store.folders import open_reader
-from luwu.store.manifest import Manifest
 from luwu.store.upkeep import compact, info
 from luwu.store.verifying import verify
 

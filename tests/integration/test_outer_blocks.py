@@ -14,7 +14,7 @@ from torch import Tensor
 
 import luwu
 from luwu.store.folders import read_identity
-from luwu.worker import parallelize as module
+from luwu.worker import layout as module
 from luwu.worker.layout import lay_out
 
 WORKERS = 2

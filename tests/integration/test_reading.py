@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 from luwu.cli.main import app
 from luwu.data.tokenizer import FileTokenizer
-from luwu.launch.reading import find_readable
-from luwu.launch.writing import write
-from luwu.models import importing
 from luwu.models.generation import Sampling
 from luwu.models.importing import import_pretrained
 from luwu.store.folders import open_reader
 from luwu.store.run_record import read_record
-from luwu.worker.describe import describe
+from luwu.train.reading import find_readable
+from luwu.train.writing import write
+from luwu.worker import layout
+from luwu.worker.layout import lay_out as layout_of
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +152,7 @@ def test_an_imported_model_writes_what_transformers_writes(llama):
 
 def printed(tokenizer, tokens):
     """What appears on a terminal."""
-    from luwu.observe.words import printable
+    from luwu.core.words import printable
 
     return printable(tokenizer.decode(tokens)) + "\n"
 
@@ -206,7 +206,7 @@ def test_a_store_is_read_in_the_blocks_and_the_dtype_of_its_import(llama, folder
 @pytest.mark.parametrize("blocks", [None, ["model.layers.1"]])
 def test_embeddings_and_heads_are_read_in_the_blocks_that_the_store_has(llama, tmp_path, monkeypatch, outer, blocks):
     with monkeypatch.context() as patched:
-        patched.setattr(importing, "describe", lambda *args, **_: describe(*args, outer=outer))
+        patched.setattr(layout, "lay_out", lambda *args, **_: layout_of(*args, outer=outer))
         import_pretrained(llama[0] / "llama", [tmp_path], blocks=blocks)
     _, manifest = open_reader([tmp_path])
     names = [block.name for block in manifest.blocks]

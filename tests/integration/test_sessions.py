@@ -14,6 +14,7 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
+from luwu.control.messages import SOCKET_NAME
 from luwu.errors import (
     ConfigError,
     LuwuError,
@@ -24,10 +25,9 @@ from luwu.errors import (
     StorePermissionError,
     WorkerLostError,
 )
-from luwu.fabric.local import join
-from luwu.fabric.messages import SOCKET_NAME
-from luwu.fabric.session import Session
 from luwu.server.server import LocalServer
+from luwu.session.local import join
+from luwu.session.session import Session
 from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
 
 MEMORY = 64 << 20

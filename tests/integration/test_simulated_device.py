@@ -20,8 +20,8 @@ from tests.unit.worker_models import Tiny, loss_of, run_workers, train
 from torch import Tensor, nn
 
 import luwu
-from luwu.fabric.session import Session
 from luwu.optim.adamw import AdamW
+from luwu.session.session import Session
 from luwu.worker.device_staging import DeviceStaging
 from luwu.worker.flatten import Block
 from luwu.worker.parallelize import full_state_dict, parallelize

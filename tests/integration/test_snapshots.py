@@ -19,7 +19,7 @@ from tests.small_disk import SmallDisk
 import luwu
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import Snapshots
 from luwu.store.folders import open_reader
 from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
 from luwu.store.verifying import verify
@@ -91,7 +91,7 @@ def test_a_snapshot_is_measured_and_written_with_while_the_run_goes_on(folder: P
 
 def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: SmallDisk) -> None:
     with LocalServer(small_disk.path, None, MEMORY, 1, snapshots=Snapshots(3, 0)) as server:
-        session = luwu.fabric.local.join(server.socket_path, 0, 1)
+        session = luwu.session.local.join(server.socket_path, 0, 1)
         worker = NumpyWorker(session, small_manifest())
         assert worker.step()
         with (small_disk.path / "filler").open("wb") as filler, pytest.raises(OSError, match="No space left"):
@@ -114,7 +114,7 @@ def test_a_full_disk_refuses_a_snapshot_and_lets_the_training_be(small_disk: Sma
 def test_an_old_snapshot_that_cannot_be_removed_is_told_and_new_ones_are_taken(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with LocalServer(tmp_path, None, MEMORY, 1, snapshots=Snapshots(1, 1)) as server:
-        session = luwu.fabric.local.join(server.socket_path, 0, 1)
+        session = luwu.session.local.join(server.socket_path, 0, 1)
         worker = NumpyWorker(session, small_manifest())
         assert worker.step()
         wait_until(lambda: server.stats()["snapshots"] == 1, "a snapshot", 60)

@@ -15,10 +15,10 @@ import pytest
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 
 import luwu
+from luwu.core.manifest import Manifest
 from luwu.errors import StoreCorruptError
 from luwu.store import snapshots, upkeep
 from luwu.store.folders import open_reader
-from luwu.store.manifest import Manifest
 from luwu.store.verifying import verify
 
 ARCHIVE = Path(__file__).parent / "stores/format2.tar.gz"

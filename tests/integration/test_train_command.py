@@ -19,9 +19,9 @@ from tests.integration.training import (
     wait_for_steps,
 )
 
+from luwu.core.manifest import Manifest
 from luwu.observe.display import size
 from luwu.server.server import LocalServer
-from luwu.store.manifest import Manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
 

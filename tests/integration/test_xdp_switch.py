@@ -29,7 +29,7 @@ WORKER = """
 import sys
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import KEY
-from luwu.fabric.remote import connect
+from luwu.session.remote import connect
 url, rank, workers, steps = sys.argv[1], *map(int, sys.argv[2:])
 with connect(url, rank=rank, workers=workers, key=KEY) as session:
     worker = NumpyWorker(session, small_manifest())

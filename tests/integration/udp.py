@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import KEY
 
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.local import join
-from luwu.fabric.remote import connect
-from luwu.fabric.session import Session
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.credentials import Credentials
+from luwu.control.timeouts import Timeouts
 from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings
+from luwu.session.local import join
+from luwu.session.remote import connect
+from luwu.session.session import Session
 from luwu.switch.service import SwitchService
 from luwu.switch.settings import SwitchSettings
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "fabric/address.h"
-#include "fabric/server.h"
-#include "fabric/udp_server.h"
-#include "fabric/udp_worker.h"
+#include "fabric/core/address.h"
+#include "fabric/shm/shm_server.h"
+#include "fabric/udp/udp_server.h"
+#include "fabric/udp/udp_worker.h"
 #include "kernels/convert.h"
 #include "kernels/fixed_point.h"
 #include "switch/udp_switch.h"
@@ -34,7 +34,7 @@ fabric::ServerConfig config_of(const JobOptions& options) {
 class SharedMemoryJob final : public TestJob {
   public:
     explicit SharedMemoryJob(const JobOptions& options) : TestJob(options), votes_(options.workers) {
-        server_ = std::make_unique<fabric::Server>(config_of(options));
+        server_ = std::make_unique<fabric::ShmServer>(config_of(options));
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             const auto files = server_->files_of(rank);
             endpoints_.push_back(std::make_unique<Endpoint>(fabric::EndpointFiles{files[0], files[1], files[2], -1},
@@ -52,7 +52,7 @@ class SharedMemoryJob final : public TestJob {
     void close_server() override { server_.reset(); }
 
   private:
-    std::unique_ptr<fabric::Server> server_;
+    std::unique_ptr<fabric::ShmServer> server_;
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
     std::vector<fabric::Handle> votes_;
 };
@@ -61,7 +61,7 @@ class TcpJob final : public TestJob {
   public:
     explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(config_of(options))) {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-            workers_.push_back(std::make_unique<fabric::RemoteWorker>(remote_config(*server_, server_->port(), rank)));
+            workers_.push_back(std::make_unique<fabric::TcpWorker>(tcp_worker_config(*server_, server_->port(), rank)));
             endpoints_.push_back(workers_.back()->endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->wait_connected(milliseconds(100)); });
@@ -79,7 +79,7 @@ class TcpJob final : public TestJob {
 
   private:
     std::unique_ptr<fabric::TcpServer> server_;
-    std::vector<std::unique_ptr<fabric::RemoteWorker>> workers_;
+    std::vector<std::unique_ptr<fabric::TcpWorker>> workers_;
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 
@@ -126,7 +126,7 @@ class UdpJob final : public UdpTestJob {
                                                       fabric::UdpSettings{});
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             server_->allow_worker(rank, token_of(rank));
-            auto config = remote_config(server_->side(), server_->side().port(), rank);
+            auto config = tcp_worker_config(server_->side(), server_->side().port(), rank);
             config.links[0].workers = options.workers;
             std::vector<fabric::UdpSocket> own;
             own.push_back(std::move(sockets[rank]));
@@ -214,7 +214,7 @@ class UdpJob final : public UdpTestJob {
         const bool above_others = std::any_of(switches_.begin(), switches_.end(),
                                               [&](const auto& other) { return other->bound() == below[0].address; });
         const auto inside = where_.enter(host);
-        auto& node = *switches_.emplace_back(std::make_unique<fabric::UdpSwitch>(
+        auto& node = *switches_.emplace_back(std::make_unique<switching::UdpSwitch>(
             where_.address(host), fabric::UdpSettings{}, where_.interfaces(host, above_others)));
         std::vector<Address> children;
         for (const Child& child : below) {
@@ -228,7 +228,7 @@ class UdpJob final : public UdpTestJob {
     }
 
     Whereabouts where_;
-    std::vector<std::unique_ptr<fabric::UdpSwitch>> switches_;
+    std::vector<std::unique_ptr<switching::UdpSwitch>> switches_;
     std::unique_ptr<fabric::UdpServer> server_;
     std::vector<std::unique_ptr<fabric::UdpWorker>> workers_;
     std::vector<std::unique_ptr<Endpoint>> endpoints_;

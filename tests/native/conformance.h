@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "fabric/packet.h"
-#include "fabric/server_node.h"
-#include "fabric/wiring.h"
+#include "fabric/protocol/packet.h"
+#include "fabric/protocol/server_node.h"
+#include "fabric/protocol/wiring.h"
 #include "network.h"
 
 namespace luwu::test {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "fabric/address.h"
-#include "fabric/datagrams.h"
-#include "fabric/udp_outbox.h"
+#include "fabric/core/address.h"
+#include "fabric/udp/datagrams.h"
+#include "fabric/udp/udp_outbox.h"
 
 namespace luwu::test {
 

@@ -49,7 +49,7 @@ ServerTwin::~ServerTwin() {
     push_thread_.join();
 }
 
-device::DataPlane::Handle ServerTwin::pull(std::uint32_t block, bool) {
+fabric::DataPlane::Handle ServerTwin::pull(std::uint32_t block, bool) {
     twin_server_sees_caller();
     const std::lock_guard lock(mutex_);
     pulls_.push_back({next_handle_, block, 0});
@@ -72,7 +72,7 @@ void ServerTwin::release(std::uint32_t block) {
     changed_.notify_all();
 }
 
-device::DataPlane::Handle ServerTwin::push(std::uint32_t block, std::uint64_t arena_offset) {
+fabric::DataPlane::Handle ServerTwin::push(std::uint32_t block, std::uint64_t arena_offset) {
     twin_server_sees_caller();
     const std::lock_guard lock(mutex_);
     pushes_.push_back({next_handle_, block, arena_offset});

@@ -35,7 +35,7 @@ struct JobShape {
 [[nodiscard]] std::uint8_t value_of(std::uint32_t block, std::uint32_t step, bool gradient);
 
 // The server: pulls land and pushes are answered in the order of their direction, after delays.
-class ServerTwin final : public device::DataPlane {
+class ServerTwin final : public fabric::DataPlane {
   public:
     ServerTwin(JobShape shape, std::uint64_t seed, double seconds_per_second);
     ~ServerTwin() override;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "fabric/control.h"
+#include "fabric/core/clock.h"
 
 namespace luwu::test {
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "fabric/packet.h"
+#include "fabric/protocol/packet.h"
 
 namespace luwu::test {
 

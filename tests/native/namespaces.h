@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "fabric/descriptor.h"
+#include "fabric/core/descriptor.h"
 
 namespace luwu::test {
 

@@ -44,8 +44,8 @@ std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& conf
     return server;
 }
 
-fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
-                                   const fabric::Timing& timing) {
+fabric::TcpWorkerConfig tcp_worker_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
+                                          const fabric::Timing& timing) {
     const fabric::ServerConfig& config = server.core().config();
     return {config.shape,
             config.held,
@@ -65,7 +65,7 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle) {
     }
 }
 
-Trainee::Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config)
+Trainee::Trainee(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config)
     : server_(server),
       rank_(config.links[0].rank),
       shape_(config.shape),
@@ -141,7 +141,7 @@ std::vector<std::unique_ptr<Trainee>> join(fabric::TcpServer& server, std::uint1
                                            const fabric::Timing& timing) {
     std::vector<std::unique_ptr<Trainee>> all;
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
-        all.push_back(std::make_unique<Trainee>(server, remote_config(server, port, rank, timing)));
+        all.push_back(std::make_unique<Trainee>(server, tcp_worker_config(server, port, rank, timing)));
     }
     return all;
 }

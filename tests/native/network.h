@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "fabric/remote_worker.h"
-#include "fabric/tcp_server.h"
+#include "fabric/tcp/tcp_server.h"
+#include "fabric/tcp/tcp_worker.h"
 #include "support.h"
 
 namespace luwu::test {
@@ -29,8 +29,8 @@ fabric::TcpConfig tcp_config(const fabric::Timing& timing = kTiming);
 // Every worker is allowed in already.
 std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& config,
                                                 const fabric::TcpConfig& tcp = tcp_config());
-fabric::RemoteConfig remote_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
-                                   const fabric::Timing& timing = kTiming);
+fabric::TcpWorkerConfig tcp_worker_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
+                                          const fabric::Timing& timing = kTiming);
 // All of each block on one server.
 fabric::Placement whole(const store::StoreShape& shape);
 std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
@@ -38,14 +38,14 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
 // A worker of small_shape that trains through its endpoint, and begins and votes as a control plane would.
 class Trainee {
   public:
-    Trainee(fabric::TcpServer& server, const fabric::RemoteConfig& config);
+    Trainee(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config);
     void initialise();
     std::int64_t step(std::uint64_t number, bool roll_back = false);
     // The values of a block, as they were initialised.
     [[nodiscard]] bool reads_first_values(std::uint32_t block);
     fabric::Handle push(std::uint64_t step, std::uint32_t block);  // the gradient of a step, at the arena's front
 
-    fabric::RemoteWorker& remote() { return worker_; }
+    fabric::TcpWorker& remote() { return worker_; }
     fabric::Endpoint& endpoint() { return *endpoint_; }
     std::uint64_t pushes = 0;
 
@@ -53,7 +53,7 @@ class Trainee {
     fabric::TcpServer& server_;
     std::uint32_t rank_;
     store::StoreShape shape_;
-    fabric::RemoteWorker worker_;
+    fabric::TcpWorker worker_;
     std::unique_ptr<fabric::Endpoint> endpoint_;
 };
 

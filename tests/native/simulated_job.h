@@ -11,8 +11,8 @@
 #include <numeric>
 #include <tuple>
 
-#include "fabric/server_node.h"
-#include "fabric/worker_node.h"
+#include "fabric/protocol/server_node.h"
+#include "fabric/protocol/worker_node.h"
 #include "kernels/fixed_point.h"
 #include "simulated_network.h"
 #include "switch/kernel_slots.h"
@@ -244,7 +244,7 @@ class Job {
         wiring_.incarnation = ++incarnations_[number];  // counted as the control plane does
         auto slots = slots_in_kernel(number, {address_of(number), address_of(parent), place, children});
         switches[number] =
-            std::make_unique<fabric::SwitchNode>(wiring_, address_of(parent), place, children, std::move(slots));
+            std::make_unique<switching::SwitchNode>(wiring_, address_of(parent), place, children, std::move(slots));
         network.attach(number, switches[number].get());
     }
     [[nodiscard]] std::uint16_t top() const { return switches.rbegin()->first; }
@@ -289,13 +289,13 @@ class Job {
 
   private:
     // Where the environment asks for it. Packets then go to the program from the node.
-    std::unique_ptr<fabric::SlotTable> slots_in_kernel(std::uint16_t number, const fabric::XdpPlace& place) {
+    std::unique_ptr<switching::SlotTable> slots_in_kernel(std::uint16_t number, const switching::XdpPlace& place) {
         const bool above_others = switch_children_[number][0] < kWorkers;
         if (!switch_in_kernel(above_others) || wiring_.form == LUWU_FLOAT32) return nullptr;
-        programs_[number] = std::make_unique<fabric::XdpProgram>(wiring_, place);
-        return fabric::make_kernel_slots(*programs_[number]);
+        programs_[number] = std::make_unique<switching::XdpProgram>(wiring_, place);
+        return switching::make_kernel_slots(*programs_[number]);
     }
-    std::map<std::uint16_t, std::unique_ptr<fabric::XdpProgram>> programs_;
+    std::map<std::uint16_t, std::unique_ptr<switching::XdpProgram>> programs_;
     std::map<std::uint16_t, std::uint32_t> incarnations_;
 
   public:
@@ -303,7 +303,7 @@ class Job {
     SimulatedNetwork network;
     std::map<std::uint16_t, std::vector<std::uint16_t>> switch_children_;
     std::map<std::uint16_t, std::pair<std::uint16_t, std::uint16_t>> parents_;
-    std::map<std::uint16_t, std::unique_ptr<fabric::SwitchNode>> switches;
+    std::map<std::uint16_t, std::unique_ptr<switching::SwitchNode>> switches;
     std::unique_ptr<Server> server;
     std::vector<std::unique_ptr<Worker>> workers;
 };

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "fabric/node.h"
+#include "fabric/protocol/node.h"
 
 namespace luwu::test {
 

@@ -96,7 +96,7 @@ class Rig {
           held_(held()),
           store_(folders, layout_, kUuid, mode) {
         pipeline::PipelineSettings settings;
-        settings.plan = pipeline::plan_residency(layout_, memory_bytes, workers, held_);
+        settings.plan = schedule::plan_residency(layout_, memory_bytes, workers, held_);
         window_ = store::AlignedBuffer(settings.plan.window_bytes);
         settings.window = window_.data();
         settings.workers = workers;
@@ -116,7 +116,7 @@ class Rig {
     static std::uint64_t minimum_bytes(const Dtypes& dtypes, std::uint32_t workers,
                                        const kernels::Optimizer& optimizer = kernels::adamw) {
         const store::Layout layout(small_shape(dtypes, optimizer), 1);
-        return pipeline::plan_residency(layout, 1U << 30, workers, held()).minimum_bytes;
+        return schedule::plan_residency(layout, 1U << 30, workers, held()).minimum_bytes;
     }
 
     void initialise() {

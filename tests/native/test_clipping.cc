@@ -276,7 +276,7 @@ TEST_CASE("gradients that do not fit in memory wait on the disk and come back") 
     for (const auto& place : rig.layout().chunks()) {
         if (!place.trainable) continue;
         records += place.record_bytes();
-        gradients += pipeline::kept_bytes(place, kLow);
+        gradients += schedule::kept_bytes(place, kLow);
     }
     const std::uint64_t written = rig.pipeline().stats().bytes_written - before.bytes_written;
     CHECK(written > records + gradients / 2);  // some may have found room in memory

@@ -20,6 +20,7 @@
 #include <future>
 
 #include "conformance.h"
+#include "fabric/core/clock.h"
 #include "kernels/fixed_point.h"
 
 using namespace luwu;

@@ -1,7 +1,7 @@
 // How a sender's window follows what its heartbeats tell.
 #include <doctest/doctest.h>
 
-#include "fabric/congestion.h"
+#include "fabric/protocol/congestion.h"
 
 namespace luwu::test {
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "fabric/covered_time.h"
+#include "fabric/shm/covered_time.h"
 
 using luwu::fabric::CoveredTime;
 using luwu::fabric::Interval;

@@ -6,9 +6,9 @@
 
 #include <cstring>
 
-#include "fabric/lobby.h"
-#include "fabric/pace.h"
-#include "fabric/socket.h"
+#include "fabric/tcp/lobby.h"
+#include "fabric/tcp/pace.h"
+#include "fabric/tcp/socket.h"
 #include "network.h"
 
 namespace luwu::test {

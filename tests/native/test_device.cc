@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "device_rig.h"
-#include "fabric/shared_memory.h"
+#include "fabric/core/shared_memory.h"
 #include "support.h"
 
 namespace luwu::test {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "fabric/door.h"
+#include "fabric/tcp/door.h"
 #include "network.h"
 #include "store/error.h"
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <thread>
 
-#include "fabric/aggregator.h"
-#include "fabric/endpoint.h"
-#include "fabric/server.h"
+#include "aggregator.h"
+#include "fabric/shm/endpoint.h"
+#include "fabric/shm/shm_server.h"
 #include "kernels/convert.h"
 #include "support.h"
 
@@ -36,7 +36,7 @@ fabric::ServerConfig make_config(const std::string& folder, std::uint32_t worker
     return config;
 }
 
-std::unique_ptr<Endpoint> join(const fabric::Server& server, std::uint32_t rank, int liveness = -1) {
+std::unique_ptr<Endpoint> join(const fabric::ShmServer& server, std::uint32_t rank, int liveness = -1) {
     const auto files = server.files_of(rank);
     return std::make_unique<Endpoint>(fabric::EndpointFiles{files[0], files[1], files[2], liveness}, rank,
                                       fabric::MapMode::private_copy);
@@ -93,7 +93,7 @@ TEST_CASE("workers train through shared memory, bit for bit, and cannot hurt eac
             const Scratch scratch;
             const std::string folder = scratch.folder();
             {
-                fabric::Server server(make_config(folder, workers, memory));
+                fabric::ShmServer server(make_config(folder, workers, memory));
                 std::vector<std::unique_ptr<Endpoint>> endpoints;
                 for (std::uint32_t rank = 0; rank < workers; ++rank) endpoints.push_back(join(server, rank));
                 initialise(*endpoints[0]);
@@ -140,7 +140,7 @@ TEST_CASE("what stays mapped of the window is bounded") {
     const auto shape = test::small_shape(kLow);
     for (const std::uint64_t most : {std::uint64_t{0}, std::uint64_t{100'000}, std::uint64_t{1} << 30}) {
         const Scratch scratch;
-        const fabric::Server server(make_config(scratch.folder(), 1, std::uint64_t{1} << 28));
+        const fabric::ShmServer server(make_config(scratch.folder(), 1, std::uint64_t{1} << 28));
         const auto files = server.files_of(0);
         Endpoint endpoint({files[0], files[1], files[2], -1}, 0, fabric::MapMode::private_copy, most);
         initialise(endpoint);
@@ -160,7 +160,7 @@ TEST_CASE("what stays mapped of the window is bounded") {
 
 TEST_CASE("a worker that leaves while others go on fails the run") {
     const Scratch scratch;
-    fabric::Server server(make_config(scratch.folder(), 2, 1U << 28));
+    fabric::ShmServer server(make_config(scratch.folder(), 2, 1U << 28));
     auto first = join(server, 0);
     auto second = join(server, 1);
     initialise(*first);
@@ -194,7 +194,7 @@ TEST_CASE("a worker that leaves while others go on fails the run") {
 
 TEST_CASE("a worker that waits is told when the server fails or closes") {
     const Scratch scratch;
-    auto server = std::make_unique<fabric::Server>(make_config(scratch.folder(), 2, 1U << 28));
+    auto server = std::make_unique<fabric::ShmServer>(make_config(scratch.folder(), 2, 1U << 28));
     auto first = join(*server, 0);
     auto second = join(*server, 1);
     initialise(*first);
@@ -224,7 +224,7 @@ TEST_CASE("a worker that waits is told when the server fails or closes") {
 
 TEST_CASE("a server process that is gone is noticed through the socket") {
     const Scratch scratch;
-    const fabric::Server server(make_config(scratch.folder(), 2, 1U << 28));
+    const fabric::ShmServer server(make_config(scratch.folder(), 2, 1U << 28));
     std::array<int, 2> sockets{};
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
     auto endpoint = join(server, 0, sockets[0]);
@@ -236,7 +236,7 @@ TEST_CASE("a server process that is gone is noticed through the socket") {
 
 TEST_CASE("a full ring waits for the server instead of overwriting") {
     const Scratch scratch;
-    fabric::Server server(make_config(scratch.folder(), 1, 1U << 28));
+    fabric::ShmServer server(make_config(scratch.folder(), 1, 1U << 28));
     auto endpoint = join(server, 0);
     initialise(*endpoint);
     for (int i = 0; i < 2000; ++i) {
@@ -252,7 +252,7 @@ TEST_CASE("a full ring waits for the server instead of overwriting") {
 TEST_CASE("an aggregator gives every worker the mean, round after round") {
     constexpr std::uint32_t kWorkers = 4;
     constexpr std::uint64_t kElements = 100'003;
-    const fabric::Aggregator aggregator(kElements, kWorkers, 2);
+    const bench::Aggregator aggregator(kElements, kWorkers, 2);
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -278,5 +278,5 @@ TEST_CASE("an aggregator gives every worker the mean, round after round") {
     }
     for (std::thread& thread : threads) thread.join();
     CHECK(wrong == 0);
-    CHECK_THROWS_AS(fabric::Aggregator(0, 1, 1), Error);
+    CHECK_THROWS_AS(bench::Aggregator(0, 1, 1), Error);
 }

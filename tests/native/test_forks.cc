@@ -14,8 +14,8 @@
 #include <string>
 #include <utility>
 
-#include "fabric/descriptor.h"
-#include "fabric/socket.h"
+#include "fabric/core/descriptor.h"
+#include "fabric/tcp/socket.h"
 #include "store/files.h"
 #include "store/forks.h"
 #include "store/lock_file.h"

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "device/host_memory.h"
-#include "fabric/shared_memory.h"
+#include "fabric/core/shared_memory.h"
 #include "support.h"
 
 using namespace luwu;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <functional>
 
-#include "fabric/link.h"
+#include "fabric/protocol/link.h"
 #include "simulated_network.h"
 #include "store/error.h"
 

@@ -10,8 +10,8 @@
 #include <stdexcept>
 
 #include "datagrams.h"
-#include "fabric/control.h"
-#include "fabric/node_loop.h"
+#include "fabric/core/clock.h"
+#include "fabric/udp/node_loop.h"
 
 using namespace luwu;
 using fabric::Address;

@@ -10,8 +10,8 @@
 #include <random>
 #include <utility>
 
-#include "fabric/server_node.h"
-#include "fabric/worker_node.h"
+#include "fabric/protocol/server_node.h"
+#include "fabric/protocol/worker_node.h"
 #include "fuzz.h"
 #include "kernels/fixed_point.h"
 #include "simulated_network.h"
@@ -216,7 +216,7 @@ TEST_CASE("packets that strangers make leave counts and nothing else") {
                                    return nullptr;
                                },
                                called, called});
-    fabric::SwitchNode tree(wiring(), address_of(kUp), 0, {address_of(kDown), address_of(kDown + 1)});
+    switching::SwitchNode tree(wiring(), address_of(kUp), 0, {address_of(kDown), address_of(kDown + 1)});
     for (std::uint64_t i = 0; i < packets; ++i) {
         const Bytes packet = fuzz.packet(false);
         rig.receive(packet);
@@ -237,7 +237,7 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
     Fuzz fuzz = fuzz_of(2);
     std::unique_ptr<WorkerRig> rig;
     std::unique_ptr<fabric::ServerNode> server;
-    std::unique_ptr<fabric::SwitchNode> tree;
+    std::unique_ptr<switching::SwitchNode> tree;
     std::vector<float> sum(1000);
     const std::vector<float> gradient(1000, 1.0F);
     const Bytes parameters(4000);
@@ -254,8 +254,8 @@ TEST_CASE("packets that someone with the key makes never reach beyond a node's o
                                         [](std::uint32_t) {}, [&sum](std::uint32_t) { return sum.data(); },
                                         [](std::uint32_t, float*) {}, [](const std::string&) {}};
             server = std::make_unique<fabric::ServerNode>(wiring(), address_of(kDown), Address{}, std::move(events));
-            tree = std::make_unique<fabric::SwitchNode>(wiring(), address_of(kUp), std::uint16_t{0},
-                                                        std::vector{address_of(kDown), address_of(kDown + 1)});
+            tree = std::make_unique<switching::SwitchNode>(wiring(), address_of(kUp), std::uint16_t{0},
+                                                           std::vector{address_of(kDown), address_of(kDown + 1)});
         }
         const Bytes& packet = received.emplace_back(fuzz.packet(true));
         const Time now = kNow + i * 10'000;

@@ -3,7 +3,7 @@
 #include <future>
 #include <thread>
 
-#include "fabric/parameter_server.h"
+#include "fabric/core/parameter_server.h"
 #include "kernels/convert.h"
 #include "support.h"
 
@@ -80,7 +80,7 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
             server.commit(0, false, pushes);
             CHECK(server.wait_commit(0, kLong)->value == 1);
         }
-        const auto plain = pipeline::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
+        const auto plain = schedule::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
         CHECK(server.plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 2, 3)));

@@ -2,12 +2,12 @@
 
 #include <vector>
 
-#include "pipeline/pass.h"
-#include "pipeline/window_cache.h"
+#include "schedule/pass.h"
+#include "schedule/window_cache.h"
 
-using luwu::pipeline::Pass;
-using luwu::pipeline::ResidencyPlan;
-using luwu::pipeline::WindowCache;
+using luwu::schedule::Pass;
+using luwu::schedule::ResidencyPlan;
+using luwu::schedule::WindowCache;
 
 namespace {
 

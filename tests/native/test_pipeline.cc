@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "pipeline/read_ahead.h"
+#include "schedule/read_ahead.h"
 #include "support.h"
 
 using namespace luwu;
@@ -143,7 +143,7 @@ TEST_CASE("parameters stay in the window for a gradient that comes after their r
     store::ChunkStore store({scratch.folder()}, layout, test::kUuid, store::OpenMode::create);
     pipeline::PipelineSettings settings;
     const std::vector<bool> held(kBlocks, false);
-    settings.plan = pipeline::plan_residency(layout, pipeline::plan_minimum(layout, 1, held).minimum_bytes, 1, held);
+    settings.plan = schedule::plan_residency(layout, schedule::plan_minimum(layout, 1, held).minimum_bytes, 1, held);
     const store::AlignedBuffer window(settings.plan.window_bytes);
     settings.window = window.data();
     pipeline::Pipeline pipeline(store, settings);
@@ -172,7 +172,7 @@ TEST_CASE("parameters stay in the window for a gradient that comes after their r
     for (int step = 0; step < 2; ++step) backward();
     std::uint64_t once = 0;
     for (const store::ChunkPlace& place : layout.chunks()) once += place.record_bytes() + store::kPage;
-    once += pipeline::kPrefetchPulls * (layout.window_bytes(0) + store::kPage);  // of the next step
+    once += schedule::kPrefetchPulls * (layout.window_bytes(0) + store::kPage);  // of the next step
     for (int step = 0; step < 3; ++step) {
         const std::uint64_t before = pipeline.stats().bytes_read;
         backward();
@@ -391,6 +391,24 @@ TEST_CASE("a step that leaves a trainable block out is refused, and rolled back 
     CHECK(test::equal(test::stored_contents(folders, kLow), test::expected_contents(kLow, 1, 0)));
 }
 
+TEST_CASE("whoever takes the place of a worker that left goes on, and so do the others") {
+    const Scratch scratch;
+    const std::vector<std::string> folders{scratch.folder()};
+    {
+        Rig rig(folders, kFloat, 2, kPlenty, store::OpenMode::create);
+        rig.initialise();
+        CHECK(rig.run_all(1) == 1);
+        rig.pipeline().leave(1);
+        rig.pipeline().joined(1);
+        CHECK(rig.run_all(2) == 1);
+        rig.pipeline().leave(1);
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        REQUIRE(rig.pipeline().failure().has_value());
+        CHECK(rig.pipeline().failure()->kind() == ErrorKind::worker_lost);
+    }
+    CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 2, 2)));
+}
+
 TEST_CASE("a store without values says so to whoever reads it or pushes to it") {
     for (const bool pushes : {false, true}) {
         const Scratch scratch;
@@ -420,6 +438,17 @@ TEST_CASE("workers that disagree are told so") {
     SUBCASE("on hyper-parameters") {
         rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
         rig.pipeline().begin(1, {{0.02, 0.9, 0.999, 1e-8, 0.1}});
+    }
+    SUBCASE("on hyper-parameters, also when the others have voted") {
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().commit(0, true, [](pipeline::Outcome) {});
+        CHECK_FALSE(rig.pipeline().failure().has_value());
+        rig.pipeline().begin(1, {{0.02, 0.9, 0.999, 1e-8, 0.1}});
+    }
+    SUBCASE("on beginning once") {
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        CHECK_FALSE(rig.pipeline().failure().has_value());
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
     }
     SUBCASE("on the blocks of a step") {
         const auto gradient = rig.make_gradient(0, 1, 1, false);

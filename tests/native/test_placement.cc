@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "fabric/placement.h"
+#include "fabric/core/placement.h"
 #include "network.h"
 
 using namespace luwu;

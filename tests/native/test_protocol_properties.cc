@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "fabric/packet.h"
+#include "fabric/protocol/packet.h"
 #include "simulated_job.h"
 
 namespace luwu::test::simulated {

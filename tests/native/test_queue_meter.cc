@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "fabric/queue_meter.h"
+#include "fabric/protocol/queue_meter.h"
 
 using luwu::fabric::kMillisecond;
 using luwu::fabric::QueueMeter;

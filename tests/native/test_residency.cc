@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "pipeline/residency.h"
+#include "schedule/residency.h"
 #include "store/error.h"
 
 using namespace luwu;
@@ -58,11 +58,11 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
     for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
         for (const auto kept : {kernels::Dtype::float32, kernels::Dtype::bfloat16}) {
             const auto layout = layout_of(20, 50001, dtype);
-            const auto minimum = pipeline::plan_residency(layout, 1U << 30, 2, first_held(20)).minimum_bytes;
+            const auto minimum = schedule::plan_residency(layout, 1U << 30, 2, first_held(20)).minimum_bytes;
             bool had_states = false;
             for (std::uint64_t budget = minimum; !had_states || budget < 4 * minimum; budget += minimum / 16) {
-                const auto plan = pipeline::plan_residency(layout, budget, 2, first_held(20));
-                const auto clipping = pipeline::plan_clipping(layout, plan, std::vector(20, kept));
+                const auto plan = schedule::plan_residency(layout, budget, 2, first_held(20));
+                const auto clipping = schedule::plan_clipping(layout, plan, std::vector(20, kept));
                 CHECK(clipping.plan.total_bytes <= budget);
                 CHECK(clipping.plan.window_bytes == plan.window_bytes);
                 std::uint64_t gradients = 0;
@@ -70,7 +70,7 @@ TEST_CASE("with clipping the same memory holds gradients before states, at any b
                 bool all = true;
                 for (std::size_t chunk = 0; chunk < layout.chunks().size(); ++chunk) {
                     const auto& place = layout.chunks()[chunk];
-                    if (clipping.kept.pinned[chunk]) gradients += pipeline::kept_bytes(place, kept);
+                    if (clipping.kept.pinned[chunk]) gradients += schedule::kept_bytes(place, kept);
                     if (clipping.plan.state_pinned[chunk]) states += place.state_bytes();
                     all = all && clipping.kept.pinned[chunk];
                 }
@@ -95,8 +95,8 @@ TEST_CASE("a unit with trainable and frozen parameters has a place in the window
     const auto plain = layout_of(20, 50000, kernels::Dtype::bfloat16);
     for (const std::uint32_t workers : {1U, 3U}) {
         const auto slots = [&](const store::Layout& layout) {
-            const auto minimum = pipeline::plan_residency(layout, 1U << 30, workers, first_held(20)).minimum_bytes;
-            return pipeline::plan_residency(layout, minimum, workers, first_held(20)).slots;
+            const auto minimum = schedule::plan_residency(layout, 1U << 30, workers, first_held(20)).minimum_bytes;
+            return schedule::plan_residency(layout, minimum, workers, first_held(20)).slots;
         };
         CHECK(slots(plain) == 2 * workers + 2);
         CHECK(slots(mixed) == 4 * workers + 2);
@@ -106,11 +106,11 @@ TEST_CASE("a unit with trainable and frozen parameters has a place in the window
 TEST_CASE("a large budget keeps everything, the minimum works, less is refused with the minimum named") {
     const auto layout = layout_of(20, 50000, kernels::Dtype::bfloat16);
     const auto held = first_held(20);
-    const auto all = pipeline::plan_residency(layout, 1U << 30, 1, held);
+    const auto all = schedule::plan_residency(layout, 1U << 30, 1, held);
     CHECK(all.everything_resident());
     CHECK(all.total_bytes <= 1U << 30);
 
-    const auto least = pipeline::plan_residency(layout, all.minimum_bytes, 1, held);
+    const auto least = schedule::plan_residency(layout, all.minimum_bytes, 1, held);
     CHECK_FALSE(least.everything_resident());
     CHECK(least.total_bytes <= all.minimum_bytes);
     CHECK(least.pinned_offset[0] >= 0);
@@ -118,23 +118,23 @@ TEST_CASE("a large budget keeps everything, the minimum works, less is refused w
     CHECK(least.state_buffers >= 2);
 
     try {
-        (void)pipeline::plan_residency(layout, all.minimum_bytes - 1, 1, held);
+        (void)schedule::plan_residency(layout, all.minimum_bytes - 1, 1, held);
         FAIL("expected an error");
     } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::memory_budget);
         CHECK(std::string(error.what()).find("at least") != std::string::npos);
     }
-    CHECK_THROWS_WITH_AS((void)pipeline::plan_residency(layout, 20'000, 1, held),
+    CHECK_THROWS_WITH_AS((void)schedule::plan_residency(layout, 20'000, 1, held),
                          doctest::Contains("budget is 19.6 KiB"), Error);
 }
 
 TEST_CASE("every budget between stays within itself and pins more as it grows") {
     const auto layout = layout_of(24, 70000, kernels::Dtype::float32);
     const auto held = first_held(24);
-    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 2, held).minimum_bytes;
+    const auto minimum = schedule::plan_residency(layout, 1U << 30, 2, held).minimum_bytes;
     std::uint64_t pinned_before = 0;
     for (std::uint64_t budget = minimum; budget < minimum * 4; budget += minimum / 16) {
-        const auto plan = pipeline::plan_residency(layout, budget, 2, held);
+        const auto plan = schedule::plan_residency(layout, budget, 2, held);
         CHECK(plan.total_bytes <= budget);
         const auto pinned = static_cast<std::uint64_t>(std::count_if(
             plan.pinned_offset.begin(), plan.pinned_offset.end(), [](auto offset) { return offset >= 0; }));
@@ -152,8 +152,8 @@ TEST_CASE("every budget between stays within itself and pins more as it grows") 
 TEST_CASE("pinned chunks are spread evenly over the model") {
     const auto layout = layout_of(40, 8000, kernels::Dtype::bfloat16);
     const auto held = first_held(40);
-    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 1, held).minimum_bytes;
-    const auto plan = pipeline::plan_residency(layout, minimum + 32 * 100000 + 40 * 16384, 1, held);
+    const auto minimum = schedule::plan_residency(layout, 1U << 30, 1, held).minimum_bytes;
+    const auto plan = schedule::plan_residency(layout, minimum + 32 * 100000 + 40 * 16384, 1, held);
     const auto half = plan.state_pinned.begin() + 20;
     const auto first = std::count(plan.state_pinned.begin(), half, true);
     const auto second = std::count(half, plan.state_pinned.end(), true);
@@ -164,15 +164,15 @@ TEST_CASE("pinned chunks are spread evenly over the model") {
 TEST_CASE("parameters stay in memory only where enough states are in flight, and in a half of little memory") {
     const auto layout = layout_of(40, 8 * 4 * store::kChunkStep, kernels::Dtype::bfloat16);
     const auto held = first_held(40);
-    const auto minimum = pipeline::plan_residency(layout, 1U << 30, 1, held);
+    const auto minimum = schedule::plan_residency(layout, 1U << 30, 1, held);
     const std::uint64_t buffer = minimum.state_buffer_bytes;
     const auto buffers = [&](std::uint64_t more) {
-        return pipeline::plan_residency(layout, minimum.minimum_bytes + more * buffer, 1, held).state_buffers;
+        return schedule::plan_residency(layout, minimum.minimum_bytes + more * buffer, 1, held).state_buffers;
     };
     CHECK(buffers(0) == 4);
     CHECK(buffers(12) == 8);   // half of the 16 that there is room for
     CHECK(buffers(60) == 24);  // more would not move the disk any faster
-    const auto plan = pipeline::plan_residency(layout, minimum.minimum_bytes + 60 * buffer, 1, held);
+    const auto plan = schedule::plan_residency(layout, minimum.minimum_bytes + 60 * buffer, 1, held);
     CHECK(plan.slots > 0);  // parameters wanted that memory, too
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("blocks that are much larger than the rest do not make every slot as l
     add(204800);  // another
     const store::Layout layout(shape, 1);
     const std::vector<bool> held = first_held(15);
-    const auto plan = pipeline::plan_minimum(layout, 1, held);
+    const auto plan = schedule::plan_minimum(layout, 1, held);
     CHECK(plan.slots == 4);
     CHECK(plan.slot_bytes == 40960);
     CHECK(plan.window_bytes == 4096 + 4 * (102400 + 204800) + 4 * 40960);
@@ -197,10 +197,10 @@ TEST_CASE("blocks that are much larger than the rest do not make every slot as l
     CHECK(plan.total_bytes == plan.minimum_bytes);
 
     shape.blocks.resize(14);  // one table of the size of ten layers: still
-    CHECK(pipeline::plan_minimum(store::Layout(shape, 1), 1, first_held(14)).slot_bytes == 40960);
+    CHECK(schedule::plan_minimum(store::Layout(shape, 1), 1, first_held(14)).slot_bytes == 40960);
     for (auto& block : shape.blocks)
         block.elements = std::min<std::uint64_t>(block.elements, 12288);  // a bit larger: no
-    const auto even = pipeline::plan_minimum(store::Layout(shape, 1), 1, first_held(14));
+    const auto even = schedule::plan_minimum(store::Layout(shape, 1), 1, first_held(14));
     CHECK(even.slot_bytes == 49152);
     CHECK(even.pinned_offset[1] == -1);
 }

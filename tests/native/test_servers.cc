@@ -44,12 +44,12 @@ class Job {
             servers_.push_back(test::start_server(config));
         }
         for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-            fabric::RemoteConfig config{shape_, std::vector<bool>(shape_.blocks.size(), false), {}, placement_};
+            fabric::TcpWorkerConfig config{shape_, std::vector<bool>(shape_.blocks.size(), false), {}, placement_};
             config.held[0] = true;
             for (const auto& server : servers_) {
-                config.links.push_back(test::remote_config(*server, server->port(), rank).links[0]);
+                config.links.push_back(test::tcp_worker_config(*server, server->port(), rank).links[0]);
             }
-            workers_.push_back(std::make_unique<fabric::RemoteWorker>(config));
+            workers_.push_back(std::make_unique<fabric::TcpWorker>(config));
             endpoints_.push_back(workers_.back()->endpoint());
             test::wait_until([&] { return workers_.back()->wait_connected(kLook); });
             pushes_.emplace_back(kServers, 0);
@@ -148,7 +148,7 @@ class Job {
     Placement placement_;
     std::vector<std::string> folders_;
     std::vector<std::unique_ptr<fabric::TcpServer>> servers_;
-    std::vector<std::unique_ptr<fabric::RemoteWorker>> workers_;
+    std::vector<std::unique_ptr<fabric::TcpWorker>> workers_;
     std::vector<std::unique_ptr<fabric::Endpoint>> endpoints_;
     std::vector<std::vector<std::uint64_t>> pushes_;  // of each worker to each server
 };

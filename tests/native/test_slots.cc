@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "fabric/packet.h"
+#include "fabric/protocol/packet.h"
 #include "kernels/fixed_point.h"
 #include "switch/slots.h"
 
@@ -16,8 +16,8 @@ namespace {
 using fabric::Head;
 using fabric::Packet;
 using fabric::Seal;
-using fabric::Slots;
 using fabric::Wiring;
+using switching::Slots;
 using Verdict = Slots::Verdict;
 using Bytes = std::vector<std::byte>;
 

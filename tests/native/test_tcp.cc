@@ -57,7 +57,7 @@ TEST_CASE("pulls and pushes do not wait for each other, and a released slot goes
     const Scratch scratch;
     auto server = test::start_server(test::network_config(scratch.folder(), kFull, 1));
     test::Proxy proxy(server->port());
-    Trainee worker(*server, test::remote_config(*server, proxy.port(), 0));
+    Trainee worker(*server, test::tcp_worker_config(*server, proxy.port(), 0));
     auto& endpoint = worker.endpoint();
     worker.initialise();
     server->core().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
@@ -106,7 +106,7 @@ TEST_CASE("an IPv6 address does as well") {
         MESSAGE("SKIPPED: no IPv6 here: " << error.what());
         return;
     }
-    auto config = test::remote_config(*server, server->port(), 0);
+    auto config = test::tcp_worker_config(*server, server->port(), 0);
     config.links[0].address = "::1";
     Trainee worker(*server, config);
     worker.initialise();
@@ -160,7 +160,7 @@ TEST_CASE("another worker takes the place of one that has left") {
         first[0]->initialise();
         test::train(first, 1, 1);
         server->allow_worker(0, test::token_of(0, 1));
-        auto config = test::remote_config(*server, server->port(), 0);
+        auto config = test::tcp_worker_config(*server, server->port(), 0);
         const auto refused = test::failure_of([&] { Trainee(*server, config); });
         CHECK(std::string(refused.what()).find("its token is not what the server expects") != std::string::npos);
         config.links[0].token = test::token_of(0, 1);

@@ -114,7 +114,7 @@ TEST_CASE("a pull that is answered after its connection broke keeps no place in 
     auto server =
         test::start_server(test::network_config(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
     test::Proxy proxy(server->port());
-    Trainee worker(*server, test::remote_config(*server, proxy.port(), 0));
+    Trainee worker(*server, test::tcp_worker_config(*server, proxy.port(), 0));
     worker.initialise();
     auto& core = server->core();
     const std::uint32_t slots = core.plan().slots;

@@ -71,7 +71,7 @@ std::unique_ptr<fabric::TcpServer> fresh_server(const Scratch& scratch, const fa
 void check_sound(std::unique_ptr<fabric::TcpServer> server, const Scratch& scratch) {
     server->allow_worker(0, test::token_of(0));
     std::vector<std::unique_ptr<test::Trainee>> workers;
-    workers.push_back(std::make_unique<test::Trainee>(*server, test::remote_config(*server, server->port(), 0)));
+    workers.push_back(std::make_unique<test::Trainee>(*server, test::tcp_worker_config(*server, server->port(), 0)));
     if (!server->core().initialised()) workers[0]->initialise();
     test::train(workers, 1, 2);
     workers.clear();
@@ -285,7 +285,7 @@ TEST_CASE("hellos and frames of any bytes are read or refused, and what is read 
 TEST_CASE("frames that someone with the token makes up never reach beyond a worker's own memory") {
     const Scratch scratch;
     auto server = fresh_server(scratch);
-    test::Trainee(*server, test::remote_config(*server, server->port(), 0)).initialise();
+    test::Trainee(*server, test::tcp_worker_config(*server, server->port(), 0)).initialise();
     server->allow_worker(0, test::token_of(0));
     std::mt19937_64 random(9);
     const std::uint64_t rounds = std::max<std::uint64_t>(100, test::fuzz_packets() / 2000);

@@ -60,19 +60,19 @@ bool ready(const Certificates& certificates) {
 
 struct Pair {
     std::unique_ptr<fabric::TcpServer> server;
-    fabric::RemoteConfig worker;
+    fabric::TcpWorkerConfig worker;
 };
 
 Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker) {
     auto tcp = test::tcp_config();
     tcp.tls = server;
     auto started = test::start_server(test::network_config(scratch.folder(), kLow, 1), tcp);
-    auto config = test::remote_config(*started, started->port(), 0);
+    auto config = test::tcp_worker_config(*started, started->port(), 0);
     config.links[0].tls = worker;
     return {std::move(started), std::move(config)};
 }
 
-std::string refusal_of(fabric::TcpServer& server, const fabric::RemoteConfig& config) {
+std::string refusal_of(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config) {
     try {
         const Trainee worker(server, config);
     } catch (const Error& error) {

@@ -7,20 +7,20 @@
 #include <future>
 #include <memory>
 
-#include "fabric/address.h"
-#include "fabric/udp_aggregator.h"
-#include "fabric/udp_port.h"
+#include "fabric/core/address.h"
+#include "fabric/udp/udp_port.h"
 #include "switch/udp_switch.h"
+#include "udp_aggregator.h"
 
 namespace luwu::test {
 
 namespace {
 
+using bench::UdpAggregator;
 using fabric::Address;
-using fabric::UdpAggregator;
 using fabric::UdpPort;
-using fabric::UdpSwitch;
 using fabric::Wiring;
+using switching::UdpSwitch;
 
 Wiring wiring_of(std::uint32_t workers, luwu_form form) {
     Wiring wiring;

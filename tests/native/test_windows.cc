@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "fabric/windows.h"
+#include "fabric/protocol/windows.h"
 
 using namespace luwu::fabric;
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <thread>
 
-#include "fabric/control.h"
+#include "fabric/core/clock.h"
 #include "kernels/fixed_point.h"
 #include "switch/kernel_slots.h"
 #include "xdp_rig.h"
@@ -123,7 +123,7 @@ TEST_CASE("XDP: a sum that the parent misses is sent again by the controller, if
     if (!can_run_xdp()) return;
     constexpr fabric::Time kAge = 5 * fabric::kMillisecond;
     XdpRig rig(1);
-    const auto slots = fabric::make_kernel_slots(rig.program);
+    const auto slots = switching::make_kernel_slots(rig.program);
     const fabric::Time before = fabric::monotonic_ns();
     CHECK_FALSE(slots->take_hole(0, before, 0));  // it is not there
     rig.send(0, rig.gradient(0, 0, Bytes(1024), LUWU_INT32));
@@ -193,15 +193,15 @@ TEST_CASE("XDP: children that do not agree make a conflict, which the controller
 
 TEST_CASE("XDP: jobs that the program cannot serve are named") {
     const auto place = xdp_place(64);
-    CHECK(fabric::xdp_unfit(xdp_wiring(), place).empty());
-    CHECK(fabric::xdp_unfit(xdp_wiring(), xdp_place(65)) == "more than 64 children");
-    CHECK(fabric::xdp_unfit(xdp_wiring(1024, LUWU_FLOAT32), place).find("float32") != std::string::npos);
+    CHECK(switching::xdp_unfit(xdp_wiring(), place).empty());
+    CHECK(switching::xdp_unfit(xdp_wiring(), xdp_place(65)) == "more than 64 children");
+    CHECK(switching::xdp_unfit(xdp_wiring(1024, LUWU_FLOAT32), place).find("float32") != std::string::npos);
     auto over_ipv6 = place;
     over_ipv6.children[63] = fabric::parse_address("fd00::1", 1);
-    CHECK(fabric::xdp_unfit(xdp_wiring(), over_ipv6) == "a neighbour over IPv6");
+    CHECK(switching::xdp_unfit(xdp_wiring(), over_ipv6) == "a neighbour over IPv6");
     auto late = place;
     late.interfaces_end = 1'000'001;
-    CHECK(fabric::xdp_unfit(xdp_wiring(), late) == "an interface whose number is above a million");
+    CHECK(switching::xdp_unfit(xdp_wiring(), late) == "an interface whose number is above a million");
 }
 
 TEST_CASE("XDP: while the way to the parent is not known, sums are left to the controller") {

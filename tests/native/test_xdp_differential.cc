@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "fabric/control.h"
+#include "fabric/core/clock.h"
 #include "switch/kernel_slots.h"
 #include "switch/switch_node.h"
 #include "xdp_rig.h"
@@ -73,7 +73,7 @@ class Pair {
         : place_(xdp_place(kChildren)),
           program_(wiring, place_),
           user_(wiring, place_.parent, place_.child, place_.children),
-          kernel_(wiring, place_.parent, place_.child, place_.children, fabric::make_kernel_slots(program_)) {
+          kernel_(wiring, place_.parent, place_.child, place_.children, switching::make_kernel_slots(program_)) {
         for (std::uint32_t peer = 0; peer < kChildren; ++peer) program_.path(peer).interface_number = 1;
         program_.path(LUWU_XDP_PARENT).interface_number = 2;
     }
@@ -107,10 +107,10 @@ class Pair {
         for (const Address& child : place_.children) kept.keep(child, bytes);
     }
 
-    fabric::XdpPlace place_;
+    switching::XdpPlace place_;
     XdpProgram program_;
-    fabric::SwitchNode user_;
-    fabric::SwitchNode kernel_;
+    switching::SwitchNode user_;
+    switching::SwitchNode kernel_;
 };
 
 class Traffic {

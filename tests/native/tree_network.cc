@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "fabric/address.h"
+#include "fabric/core/address.h"
 
 namespace luwu::test {
 

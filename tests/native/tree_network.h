@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "fabric/node.h"
+#include "fabric/protocol/node.h"
 #include "namespaces.h"
 
 namespace luwu::test {

@@ -20,7 +20,7 @@ const std::string& xdp_refused() {
 }
 #else
 const std::string& xdp_refused() {
-    static const std::string why = fabric::xdp_missing();
+    static const std::string why = switching::xdp_missing();
     return why;
 }
 #endif

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "fabric/address.h"
-#include "fabric/packet.h"
+#include "fabric/core/address.h"
+#include "fabric/protocol/packet.h"
 #include "switch/xdp_program.h"
 
 namespace luwu::test {
 
 using fabric::Head;
-using fabric::XdpProgram;
+using switching::XdpProgram;
 using Action = XdpProgram::Action;
 using Bytes = std::vector<std::byte>;
 
@@ -40,8 +40,8 @@ inline fabric::Wiring xdp_wiring(std::uint32_t payload_bytes = 1024, luwu_form f
     return wiring;
 }
 
-inline fabric::XdpPlace xdp_place(std::uint32_t children) {
-    fabric::XdpPlace place{
+inline switching::XdpPlace xdp_place(std::uint32_t children) {
+    switching::XdpPlace place{
         fabric::parse_address("10.0.0.1", kOwnPort), fabric::parse_address("10.0.0.2", 7070), kChild, {}};
     place.interfaces_end = 2;  // frames arrive at the first, which BPF_PROG_TEST_RUN uses
     for (std::uint32_t i = 0; i < children; ++i) {

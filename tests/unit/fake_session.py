@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from luwu.store.manifest import BlockManifest, Manifest
-from luwu.store.room import NO_WAIT
-from luwu.worker.interface import COMMITTED, NOT_FINITE
+from luwu.core.manifest import BlockManifest, Manifest
+from luwu.core.protocols import COMMITTED, NOT_FINITE
+from luwu.core.room import NO_WAIT
 
 PAGE = 4096
 

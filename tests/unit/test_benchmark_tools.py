@@ -57,14 +57,42 @@ def test_a_report_says_which_bars_are_not_decided():
     assert words == ["yes", "**no**", "not decided"]
 
 
-def test_the_readmes_figures_name_what_was_missed_and_what_is_not_decided(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "ROOT", tmp_path)
+def figures_of(path, results, monkeypatch):
+    monkeypatch.setattr(figures, "ROOT", path.parent)
     about = {"processor": "p", "cores": 2, "memory_bytes": 2**30}
-    results = [reported("met", True), reported("missed", False), reported("open", None)]
-    path = tmp_path / "2026-01-01.json"
     path.write_text(json.dumps({"machine": about, "results": results}))
-    text = figures.figures(path)
-    assert "Bars that were missed: `missed`. Not decided: `open`." in text
+    return figures.Report(path)
+
+
+def test_readme_and_page_name_what_was_missed_and_what_is_not_decided(tmp_path, monkeypatch):
+    results = [reported("met", True), reported("missed", False), reported("open", None)]
+    report = figures_of(tmp_path / "2026-01-01.json", results, monkeypatch)
+    for text in (figures.selection(report), figures.page(report)):
+        assert "Bars that were missed: `missed`. Not decided: `open`." in text
+
+
+def test_the_readme_has_the_selected_rows_and_the_page_has_all(tmp_path, monkeypatch):
+    lora = reported("lora", True) | {"details": {"store_bytes": 4, "frozen": 2, "pushed_bytes": 6, "adapters": 3}}
+    disk = {"bytes_per_second": {"luwu": 2e6, "fio": 1e6}, "million_parameters_per_second": {"luwu": 2, "deepspeed": 1}}
+    report = figures_of(
+        tmp_path / "2026-01-01.json", [lora, reported("optimizer_disk", True) | {"details": disk}], monkeypatch
+    )
+    row = "| AdamW out of core | 2 Mparam/s; 2 MB/s |"
+    assert row in figures.selection(report) and row in figures.page(report)
+    assert "LoRA" in figures.page(report) and "LoRA" not in figures.selection(report)
+
+
+def test_a_selected_row_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "SELECTED", (("lora", "no such row"),))
+    lora = reported("lora", True) | {"details": {"store_bytes": 4, "frozen": 2, "pushed_bytes": 6, "adapters": 3}}
+    report = figures_of(tmp_path / "2026-01-01.json", [lora], monkeypatch)
+    with pytest.raises(SystemExit, match="lora has no row that begins with 'no such row'"):
+        figures.selection(report)
+
+
+def test_every_benchmark_with_rows_is_in_one_section():
+    listed = [name for names in figures.SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(figures.TABLES)
 
 
 GOOD = {"bar": "b", "ok": None, "ours": 1.0, "left_out": [], "details": {}}

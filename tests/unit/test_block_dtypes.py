@@ -9,13 +9,14 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.worker_models import Block, Tiny, loss_of, plain_adamw, tokens
 from torch import Tensor, nn
 
-from luwu.config import GPT_PARTS, ROOT, ModelSettings
+from luwu.core.manifest import ROOT_NAME, Manifest, first_difference
 from luwu.errors import ConfigError
+from luwu.launch.settings import ROOT
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
+from luwu.models.settings import GPT_PARTS, ModelSettings
 from luwu.optim.adamw import AdamW
-from luwu.store.manifest import ROOT_NAME, Manifest, first_difference
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 from luwu.worker.parallelize import full_state_dict, parallelize
 from luwu.worker.select import modules_outside, select_modules
 

@@ -5,8 +5,8 @@ import json
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
-from luwu.observe import machine
-from luwu.observe.machine import Finding
+from luwu.probe import machine
+from luwu.probe.machine import Finding
 
 
 def test_the_table_has_a_row_for_each_finding(tmp_path):

@@ -15,13 +15,13 @@ from luwu.cli.generate import Output
 from luwu.cli.main import app
 from luwu.cli.terminal import add_rows, say, say_rows
 from luwu.cli.train import tell
-from luwu.config import Settings
+from luwu.core.words import counted, printable
 from luwu.data.corpus import Corpus
 from luwu.errors import StoreCorruptError
 from luwu.launch.folder import RunFolder
 from luwu.launch.local import Outcome
+from luwu.launch.settings import Settings
 from luwu.observe.display import LiveDisplay, PlainDisplay
-from luwu.observe.words import counted, printable
 
 ESCAPE = "\x1b[2J"
 

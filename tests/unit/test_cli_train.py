@@ -113,7 +113,7 @@ def test_help_names_every_flag(luwu):
 
 def test_the_launcher_never_imports_torch_or_what_prepares_data():
     code = (
-        "import sys; import luwu.cli.main, luwu.launch.local, luwu.observe.plots, luwu.observe.machine; "
+        "import sys; import luwu.cli.main, luwu.launch.local, luwu.observe.plots, luwu.probe.machine; "
         "sys.exit(bool({'torch', 'tokenizers', 'pyarrow'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,22 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from luwu.config import (
-    Group,
-    OptimizerSettings,
-    Settings,
-    build,
-    build_settings,
-    check_resume,
-    default_text,
-    describe,
-    format_size,
-    parse_size,
-    read_toml,
-    to_toml,
-)
+from luwu.core.quantities import format_size, parse_size
+from luwu.core.settings import Group, build, describe, read_toml, to_toml
 from luwu.errors import ConfigError
 from luwu.launch.folder import RunFolder
+from luwu.launch.settings import Settings, build_settings, check_resume, default_text
+from luwu.optim.settings import OptimizerSettings
 from luwu.server.settings import ServerFile
 from luwu.store.folders import make_folder, read_identity
 from luwu.switch.settings import SwitchFile
@@ -211,8 +201,8 @@ def test_every_setting_is_described_in_the_saved_file():
     text = to_toml(Settings())
     for group, values in Settings():
         for name, _ in values:
-            assert describe(group, name)
-            assert f"# {describe(group, name)}" in text
+            assert describe(group, name, Settings)
+            assert f"# {describe(group, name, Settings)}" in text
 
 
 def test_blocks_stay_on_a_device_alone():

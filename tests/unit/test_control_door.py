@@ -12,16 +12,16 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore, FakeLink
 
+from luwu.control import control_pb2 as pb
+from luwu.control import control_pb2_grpc
+from luwu.control.credentials import Credentials
+from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.control.timeouts import Timeouts
 from luwu.errors import AuthenticationError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric import control_pb2_grpc
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.remote import RemoteSession
-from luwu.fabric.rpc import PROTOCOL_VERSION
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import star
+from luwu.session.remote import RemoteSession
 
 KEY = Credentials(b"a key of the tests that is long enough")
 TIMEOUTS = Timeouts(

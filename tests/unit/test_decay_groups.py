@@ -7,9 +7,10 @@ from tests.unit.worker_models import Tiny, train
 from torch import nn
 
 import luwu
-from luwu.config import OptimizerSettings, build_settings
 from luwu.errors import ConfigError
-from luwu.launch.optimizers import make_optimizer, optimizer_class
+from luwu.launch.settings import build_settings
+from luwu.optim.choosing import make_optimizer, optimizer_class
+from luwu.optim.settings import OptimizerSettings
 
 
 class Mixed(nn.Module):

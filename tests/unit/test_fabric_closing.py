@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from luwu.core.closing import close_after
 from luwu.errors import StoreError
-from luwu.fabric.closing import close_after
 
 
 def _fail() -> None:

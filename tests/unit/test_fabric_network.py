@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from luwu.control import rpc
+from luwu.control.address import HostPort, parse_host_port, parse_url
+from luwu.control.credentials import Credentials, find_credentials, tls_files, worker_request
+from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
-from luwu.fabric import rpc
-from luwu.fabric.address import HostPort, parse_host_port, parse_url
-from luwu.fabric.credentials import Credentials, find_credentials, tls_files, worker_request
-from luwu.fabric.timeouts import TIMEOUTS, Timeouts
 from luwu.server.gate import Gate
 
 ROOT = Path(__file__).parents[2]
@@ -180,5 +180,5 @@ def test_a_cut_of_ten_seconds_is_no_loss():
 def test_the_generated_messages_are_current(tmp_path):
     subprocess.run([ROOT / "tools/proto.sh", tmp_path], check=True, timeout=60)
     for name in ("control_pb2.py", "control_pb2.pyi", "control_pb2_grpc.py"):
-        expected = (tmp_path / "luwu/fabric" / name).read_text()
-        assert (ROOT / "src/luwu/fabric" / name).read_text() == expected, "run `make proto`"
+        expected = (tmp_path / "luwu/control" / name).read_text()
+        assert (ROOT / "src/luwu/control" / name).read_text() == expected, "run `make proto`"

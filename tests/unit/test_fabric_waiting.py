@@ -10,14 +10,15 @@ from types import SimpleNamespace
 import pytest
 from tests.unit.test_network_server import KEY, QUICK
 
+from luwu.control import waiting
+from luwu.control.address import HostPort
 from luwu.errors import ServerError
-from luwu.fabric import local, waiting
-from luwu.fabric.address import HostPort
-from luwu.fabric.remote import RemoteSession
 from luwu.launch.reports import WarningRelay
-from luwu.observe import link
-from luwu.observe.link import measure_link
+from luwu.probe import link
+from luwu.probe.link import measure_link
 from luwu.server.status import Status
+from luwu.session import local
+from luwu.session.remote import RemoteSession
 from luwu.switch.service import SwitchService
 from luwu.switch.settings import SwitchSettings
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luwu import _native
+from luwu import _native, _native_testing
 from luwu.errors import ConfigError
 
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.98), "eps": 1e-8, "weight_decay": 0.1}
@@ -26,7 +26,7 @@ def make_states(elements: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
 
 def adamw_update(master, m, v, low, gradients, dtype, scale, t=1, threads=1, low_dtype="bfloat16") -> bool:
     settings = [ADAMW["lr"], *ADAMW["betas"], ADAMW["eps"], ADAMW["weight_decay"]]
-    return _native.optimizer_update(
+    return _native_testing.optimizer_update(
         "adamw", master, [m, v], low, gradients, dtype, scale, settings, t, threads, low_dtype=low_dtype
     )
 
@@ -121,11 +121,11 @@ def test_buffers_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="threads is 0"):
         update(threads=0)
     with pytest.raises(ConfigError, match=r"optimizer is 'adamx'; expected one of adamw, adam, sgd"):
-        _native.optimizer_update("adamx", master, [m, v], low, [gradient], "float32", 1.0, [1e-3], 1)
+        _native_testing.optimizer_update("adamx", master, [m, v], low, [gradient], "float32", 1.0, [1e-3], 1)
     with pytest.raises(ConfigError, match="there are 1 states; expected 2 for adamw"):
-        _native.optimizer_update("adamw", master, [m], low, [gradient], "float32", 1.0, [1e-3], 1)
+        _native_testing.optimizer_update("adamw", master, [m], low, [gradient], "float32", 1.0, [1e-3], 1)
     with pytest.raises(ConfigError, match="has 7 hyper-parameters; expected at most 6"):
-        _native.optimizer_update("adamw", master, [m, v], low, [gradient], "float32", 1.0, [0.1] * 7, 1)
+        _native_testing.optimizer_update("adamw", master, [m, v], low, [gradient], "float32", 1.0, [0.1] * 7, 1)
     with pytest.raises(TypeError):  # never a silent copy: the update is in place
         update(states=(master.astype(np.float64), m, v, low))
     with pytest.raises(TypeError):
@@ -137,7 +137,7 @@ def test_bfloat16_rounding_is_that_of_torch_bit_for_bit() -> None:
     high = np.arange(1 << 16, dtype=np.uint32) << 16
     for below in (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
         source = (high | below).view(np.float32)
-        found = _native.float_to_bfloat16(source)
+        found = _native_testing.float_to_bfloat16(source)
         expected = as_uint16(torch.from_numpy(source).bfloat16())
         number = ~np.isnan(source)
         np.testing.assert_array_equal(found[number], expected[number])
@@ -148,7 +148,7 @@ def test_float16_is_that_of_torch_bit_for_bit() -> None:
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(torch.float16)
     widened = every.float()
     np.testing.assert_array_equal(
-        _native.float16_to_float(as_uint16(every)).view(np.uint32), widened.numpy().view(np.uint32)
+        _native_testing.float16_to_float(as_uint16(every)).view(np.uint32), widened.numpy().view(np.uint32)
     )
     # Every float16, the floats around the middle to the next one, and floats of all magnitudes: also those that are
     # subnormal, overflow, or are not a number.
@@ -157,7 +157,7 @@ def test_float16_is_that_of_torch_bit_for_bit() -> None:
     spread = np.arange(0, 1 << 32, 9973, dtype=np.uint64).astype(np.uint32)
     source = np.concatenate([*near, spread]).view(np.float32)
     expected = as_uint16(torch.from_numpy(source).half())
-    found = _native.float_to_float16(source)
+    found = _native_testing.float_to_float16(source)
     number = ~np.isnan(source)
     np.testing.assert_array_equal(found[number], expected[number])
     assert torch.from_numpy(found[~number]).view(torch.float16).isnan().all()
@@ -174,7 +174,7 @@ def test_gradients_are_summed_in_order(elements: int, workers: int, dtype: torch
     expected = gradients[0].float()
     for gradient in gradients[1:]:
         expected = expected + gradient.float()
-    found = _native.sum_gradients(as_arrays(gradients), str(dtype).removeprefix("torch."), 0.25)
+    found = _native_testing.sum_gradients(as_arrays(gradients), str(dtype).removeprefix("torch."), 0.25)
     np.testing.assert_array_equal(found, (expected * 0.25).numpy())
 
 

@@ -9,12 +9,12 @@ import textwrap
 
 import pytest
 
-from luwu.config import Settings, build_settings
 from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job
 from luwu.launch.processes import WorkerProcesses, worker_environments
+from luwu.launch.settings import Settings, build_settings
 from luwu.launch.words import checked_report, parse_report, typed_error
 
 
@@ -221,7 +221,7 @@ def test_a_damaged_job_is_refused_by_file_and_field(tmp_path, damage, field):
 def test_a_worker_says_that_its_job_is_damaged(tmp_path):
     (tmp_path / "job.json").write_text("{")
     done = subprocess.run(
-        [sys.executable, "-m", "luwu.launch.worker", str(tmp_path / "job.json")], capture_output=True, text=True
+        [sys.executable, "-m", "luwu.train.worker", str(tmp_path / "job.json")], capture_output=True, text=True
     )
     assert done.returncode == EXIT_FAILED
     error = typed_error(done.stderr)

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from luwu import _native
 from luwu.cli.main import app
-from luwu.config import build_settings
+from luwu.core.native import block_specs
 from luwu.data.tokenizer import FileTokenizer, count_tokens
 from luwu.errors import MemoryBudgetError
-from luwu.fabric.blocks import block_specs
 from luwu.launch.checks import check_memory
 from luwu.launch.folder import RunFolder
+from luwu.launch.settings import build_settings
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.server.forecast import computed_least_memory, forecast, least_memory
 from luwu.store.folders import StoreIdentity, write_identity
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.unit.corpora import story, tokenizer_file, write_jsonl
 
-from luwu.config import build_settings
 from luwu.data.corpus import Corpus
 from luwu.errors import ConfigError, DataError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
 from luwu.launch.preparing import prepare_corpus
+from luwu.launch.settings import build_settings
 
 
 @pytest.fixture

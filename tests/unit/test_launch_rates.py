@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from luwu.config import build_settings, read_toml, to_toml
+from luwu.core.settings import read_toml, to_toml
 from luwu.launch.folder import RunFolder
-from luwu.launch.rates import RATES, fine_tuning_rate_for, rate_for, with_rate
+from luwu.launch.rates import with_rate
+from luwu.launch.settings import build_settings
 from luwu.optim.kinds import optimizer_classes
+from luwu.optim.rates import RATES, fine_tuning_rate_for, rate_for
 
 GPT3 = {768: 6e-4, 1024: 3e-4, 1536: 2.5e-4, 2048: 2e-4, 2560: 1.6e-4}
 """Width and learning rate of arXiv:2005.14165, table 2.1."""

@@ -10,16 +10,16 @@ import torch
 from tests.unit.fake_session import FakeSession
 from tests.unit.model_families import VOCABULARY, make
 
-import luwu.launch.scoring as scoring
-from luwu.config import Settings, build_settings
+import luwu.train.scoring as scoring
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.core.striping import stripe
 from luwu.errors import ConfigError, DataError
-from luwu.fabric.striping import stripe
 from luwu.launch.folder import RunFolder
-from luwu.launch.model import make_model
-from luwu.launch.reading import ReadableRun
-from luwu.launch.scoring import rows_together, score
+from luwu.launch.settings import Settings, build_settings
 from luwu.server.folders import open_server
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.train.model import make_model
+from luwu.train.reading import ReadableRun
+from luwu.train.scoring import rows_together, score
 
 CPU = torch.device("cpu")
 

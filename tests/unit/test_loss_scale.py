@@ -12,9 +12,9 @@ from tests.unit.worker_models import Tiny, loss_of, tokens
 from torch import Tensor, nn
 
 import luwu
+from luwu.core.protocols import COMMITTED, NOT_FINITE
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
-from luwu.worker.interface import COMMITTED, NOT_FINITE
 from luwu.worker.loss_scale import LossScaler, LossScaling, forward_scale, scaled_forward
 from luwu.worker.parallelize import parallelize
 from luwu.worker.tiled_loss import tiled_cross_entropy
@@ -71,11 +71,17 @@ def sometimes_too_large(model: nn.Module, step: int) -> Tensor:
     return loss_of(model, step) * (2.0**14 if step in (3, 4, 9) else 1.0)
 
 
-def close(found: list[Step], expected: list[Step]) -> None:
+EXACT = 1e-5
+ROUNDING = 2.0**-10
+"""torch adds a norm up in float32, LuWu in float64. A factor that differs in its last bit can round a weight to the
+next float16, which is 2^-11 apart."""
+
+
+def close(found: list[Step], expected: list[Step], tolerance: float = EXACT) -> None:
     for ours, theirs in zip(found, expected, strict=True):
-        assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+        assert ours[0] == pytest.approx(theirs[0], rel=tolerance)
         assert ours[1:3] == theirs[1:3]
-        assert ours[3] == (None if theirs[3] is None else pytest.approx(theirs[3], rel=1e-5))
+        assert ours[3] == (None if theirs[3] is None else pytest.approx(theirs[3], rel=tolerance))
 
 
 @pytest.mark.parametrize("checkpoint", [True, False], ids=["checkpoint", "references"])
@@ -91,7 +97,8 @@ def test_losses_scales_and_skipped_steps_are_those_of_gradscaler(checkpoint, lim
     session = FakeSession()
     parallelize(model, session, dtype=torch.float16, loss_scaling=settings, checkpoint=checkpoint)
     optimizer = AdamW(model, lr=1e-2, max_grad_norm=limit)
-    close(our_steps(model, optimizer, sometimes_too_large, range(14)), expected)
+    found = our_steps(model, optimizer, sometimes_too_large, range(14))
+    close(found, expected, EXACT if limit is None else ROUNDING)
     assert (session.attempts, session.rolled_back) == (14, len(skipped))
 
 

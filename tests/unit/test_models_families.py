@@ -138,7 +138,7 @@ def test_caches_are_for_generation():
     with torch.no_grad():
         assert torch.equal(model(ids[:, 8:], past_key_values=copy.deepcopy(cache)).logits, expected)
     assert model(ids, use_cache=True).past_key_values.get_seq_length() == 0  # with gradients it stays empty
-    with pytest.raises(ConfigError, match=r"unit model\.layers\.0: .*found a cache of 8 tokens.*checkpoint=False"):
+    with pytest.raises(ConfigError, match=r"block model\.layers\.0: .*found a cache of 8 tokens.*checkpoint=False"):
         model(ids[:, 8:], past_key_values=copy.deepcopy(cache))
     kept = copy.deepcopy(twin)
     parallelize(kept, FakeSession(), checkpoint=False)

@@ -9,12 +9,13 @@ from tests.unit.model_families import VOCABULARY, batch, make
 from tests.unit.worker_models import assert_same_state
 
 from luwu import full_state_dict
-from luwu.config import build_settings
 from luwu.errors import CheckpointError, ConfigError
 from luwu.launch.folder import check_model, default_folder, tokenizer_of_model
-from luwu.launch.model import make_model
+from luwu.launch.settings import build_settings
 from luwu.models.generation import Sampling, generate
-from luwu.models.language import CausalForward, build_causal_on_meta
+from luwu.models.language import CausalForward
+from luwu.models.pretrained import build_causal_on_meta
+from luwu.train.model import make_model
 
 CPU = torch.device("cpu")
 

@@ -10,13 +10,13 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore, FakeLink
 
+from luwu.control.address import parse_url
+from luwu.control.credentials import Credentials
+from luwu.control.timeouts import Timeouts
 from luwu.errors import ServerError
-from luwu.fabric.address import parse_url
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.remote import RemoteSession
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
+from luwu.session.remote import RemoteSession
 
 KEY = Credentials(b"a key of the tests that is long enough")
 

@@ -17,6 +17,12 @@ from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.unit.fake_core import CORES, FakeCore, FakeLink
 
 import luwu
+from luwu.control import client as control
+from luwu.control import control_pb2 as pb
+from luwu.control.credentials import Credentials
+from luwu.control.health import check_health
+from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.control.timeouts import Timeouts
 from luwu.errors import (
     AuthenticationError,
     ConfigError,
@@ -26,17 +32,11 @@ from luwu.errors import (
     StoreLockedError,
     WorkerLostError,
 )
-from luwu.fabric import control
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.health import check_health
-from luwu.fabric.remote import RemoteSession
-from luwu.fabric.rpc import PROTOCOL_VERSION
-from luwu.fabric.timeouts import Timeouts
 from luwu.server.gate import Gate
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import SwitchMember, star
+from luwu.session.remote import RemoteSession
 from luwu.store.run_record import Claim, RunRecord
 
 KEY = Credentials(b"a key of the tests that is long enough")

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
+from luwu.control.address import HostPort
 from luwu.errors import ServerError
-from luwu.fabric.address import HostPort
-from luwu.observe import link
-from luwu.observe.link import HELLO, MAGIC, TO, LinkAnswerer, measure_link
+from luwu.probe import link
+from luwu.probe.link import HELLO, MAGIC, TO, LinkAnswerer, measure_link
 
 LOOPBACK = HostPort("127.0.0.1", 0)
 SECONDS = 0.05

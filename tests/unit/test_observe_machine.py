@@ -4,8 +4,8 @@ import errno
 
 import torch
 
-from luwu.observe import machine
-from luwu.observe.machine import direct_io_error, examine, nearest_existing
+from luwu.probe import machine
+from luwu.probe.machine import direct_io_error, examine, nearest_existing
 
 
 def pretend_gpus(monkeypatch, number):

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import luwu
-from luwu.config import OPTIMIZER_NAMES
+from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError
-from luwu.launch.optimizers import ARGUMENTS
+from luwu.optim.choosing import ARGUMENTS
 from luwu.optim.kinds import optimizer_classes, optimizer_of, torch_optimizers
 from luwu.optim.optimizer import StoreOptimizer
+from luwu.optim.settings import OPTIMIZER_NAMES
 from luwu.store.dcp_output import _all_settings
-from luwu.store.manifest import Manifest
 from luwu.store.values import moment_names
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "optimizers.md"

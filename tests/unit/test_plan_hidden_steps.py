@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from luwu.config import build_settings
+from luwu.launch.settings import build_settings
+from luwu.models.shapes import gpt_shape
 from luwu.plan.clusters import CLUSTERS, Disk
 from luwu.plan.constants import GOODPUT_SHARE, HOST_MEMORY_SHARE, UPDATE_MEMORY_BYTES
 from luwu.plan.gpus import GPUS
 from luwu.plan.hiding import Compute, Needs, thresholds
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
 from luwu.plan.machines import MACHINES
-from luwu.plan.models import gpt_shape
 from luwu.plan.planning import Request
 from luwu.plan.simulation.run import Scenario, simulate
 

@@ -11,21 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
-from luwu.config import build_settings
+from luwu.core.units import parse_rate
 from luwu.errors import ConfigError, LuwuError, StorePermissionError, StoreSpaceError
 from luwu.launch import trial
+from luwu.launch.settings import build_settings
 from luwu.launch.trial import Trial, TrialSettings, Watch, run_trial
-from luwu.observe import link, rates
-from luwu.observe.link import LinkRates
-from luwu.observe.rates import DiskRates, measure_disk, measure_update
-from luwu.plan.measured import machine, requests
-from luwu.plan.measured.machine import Machine, StepCosts, remove_leftovers, small_settings
+from luwu.models.shapes import gpt_shape
+from luwu.plan.measured import requests
 from luwu.plan.measured.planning import command, forecast_here, plan_here, suggest
 from luwu.plan.measured.requests import local_request
-from luwu.plan.measured.wanted import KernelSeconds, measure_kernels
-from luwu.plan.models import gpt_shape
 from luwu.plan.requests import Choices
-from luwu.plan.units import parse_rate
+from luwu.probe import link, rates
+from luwu.probe import training as machine
+from luwu.probe.kernel_times import KernelSeconds, measure_kernels
+from luwu.probe.link import LinkRates
+from luwu.probe.rates import DiskRates, measure_disk, measure_update
+from luwu.probe.training import Machine, StepCosts, remove_leftovers, small_settings
 
 MODEL = gpt_shape(4, 256, 4, sequence=32, vocabulary=256, biases=False)
 CHOICES = Choices(layers=4, hidden=256, heads=4, seq=32, batch=8, workers=1, dtype="float32", memory="1GiB")

@@ -9,12 +9,12 @@ import torch
 
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
-from luwu.models.language import build_causal_on_meta
+from luwu.models.pretrained import build_causal_on_meta
+from luwu.models.shapes import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.model_presets import MODELS, find_model, read_config
-from luwu.plan.models import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
 from luwu.plan.requests import Choices, choose_model
-from luwu.worker.describe import describe
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS
+from luwu.worker.layout import describe
 
 CONFIGS = {
     "gpt2": {"n_layer": 2, "n_embd": 96, "n_head": 4, "n_positions": 48, "vocab_size": 101},

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from luwu.cli.main import app
-from luwu.config import build_settings
+from luwu.launch.settings import build_settings
 from luwu.plan.advice import advise, thresholds_of
 from luwu.plan.planning import make_plan
 from luwu.plan.report import sections
@@ -22,6 +22,7 @@ import plan_table
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+PLANNING = (ROOT / "docs" / "planning.md").read_text()
 PAGE = (ROOT / "docs" / "one-gpu.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith(("luwu plan", "luwu train", "luwu export"))]
 MACHINE = {"model": "llama-3.1-8b", "seq": 2048, "machine": "desktop", "gpu": "rtx-4090"}
@@ -35,15 +36,15 @@ def parsed(command):
     return group.commands[name].make_context(name, words).params
 
 
-def test_the_readmes_table_of_plans_is_what_the_planner_says():
-    section = README.partition(plan_table.BEGIN)[2].partition(plan_table.END)[0]
+def test_the_table_of_plans_is_what_the_planner_says():
+    section = PLANNING.partition(plan_table.BEGIN)[2].partition(plan_table.END)[0]
     assert section.strip() == plan_table.plan_table(), "run python tools/plan_table.py"
 
 
 def test_the_readme_says_at_its_top_that_nothing_has_run_on_a_gpu():
     top = README.partition("\n## ")[0]
     assert "Nothing has run on a GPU yet" in top
-    assert "These are plans; no GPU has measured them." in README
+    assert "These are plans; no GPU has measured them." in PLANNING
     assert "Every figure on this page is a plan." in PAGE.partition("\n## ")[0]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import luwu.plan
+from luwu.core.units import count_text, parse_bytes, parse_count, parse_rate, rate_text, seconds_text
 from luwu.errors import ConfigError
 from luwu.plan import constants, gpus
 from luwu.plan.clusters import CLUSTERS, DISKS
@@ -15,7 +16,6 @@ from luwu.plan.constants import Constant
 from luwu.plan.cost import PRICES, cost_of
 from luwu.plan.networks import SWITCHES, SwitchModel, build_network
 from luwu.plan.pipelines import SCHEDULES, PartSeconds, play
-from luwu.plan.units import count_text, parse_bytes, parse_count, parse_rate, rate_text, seconds_text
 
 TABLES = {"constants.py", "gpus.py", "clusters.py", "cost.py", "networks.py", "chart.py", "units.py"}
 

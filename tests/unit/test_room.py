@@ -17,18 +17,18 @@ from tests.unit.pretrained import save
 from tests.unit.test_worker_offload import assert_same_state, train
 from tests.unit.worker_models import Tiny
 
-from luwu.config import build_settings
+from luwu.core.room import NO_WAIT, Room, RoomWait, WaitStoppedError
 from luwu.data.preparation import prepare
 from luwu.errors import StoreSpaceError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
-from luwu.launch.worker_log import log_stream
+from luwu.launch.settings import build_settings
 from luwu.models.importing import import_pretrained
 from luwu.observe.metrics import MetricsLog, read_metrics
 from luwu.observe.plots import draw_loss
 from luwu.store.exporting import export_safetensors
-from luwu.store.room import NO_WAIT, Room, RoomWait, WaitStoppedError
 from luwu.store.values import StoredValues
+from luwu.train.worker_log import log_stream
 
 
 def full() -> None:

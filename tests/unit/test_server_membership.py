@@ -7,9 +7,9 @@ import weakref
 
 import pytest
 
-from luwu.errors import ServerError, StoreSpaceError
+from luwu.core.errors import ServerError, StoreSpaceError
+from luwu.core.manifest import BlockManifest, Manifest
 from luwu.server.membership import Membership
-from luwu.store.manifest import BlockManifest, Manifest
 
 MANIFEST = Manifest("float32", 1024, (BlockManifest("<root>", True, (), 32),))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
 from luwu.errors import ConfigError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.timeouts import Timeouts
 from luwu.server import tree
 from luwu.server.topology import Place, SwitchMember, TopologyReady
 from luwu.server.tree import Branch, UdpPlan, grow
@@ -131,7 +131,7 @@ def own(monkeypatch):
         made.append(OwnSwitch(address, port))
         return made[-1]
 
-    monkeypatch.setattr(tree._native, "UdpSwitch", make)
+    monkeypatch.setattr(tree.native, "UdpSwitch", make)
     return made
 
 

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from luwu.core import files
+from luwu.core.files import sync_path, whole_file, write_all
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.errors import StoreError
-from luwu.store import durable
-from luwu.store.durable import sync_path, whole_file, write_all
 from luwu.store.folders import StoreIdentity, write_identity
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 
 def _refuse(monkeypatch: pytest.MonkeyPatch, folder: Path, number: int) -> None:
     """Let a sync of one folder fail."""
-    real = durable.sync_folder
+    real = files.sync_folder
 
     def sync(path: Path) -> None:
         if path == folder:
             raise OSError(number, os.strerror(number))
         real(path)
 
-    monkeypatch.setattr(durable, "sync_folder", sync)
+    monkeypatch.setattr(files, "sync_folder", sync)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EROFS, errno.EACCES])

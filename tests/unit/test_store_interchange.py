@@ -17,7 +17,6 @@ from tests.unit.pretrained import auto_class, build, save
 from torch import Tensor
 
 import luwu
-import luwu.models.importing as models_importing
 import luwu.store.importing as importing
 import luwu.store.outputs as outputs
 from luwu.errors import (
@@ -33,7 +32,8 @@ from luwu.store.exporting import export_safetensors
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, open_reader
 from luwu.store.outputs import JOURNAL_NAME
 from luwu.store.values import StoredValues
-from luwu.worker.describe import describe
+from luwu.worker import layout
+from luwu.worker.layout import lay_out as layout_of
 
 INDEX = "model.safetensors.index.json"
 
@@ -400,7 +400,7 @@ def test_a_finished_import_from_before_keeps_its_blocks(tmp_path: Path, monkeypa
     save("llama", tmp_path / "in")
     small = ["model.layers.*.mlp.up_proj"]  # so that tables are large beside them
     with monkeypatch.context() as patched:
-        patched.setattr(models_importing, "describe", lambda *args, **_: describe(*args, outer=False))
+        patched.setattr(layout, "lay_out", lambda *args, **_: layout_of(*args, outer=False))
         import_pretrained(tmp_path / "in", [tmp_path / "store"], blocks=small)
     report = import_pretrained(tmp_path / "in", [tmp_path / "store"], blocks=small)
     assert report.finished_before

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, BlockManifest, Manifest, ParameterManifest
 from luwu.errors import StoreCorruptError, StoreFormatError
 from luwu.store.folders import MANIFEST_NAME, StoreIdentity, read_identity, write_identity
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, BlockManifest, Manifest, ParameterManifest
 from luwu.store.sealed_json import CHECKSUM_NAME
 
 PARAMETER = ParameterManifest("weight", (4, 8), 0, 32)

@@ -9,7 +9,6 @@ import pytest
 from tests.unit.pretrained import save
 
 from luwu.errors import StoreCorruptError
-from luwu.launch.reading import find_readable
 from luwu.models.importing import import_pretrained
 from luwu.store.dcp_output import export_dcp
 from luwu.store.exporting import export_safetensors
@@ -18,6 +17,7 @@ from luwu.store.origin import Origin, read_origin, require_model_files, write_jo
 from luwu.store.sealed_json import CHECKSUM_NAME
 from luwu.store.upkeep import info
 from luwu.store.verifying import verify
+from luwu.train.reading import find_readable
 
 
 @pytest.fixture

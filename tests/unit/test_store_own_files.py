@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from luwu.core.files import drop_shared, unshare
 from luwu.observe.metrics import MetricsLog
 from luwu.store.folders import write_json
-from luwu.store.own_files import drop_shared, unshare
 
 
 def linked(path: Path, text: str) -> Path:

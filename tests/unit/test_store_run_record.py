@@ -12,22 +12,14 @@ import pytest
 import torch
 
 import luwu
-import luwu.fabric.local
-from luwu.config import Settings, build_settings, fixed_values
+import luwu.session.local
 from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.launch.checks import check_store
 from luwu.launch.claiming import find_run_id, make_claim
 from luwu.launch.folder import RunFolder
+from luwu.launch.settings import Settings, build_settings, fixed_values
 from luwu.server.server import LocalServer
-from luwu.store.run_record import (
-    RUN_NAME,
-    Claim,
-    Counts,
-    RunRecord,
-    check_claim,
-    claim_store,
-    read_record,
-)
+from luwu.store.run_record import RUN_NAME, Claim, Counts, RunRecord, check_claim, claim_store, read_record
 from luwu.store.sealed_json import CHECKSUM_NAME
 from luwu.store.snapshots import restore, snapshot_folders, take
 
@@ -220,7 +212,7 @@ def train(folder: Path, steps: int, wanted: Claim | None = None) -> None:
         return counts if wanted is None else claim_store(folder / "store", wanted, counts, imported=False)[0]
 
     with LocalServer(folder, None, 1 << 26, 1, on_open=on_open) as server:
-        with luwu.fabric.local.join(server.socket_path, 0, 1) as session:
+        with luwu.session.local.join(server.socket_path, 0, 1) as session:
             model = luwu.parallelize(torch.nn.Sequential(torch.nn.Linear(4, 4)), session, blocks=[torch.nn.Linear])
             optimizer = luwu.AdamW(model, lr=1e-2)
             for _ in range(steps):

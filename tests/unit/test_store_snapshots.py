@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.errors import ConfigError, ServerError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreLockedError
 from luwu.store.folders import StoreIdentity, write_identity
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.snapshots import remove, restore, snapshot_folders, snapshot_steps, snapshots, take
 from luwu.store.upkeep import compact, info
 from luwu.store.verifying import verify
@@ -33,7 +33,7 @@ def model() -> torch.nn.Sequential:
 class Training:
     """Steps on batches that follow from the session's counts."""
 
-    def __init__(self, session: luwu.fabric.session.Session) -> None:
+    def __init__(self, session: luwu.session.session.Session) -> None:
         self.session = session
         self.model = luwu.parallelize(model(), session, blocks=[torch.nn.Linear])
         self._optimizer = luwu.AdamW(self.model, lr=1e-2)

@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 import luwu
 import luwu.store.exporting as exporting
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS
 from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import export_dcp
 from luwu.store.dcp_source import DcpReader, DcpSource
 from luwu.store.exporting import export_safetensors
 from luwu.store.importing import import_values
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS
 from luwu.store.outputs import Output
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import StoredValues
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 WIDE = 1200
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import luwu
 from luwu.cli.main import app
-from luwu.config import build_settings
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.errors import (
     CheckpointError,
     ConfigError,
@@ -24,13 +24,13 @@ from luwu.errors import (
     StoreLockedError,
 )
 from luwu.launch.folder import RunFolder
+from luwu.launch.settings import build_settings
 from luwu.store.folders import StoreIdentity, write_identity
 from luwu.store.importing import import_values
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import CheckpointSource
 from luwu.store.upkeep import compact, info
 from luwu.store.verifying import verify
-from luwu.worker.describe import describe
+from luwu.worker.layout import describe
 
 WIDTH = 1024
 """Two chunks to a layer, so that holes in the store are larger than what a file system keeps track of."""

@@ -7,9 +7,9 @@ import uuid
 import pytest
 from tests.integration.fabric_worker import small_manifest
 
+from luwu.control.address import parse_urls
+from luwu.core.striping import PIECE_STEP, Piece, Share, Standing, cut_segments, share_out, stripe
 from luwu.errors import ConfigError, ManifestMismatchError
-from luwu.fabric.address import parse_urls
-from luwu.fabric.striping import PIECE_STEP, Piece, Share, Standing, cut_segments, share_out, stripe
 
 URLS = ["luwu://a:1", "luwu://b:1", "luwu://c:1"]
 FIRST = uuid.UUID(int=7).hex

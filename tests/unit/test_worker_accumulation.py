@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import luwu
 from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
-from luwu.fabric.session import Session
 from luwu.optim.adamw import AdamW
+from luwu.session.session import Session
 from luwu.worker import host_memory
 from luwu.worker.parallelize import full_state_dict, parallelize
 

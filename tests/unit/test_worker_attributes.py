@@ -212,7 +212,7 @@ def test_state_of_rows_is_not_handed_on_to_other_rows(checkpoint):
     model = stack_of(Rebinds)
     parallelize(model, FakeSession(), [Rebinds], **options)
     AdamW(model)
-    with pytest.raises(ConfigError, match=r"unit 0: attribute state: .*leave micro_batch_size out"):
+    with pytest.raises(ConfigError, match=r"block 0: attribute state: .*leave micro_batch_size out"):
         loss_of(model, 0)
 
 
@@ -235,7 +235,7 @@ def test_state_that_cannot_be_seen_is_an_error_that_names_the_unit():
     session = FakeSession()
     parallelize(model, session, [CountsElsewhere])
     AdamW(model)
-    with pytest.raises(ConfigError, match=r"unit 1: .*found other tensors.*attributes.*checkpoint=False"):
+    with pytest.raises(ConfigError, match=r"block 1: .*found other tensors.*attributes.*checkpoint=False"):
         loss_of(model, 0).backward()
     CALLS["count"] = 0
     parallelize(twin, FakeSession(), [CountsElsewhere], checkpoint=False)

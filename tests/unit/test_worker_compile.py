@@ -46,11 +46,11 @@ def test_compiled_blocks_learn_the_same(way, micro_batch_size, checkpoint):
 
 def test_compiling_around_units_is_refused():
     for make in (lambda model: model.compile() or model, torch.compile):
-        with pytest.raises(ConfigError, match=r"model: expected no compiled module around units.*block\.compile\(\)"):
+        with pytest.raises(ConfigError, match=r"model: expected no compiled module around blocks.*block\.compile\(\)"):
             parallelize(make(Tiny()), FakeSession(), blocks=[Block])
     nested = nn.Sequential(Tiny())
     nested[0].compile()
-    with pytest.raises(ConfigError, match="0: expected no compiled module around units"):
+    with pytest.raises(ConfigError, match="0: expected no compiled module around blocks"):
         parallelize(nested, FakeSession(), blocks=[Block])
 
 

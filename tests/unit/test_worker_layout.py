@@ -8,8 +8,8 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.worker_models import WIDTH, Block, Tiny
 from torch import nn
 
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest, first_difference
 from luwu.errors import ConfigError, MemoryBudgetError, StoreFormatError
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest, first_difference
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten, manifest_of
 from luwu.worker.parallelize import parallelize
 from luwu.worker.select import select_modules

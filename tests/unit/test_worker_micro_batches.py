@@ -24,10 +24,10 @@ from tests.unit.worker_models import (
 from torch import Tensor, nn
 
 from luwu.errors import ConfigError
-from luwu.fabric.session import Session
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
 from luwu.optim.adamw import AdamW
+from luwu.session.session import Session
 from luwu.worker.parallelize import full_state_dict, parallelize
 
 BOTH_WAYS = pytest.mark.parametrize("checkpoint", [True, False], ids=["checkpoint", "references"])
@@ -300,7 +300,7 @@ def test_modules_that_mix_rows_are_refused_while_they_do():
             return self.norm(x)
 
     model, data = make(Normed()), torch.randn(3, WIDTH)
-    with pytest.raises(ConfigError, match=r"unit 1: norm is a BatchNorm1d.*GroupNorm"):
+    with pytest.raises(ConfigError, match=r"block 1: norm is a BatchNorm1d.*GroupNorm"):
         model(data)
     model.eval()  # rows are independent then
     assert model(data).shape == (3, WIDTH)
@@ -312,7 +312,7 @@ def test_outputs_that_mix_rows_are_refused():
             return super().forward(x).mean()
 
     model = make(Means(WIDTH, WIDTH), depth=1)
-    with pytest.raises(ConfigError, match=r"unit 1: expected outputs with one row for each of the 1.*shape \[\]"):
+    with pytest.raises(ConfigError, match=r"block 1: expected outputs with one row for each of the 1.*shape \[\]"):
         model(torch.randn(3, WIDTH))
 
 
@@ -361,7 +361,7 @@ def test_a_unit_without_the_batch_first_is_refused():
     model = Turned()
     parallelize(model, FakeSession(), blocks=["inner"], micro_batch_size=1)
     AdamW(model)
-    with pytest.raises(ConfigError, match=r"unit inner: .* the 3 rows .* found shapes \[5, 3, 12\]; put the batch"):
+    with pytest.raises(ConfigError, match=r"block inner: .* the 3 rows .* found shapes \[5, 3, 12\]; put the batch"):
         model(torch.randn(3, 5, WIDTH))
     layers = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2) for _ in range(2)))
     with pytest.raises(ConfigError, match="TransformerEncoderLayer was made with batch_first=False"):

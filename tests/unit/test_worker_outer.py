@@ -27,9 +27,8 @@ from torch.nn import functional
 import luwu
 from luwu.errors import StepOrderError
 from luwu.optim.adamw import AdamW
-from luwu.worker import parallelize as parallelize_module
-from luwu.worker.describe import describe
-from luwu.worker.layout import lay_out
+from luwu.worker import layout as layout_module
+from luwu.worker.layout import describe, lay_out
 from luwu.worker.parallelize import full_state_dict, parallelize
 from luwu.worker.tiled_loss import tiled_cross_entropy
 
@@ -412,7 +411,7 @@ def test_sixteen_bits_have_the_losses_of_the_whole_root(kind: type[Wide], dtype:
 
 
 def losses(kind: type[Wide], outer: bool, monkeypatch, **options) -> list[float]:
-    monkeypatch.setattr(parallelize_module, "lay_out", lambda *args, **settings: lay_out(*args, outer=outer))
+    monkeypatch.setattr(layout_module, "lay_out", lambda *args, **settings: lay_out(*args, outer=outer))
     model = parallelize(wide(kind), FakeSession(), **options)
     optimizer = AdamW(model, lr=1e-2)
     found = []
@@ -439,7 +438,7 @@ def test_losses_are_those_of_the_whole_root_to_the_bit(tied: bool, options, monk
 
 def old_store(monkeypatch, model: nn.Module, session) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(parallelize_module, "lay_out", lambda *args, **settings: lay_out(*args, outer=False))
+        patched.setattr(layout_module, "lay_out", lambda *args, **settings: lay_out(*args, outer=False))
         parallelize(model, session)
         train(model, AdamW(model, lr=1e-2), range(2))
 

@@ -12,8 +12,8 @@ from tests.unit.fake_session import FakeSession
 from torch import Tensor, nn
 
 import luwu
-from luwu.fabric.session import Session
 from luwu.optim.adamw import AdamW
+from luwu.session.session import Session
 from luwu.worker.parallelize import full_state_dict, parallelize
 
 VOCABULARY = 19

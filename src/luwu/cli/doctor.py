@@ -21,7 +21,7 @@ def doctor(
     from rich.text import Text
 
     from luwu.cli.terminal import add_rows
-    from luwu.observe.machine import examine
+    from luwu.probe.machine import examine
 
     findings = examine(store)
     if as_json:

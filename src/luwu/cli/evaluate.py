@@ -9,11 +9,11 @@ import typer
 
 from luwu.cli.generate import Device, Memory, Snapshot, Source, check_device
 from luwu.cli.terminal import say
-from luwu.observe.words import counted
+from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.data.tokenizer import Tokens
-    from luwu.launch.reading import Readable
+    from luwu.train.reading import Readable
 
 
 def evaluate(
@@ -47,8 +47,8 @@ def evaluate(
     from dataclasses import asdict
 
     from luwu.data.tokenizer import ByteTokenizer
-    from luwu.launch.reading import ReadableRun, find_readable
-    from luwu.launch.scoring import rows_inside, score
+    from luwu.train.reading import ReadableRun, find_readable
+    from luwu.train.scoring import rows_inside, score
 
     check_device(device)
     readable = find_readable(source, snapshot)
@@ -75,10 +75,10 @@ def find_tokens(readable: Readable, data: Path | None, text_field: str, most: in
     Raises:
         ConfigError: a store has no text of its own. DataError: the text cannot be read.
     """
+    from luwu.core.errors import ConfigError
+    from luwu.data.preparation import read_tokens
     from luwu.data.source import find_text
-    from luwu.data.texts import read_tokens
-    from luwu.errors import ConfigError
-    from luwu.launch.reading import ReadableRun
+    from luwu.train.reading import ReadableRun
 
     if data is not None:
         tokens, text_bytes = read_tokens(find_text(data), readable.tokenizer, text_field, most)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli.terminal import say
-from luwu.observe.words import counted
+from luwu.core.words import counted
 
 if TYPE_CHECKING:
-    from luwu.store.room import Room
+    from luwu.core.room import Room
 
 
 def export(
@@ -48,12 +48,12 @@ def export(
     Exit status: 0 exported, 1 the store is damaged or in use or the disk is full, 2 settings that cannot work.
     """
     from luwu.cli.progress import progress_bar, store_folders
-    from luwu.config import parse_size
-    from luwu.errors import ConfigError
-    from luwu.plan.units import bytes_text
+    from luwu.core.errors import ConfigError
+    from luwu.core.quantities import parse_size
+    from luwu.core.room import Room
+    from luwu.core.units import bytes_text
     from luwu.store.exporting import export_safetensors
     from luwu.store.model_files import CONFIG_NAME
-    from luwu.store.room import Room
     from luwu.store.snapshots import snapshot_folders
 
     folders = snapshot_folders(store_folders(store), snapshot)
@@ -96,8 +96,8 @@ def write_dcp(
 ) -> None:
     """Export for torch.distributed.checkpoint, and say what was written."""
     from luwu.cli.progress import progress_bar
-    from luwu.errors import ConfigError
-    from luwu.plan.units import bytes_text
+    from luwu.core.errors import ConfigError
+    from luwu.core.units import bytes_text
     from luwu.store.dcp_output import export_dcp
 
     if dtype not in (None, "float32") or model is not None:

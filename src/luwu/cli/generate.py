@@ -11,7 +11,7 @@ from luwu.cli.terminal import say
 
 if TYPE_CHECKING:
     from luwu.data.decoding import TextStream
-    from luwu.launch.reading import Readable
+    from luwu.train.reading import Readable
 
 Source = Annotated[
     list[Path],
@@ -47,9 +47,9 @@ def generate(
     Exit status: 0 written, 1 the store is in use or damaged, 2 settings that cannot work.
     """
     from luwu.data.decoding import TextStream
-    from luwu.launch.reading import find_readable
-    from luwu.launch.writing import check_request, ends_of, write
     from luwu.models.generation import Sampling
+    from luwu.train.reading import find_readable
+    from luwu.train.writing import check_request, ends_of, write
 
     check_device(device)
     text = read_prompt(prompt, prompt_file)
@@ -105,7 +105,7 @@ class Output:
 
 def check_device(device: str | None) -> None:
     """Refuse a device that does not exist; raises ConfigError."""
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
 
     if device not in (None, "cpu", "cuda"):
         raise ConfigError(f"--device: expected cpu or cuda, found {device}")
@@ -117,7 +117,7 @@ def read_prompt(prompt: str | None, file: Path | None) -> str | None:
     Raises:
         ConfigError: it is empty, was given twice, or its file cannot be read.
     """
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
 
     if prompt is not None and file is not None:
         raise ConfigError("--prompt: expected it or --prompt-file, found both; leave one out")
@@ -132,9 +132,9 @@ def read_prompt(prompt: str | None, file: Path | None) -> str | None:
 
 
 def default_prompt(readable: Readable) -> list[int]:
-    """What a text begins with where the user said nothing."""
-    from luwu.launch.evaluation import prompt_tokens
-    from luwu.launch.reading import ReadableRun
+    """Return the tokens that a text begins with when the user gave no prompt."""
+    from luwu.train.evaluation import prompt_tokens
+    from luwu.train.reading import ReadableRun
 
     if isinstance(readable, ReadableRun):
         return prompt_tokens(readable.corpus.validation, readable.tokenizer)[: readable.seq // 2]

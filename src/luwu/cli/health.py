@@ -20,8 +20,8 @@ def health(
 
     Exit status: 0 it serves, 1 it does not or does not answer, 2 arguments that cannot work.
     """
-    from luwu.fabric.credentials import Credentials, find_credentials, tls_files
-    from luwu.fabric.health import check_health
+    from luwu.control.credentials import Credentials, find_credentials, tls_files
+    from luwu.control.health import check_health
 
     tls = find_credentials(tls=tls_files(tls_cert, tls_key, tls_ca)).tls
     status = check_health(url, Credentials(tls=tls))

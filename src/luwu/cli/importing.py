@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from luwu.cli.terminal import say
-from luwu.config import OPTIMIZER_NAMES
+from luwu.optim.settings import OPTIMIZER_NAMES
 
 
 def import_model(
@@ -47,8 +47,8 @@ def import_model(
     """
     from luwu.cli.progress import progress_bar
     from luwu.cli.train import parse_block_dtypes
+    from luwu.core.room import Room
     from luwu.models.importing import import_pretrained
-    from luwu.store.room import Room
 
     with progress_bar("import") as progress:
         report = import_pretrained(

@@ -20,10 +20,10 @@ def link(
     import signal
     import sys
 
-    from luwu.errors import ServerError
-    from luwu.fabric.address import parse_host_port
+    from luwu.control.address import parse_host_port
+    from luwu.core.errors import ServerError
     from luwu.launch.interrupts import SIGNALS
-    from luwu.observe.link import LinkAnswerer
+    from luwu.probe.link import LinkAnswerer
 
     place = parse_host_port(listen)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit it, so the signal comes to this one

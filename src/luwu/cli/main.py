@@ -24,7 +24,7 @@ from luwu.cli.switch import switch
 from luwu.cli.terminal import GO_BACK, keep_names_whole
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
-from luwu.errors import (
+from luwu.core.errors import (
     AuthenticationError,
     CheckpointError,
     ConfigError,
@@ -34,8 +34,8 @@ from luwu.errors import (
     MemoryBudgetError,
     StoreCorruptError,
 )
-from luwu.observe.words import printable
-from luwu.store.room import is_full, no_room
+from luwu.core.room import is_full, no_room
+from luwu.core.words import printable
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors come as exceptions; read when gRPC is first imported
 

@@ -68,6 +68,12 @@ def plan(
     peers: Annotated[
         bool, typer.Option("--peers", help="compare with ZeRO-3, FSDP2, ZeRO-Infinity and others")
     ] = False,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="tensor x pipeline x data parallelism on the same workers beside it: 8x8x8, or 8x8x8@zero_bubble"
+        ),
+    ] = None,
     measured: Annotated[
         bool, flags.option("measure this machine, and plan a luwu train on it", "--measured", HERE)
     ] = False,
@@ -89,9 +95,9 @@ def plan(
 
     Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
     """
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
+    from luwu.core.units import parse_count
     from luwu.plan.requests import Choices, make_request
-    from luwu.plan.units import parse_count
 
     choices = Choices(
         model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
@@ -104,7 +110,7 @@ def plan(
     )  # fmt: skip
     budget = parse_count(tokens) if tokens is not None else None
     if measured:
-        refuse_beside_measured({"best": best, "peers": peers, "chart": chart is not None})
+        refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
         plan_this_machine(choices, store, link_to, budget, as_json)
         return
     if link_to is not None:
@@ -115,14 +121,14 @@ def plan(
         from luwu.plan.chart import draw_plan
 
         draw_plan(found, chart)
-    show(found, budget, peers, as_json)
+    show(found, budget, peers, layout, as_json)
     if not found.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 
 
 def refuse_beside_measured(given: dict[str, bool]) -> None:
-    """What a plan for this machine does not have; ConfigError names the flag."""
-    from luwu.errors import ConfigError
+    """Refuse flags that a plan of this machine does not take; ConfigError names the flag."""
+    from luwu.core.errors import ConfigError
 
     for name, is_given in given.items():
         if is_given:
@@ -136,12 +142,12 @@ def plan_this_machine(
     import json
 
     from luwu.cli.progress import stages
-    from luwu.fabric.address import parse_host_port
-    from luwu.observe.link import measure_link
+    from luwu.control.address import parse_host_port
     from luwu.plan.measured.planning import RUNS, suggest
     from luwu.plan.measured.report import as_json as describe
     from luwu.plan.measured.report import sections
     from luwu.plan.measured.requests import SECONDS, local_request, measure_and_plan
+    from luwu.probe.link import measure_link
 
     place = store or RUNS
     request = local_request(choices, place)
@@ -173,22 +179,26 @@ def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
     return make_plan(request)
 
 
-def show(found: Plan, budget: float | None, with_peers: bool, as_json: bool) -> None:
+def show(found: Plan, budget: float | None, with_peers: bool, layout: str | None, as_json: bool) -> None:
     """Print tables, or one JSON object."""
     import json
 
     from luwu.plan.comparison import compare
+    from luwu.plan.layouts import lay_out
     from luwu.plan.report import as_json as describe
     from luwu.plan.report import sections
 
     compared = compare(found.request) if with_peers else []
+    laid_out = None if layout is None else lay_out(found, layout)
     if as_json:
         described = describe(found, budget)
         if with_peers:
             described["peers"] = [row.as_json() for row in compared]
+        if laid_out is not None:
+            described["layout"] = laid_out.as_json()
         typer.echo(json.dumps(described, indent=1))
         return
-    print_sections(sections(found, budget))
+    print_sections(sections(found, budget) | ({} if laid_out is None else {"the layout": laid_out.rows()}))
     if with_peers:
         print_peers([row.cells() for row in compared])
 

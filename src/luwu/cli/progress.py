@@ -39,8 +39,8 @@ def store_folders(named: list[Path]) -> list[Path]:
         ConfigError: the store of a run that was named is not on this machine.
         StoreFormatError: its manifest file is missing.
     """
-    from luwu.config import build_settings
     from luwu.launch.folder import RunFolder
+    from luwu.launch.settings import build_settings
     from luwu.store.folders import MANIFEST_NAME, holds_part
 
     if len(named) > 1 or (named[0] / MANIFEST_NAME).exists():

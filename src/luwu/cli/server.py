@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from luwu.cli.terminal import help_of
-from luwu.config import describe, format_size
+from luwu.core.quantities import format_size
+from luwu.core.settings import describe
 from luwu.server.settings import ServerFile, ServerSettings
 
 
@@ -82,7 +83,8 @@ def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> 
     import sys
 
     from luwu.cli.service import prepare
-    from luwu.config import build, read_toml
+    from luwu.core.files import replace_text
+    from luwu.core.settings import build, read_toml
     from luwu.launch.interrupts import SIGNALS
     from luwu.server.network import NetworkServer
 
@@ -92,9 +94,7 @@ def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> 
     with NetworkServer(wanted, credentials, settings.timeouts) as network:
         log.info("serves %s stores=%s workers=%d", network.url, ",".join(wanted.stores), wanted.workers)
         if url_file is not None:
-            partial = url_file.with_suffix(".partial")
-            partial.write_text(f"{network.url}\n")
-            partial.replace(url_file)
+            replace_text(url_file, f"{network.url}\n")
         sys.stdout.write(f"{network.url}\n")
         sys.stdout.flush()
         number = signal.sigwait(SIGNALS)

@@ -1,4 +1,4 @@
-"""What commands that run for days have in common: a log, one line an event, on standard error; and credentials."""
+"""Parts that all long-running commands share: credentials, and a log on standard error with one line for each event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from luwu.fabric.credentials import Credentials, find_credentials, tls_files
+from luwu.control.credentials import Credentials, find_credentials, tls_files
 from luwu.launch.interrupts import SIGNALS
 from luwu.server.settings import ServerSettings
 from luwu.switch.settings import SwitchSettings

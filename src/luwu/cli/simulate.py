@@ -9,7 +9,7 @@ import typer
 
 from luwu.cli import planning_flags as flags
 from luwu.cli.terminal import say_rows
-from luwu.observe.words import counted
+from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
@@ -98,8 +98,8 @@ def network_text(links: Links) -> str:
 
 
 def print_played(played: Played) -> None:
-    """How long steps took, and who was busy in the last."""
-    from luwu.plan.units import seconds_text
+    """Print the length of each step, and the busy shares of the last."""
+    from luwu.core.units import seconds_text
 
     starts = (0.0, *played.ends)
     rows = [

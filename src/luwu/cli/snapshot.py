@@ -37,7 +37,7 @@ def list_all(
     from dataclasses import asdict
 
     from luwu.cli.progress import store_folders
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
     from luwu.store.snapshots import snapshots
 
     found = snapshots(store_folders(folders))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from luwu.cli.terminal import GO_BACK, say, say_rows
-from luwu.observe.words import counted
+from luwu.core.words import counted
 
 if TYPE_CHECKING:
     from luwu.store.upkeep import StoreInfo
@@ -52,7 +52,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     named and all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
     from luwu.store.snapshots import may_help, snapshot_folders
     from luwu.store.verifying import verify as read_all
 
@@ -79,7 +79,7 @@ def compact(folders: Folders) -> None:
     afterwards, to which several servers could have had to go back; compact all of their stores, or none.
     """
     from luwu.cli.progress import store_folders
-    from luwu.plan.units import bytes_text
+    from luwu.core.units import bytes_text
     from luwu.store.upkeep import compact as give_back
 
     say(f"{bytes_text(give_back(store_folders(folders)))} given back")
@@ -110,8 +110,8 @@ def run_text(found: StoreInfo) -> str:
 
 
 def print_info(found: StoreInfo) -> None:
-    """One line for each thing to know."""
-    from luwu.plan.units import bytes_text
+    """Print the description of a store, one line for each property."""
+    from luwu.core.units import bytes_text
 
     step = "no values yet" if found.step is None else f"{found.step} committed"
     tried = f"; {found.attempts} tried, {found.rolled_back} rolled back"

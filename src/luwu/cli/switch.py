@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from luwu.config import describe
+from luwu.core.settings import describe
 from luwu.switch.settings import SwitchFile, SwitchSettings
 
 
@@ -66,7 +66,7 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
     import sys
 
     from luwu.cli.service import prepare
-    from luwu.config import build, read_toml
+    from luwu.core.settings import build, read_toml
     from luwu.launch.interrupts import SIGNALS
     from luwu.switch.privileges import give_up_root
     from luwu.switch.service import SwitchService

@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from luwu.observe.words import printable
+from luwu.core.words import printable
 
 GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it"
 """The way out of damage in a store."""

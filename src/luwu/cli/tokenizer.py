@@ -31,10 +31,10 @@ def tokenizer(
 
     from rich.console import Console
 
+    from luwu.core.errors import ConfigError
+    from luwu.core.words import printable
     from luwu.data.bpe import train_tokenizer
-    from luwu.errors import ConfigError
     from luwu.observe.display import size
-    from luwu.observe.words import printable
 
     if not out.absolute().parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file in a folder that exists, found none; make the folder first")

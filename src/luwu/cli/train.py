@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from luwu.cli.terminal import help_of
-from luwu.config import default_text, describe
+from luwu.core.settings import describe
+from luwu.launch.settings import Settings, default_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from luwu.config import Settings
     from luwu.data.corpus import Corpus
     from luwu.launch.folder import RunFolder
     from luwu.launch.job import RemoteServer
@@ -28,7 +28,7 @@ EXIT_STOPPED = 130
 
 def setting(group: str, name: str, flag: str = "") -> Any:
     """A flag for one setting, explained in the setting's own words."""
-    meaning, default = describe(group, name), default_text(group, name)
+    meaning, default = describe(group, name, Settings), default_text(group, name)
     text = f"{meaning} ({default})" if default else meaning
     return typer.Option(flag or f"--{name}", help=help_of(text), rich_help_panel=group, show_default=False)
 
@@ -129,8 +129,8 @@ def train(
 
 
 def parse_block_dtypes(given: list[str]) -> dict[str, str]:
-    """What PATTERN=DTYPE says, each as given; raises ConfigError."""
-    from luwu.errors import ConfigError
+    """Parse PATTERN=DTYPE flags into a mapping from pattern to dtype; raises ConfigError."""
+    from luwu.core.errors import ConfigError
 
     found: dict[str, str] = {}
     for each in given:
@@ -143,7 +143,7 @@ def parse_block_dtypes(given: list[str]) -> dict[str, str]:
 
 def refuse_beside_server(given: dict[str, Any]) -> None:
     """Raise ConfigError for a flag that a server elsewhere has by itself."""
-    from luwu.errors import ConfigError
+    from luwu.core.errors import ConfigError
 
     for name, value in given.items():
         if value is not None:
@@ -156,9 +156,9 @@ def find_server(
     """The server that was named, once its URL and files have been looked at; raises ConfigError."""
     if url is None:
         return None
-    from luwu.config import absolute
-    from luwu.fabric.address import SCHEME, parse_urls
-    from luwu.fabric.credentials import find_credentials, tls_files
+    from luwu.control.address import SCHEME, parse_urls
+    from luwu.control.credentials import find_credentials, tls_files
+    from luwu.core.quantities import absolute
     from luwu.launch.job import RemoteServer
 
     files = tls_files(*tls)
@@ -182,12 +182,14 @@ def run_training(
     """Settle the settings, prepare the data, run, and tell how it ended."""
     from rich.console import Console
 
-    from luwu.config import build_settings, check_resume, read_toml
+    from luwu.core.settings import read_toml
     from luwu.data.tokenizer import BYTE_VALUES
-    from luwu.launch.checks import check_device, check_memory, check_store
+    from luwu.launch.checks import check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
+    from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
+    from luwu.train.devices import check_device
 
     chosen = (read_toml(config) if config else {}, flags)
     first = build_settings(*chosen)
@@ -246,10 +248,10 @@ def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome:
     Raises:
         StoreSpaceError: the disk is still full when the time is over.
     """
+    from luwu.core.room import Room, RoomWait, WaitStoppedError
     from luwu.launch.interrupts import Interrupts
     from luwu.observe.metrics import read_metrics
     from luwu.observe.plots import draw_loss, draw_throughput
-    from luwu.store.room import Room, RoomWait, WaitStoppedError
 
     def say(wait: RoomWait | None) -> None:
         console.print(str(wait or "there is room again"), highlight=False, markup=False, soft_wrap=True)
@@ -266,7 +268,7 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
     """Print how the run ended."""
     from rich.text import Text
 
-    from luwu.observe.words import printable
+    from luwu.core.words import printable
 
     def say(*parts: str | tuple[str, str]) -> None:
         styled = [(part, "") if isinstance(part, str) else part for part in parts]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from luwu.core.errors import ConfigError, DataError
+from luwu.core.files import replace_text
 from luwu.data.corpus import Progress
 from luwu.data.passages import DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import BYTE_VALUES, FileTokenizer
-from luwu.errors import ConfigError, DataError
-from luwu.store.own_files import drop_shared
 
 END_TOKEN = "<|endoftext|>"
 
@@ -26,7 +26,7 @@ MEASURED_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class TrainedTokenizer:
-    """What was trained: tokens in the vocabulary, text it was trained on, and how it does on text held back."""
+    """A trained tokenizer: its vocabulary, the text it was trained on, and its result on text that was held back."""
 
     vocabulary: int
     train_bytes: int
@@ -35,7 +35,7 @@ class TrainedTokenizer:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of held-back text; NaN if there was too little text to hold any back."""
+        """Mean bytes per token of the held-back text; NaN if there was too little text to hold any back."""
         return self.measured_bytes / self.measured_tokens if self.measured_tokens else math.nan
 
 
@@ -87,10 +87,7 @@ def train_tokenizer(
     text = _TrainingText(passages, every, source.total_bytes, on_progress, on_merging)
     tokenizer.train_from_iterator(text, trainer)
     path = Path(file)
-    partial = path.with_name(path.name + ".partial")
-    drop_shared(partial)
-    partial.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    partial.replace(path)
+    replace_text(path, tokenizer.to_str(pretty=True))
     reader = FileTokenizer(path)
     measured = sum(len(tokens) for tokens in reader.encode([passage.text for passage in text.held_back]))
     return TrainedTokenizer(reader.vocabulary, text.train_bytes, text.held_back_bytes, measured)

@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from luwu.config import shown
+from luwu.core.errors import DataError
+from luwu.core.json_fields import MALFORMED, whole, words
+from luwu.core.quantities import shown
+from luwu.core.room import NO_WAIT, Room
 from luwu.data.tokenizer import (
     BYTE_VALUES,
     TOKENIZER_FILE,
@@ -28,9 +31,6 @@ from luwu.data.tokenizer import (
     find_tokenizer,
     token_type,
 )
-from luwu.errors import DataError
-from luwu.store.json_fields import MALFORMED, whole, words
-from luwu.store.room import NO_WAIT, Room
 
 DATA_NAME, SIDECAR_NAME = "corpus.bin", "corpus.json"
 
@@ -52,7 +52,7 @@ Progress = Callable[[float, float], None]
 
 @dataclass(frozen=True)
 class Corpus:
-    """What corpus.json says.
+    """Contents of corpus.json.
 
     `train_bytes` and `validation_bytes` are of text, with one more for the end of each document; `entropy` is that of
     single tokens in nats: what a model without context can reach. `blank` documents are among `documents` and were left
@@ -106,17 +106,20 @@ class Corpus:
 
     @property
     def token_bytes(self) -> int:
-        """What one token takes in corpus.bin."""
+        """Bytes of one token in corpus.bin."""
         return token_type(self.vocabulary).itemsize
 
     @property
     def unit(self) -> str:
-        """What a token is, for people."""
+        """Name of a token for people: byte or token."""
         return "byte" if self.sha256 is None else "token"
 
     @property
     def bytes_per_token(self) -> float:
-        """Of the held-back text; a loss in nats per token divided by it is in nats per byte, whatever the tokenizer."""
+        """Mean bytes per token of the held-back text.
+
+        A loss in nats per token divided by it is in nats per byte, whatever the tokenizer.
+        """
         return self.validation_bytes / max(1, self.validation_tokens)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from luwu.data.tokenizer import Tokenizer
 
 UNFINISHED = "\ufffd"
-"""What a letter decodes to while some of its bytes are still to come."""
+"""Character that decoders return for a letter whose last bytes have not come yet."""
 
 
 class TextStream:
@@ -30,7 +30,7 @@ class TextStream:
         self._ended = False
 
     def push(self, token: int) -> str:
-        """What can be said now."""
+        """Take one token, and return the text that is complete now."""
         self._ended = self._ended or token in self._ends
         if self._ended:
             return ""
@@ -39,7 +39,7 @@ class TextStream:
         return "" if text.endswith(UNFINISHED) else self._give(text)
 
     def finish(self) -> str:
-        """What is left: letters that never became whole."""
+        """Return the rest: letters that never became complete."""
         return self._give(self._decoded())
 
     def _decoded(self) -> str:

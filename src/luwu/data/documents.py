@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from luwu.core.errors import DataError
 from luwu.data.source import READ_ERRORS, check_parquet, kind_of, open_bytes, refuse
-from luwu.errors import DataError
 
 PIECE_BYTES = 1 << 20
 """A text file is read in pieces of this size, so that none is ever held whole."""

@@ -40,7 +40,7 @@ class Windows(Dataset[Tensor]):
 
 
 class BatchSampler(Sampler[list[int]]):
-    """One worker's share of each attempt's batch, without end: for DataLoader(windows, batch_sampler=...).
+    """Sampler of one worker's share of each attempt's batch, without end: for DataLoader(windows, batch_sampler=...).
 
     Batch number ``attempt`` holds the same windows in the same order for any number of workers, and each window is used
     once an epoch. To resume, start where the session stands: ``start=session.attempts``.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from luwu.core.errors import DataError
 from luwu.data.documents import Counts, Piece, count_documents, read_documents
 from luwu.data.source import Source, kind_of
-from luwu.errors import DataError
 
 PASSAGE_BYTES = 64 * 1024
 """The text is cut into passages of this size (smaller for short texts); whole passages go to training or validation."""
@@ -33,7 +33,7 @@ class Passage:
     """bytes of the file's text before it"""
 
     def held_back(self, every: int) -> bool:
-        """Whether it is kept for validation: one in `every`."""
+        """Return True for a passage that is kept for validation: one in `every`."""
         return self.number % every == every // 2
 
     @property
@@ -49,7 +49,7 @@ class Passage:
 
 
 def passage_bytes(source: Source, every: int, smallest: int = SMALLEST_BYTES) -> int:
-    """How long passages are: shorter where there is little text, so that validation sees several places of it."""
+    """Return the bytes of a passage: fewer where there is little text, so that several passages are held back."""
     return max(smallest, min(PASSAGE_BYTES, source.total_bytes // (every * HELD_BACK)))
 
 
@@ -62,7 +62,7 @@ class Cutter(Protocol):
         """Passages of one file, and whether each ends its document."""
 
     def flush(self) -> Iterator[tuple[bytes, bool]]:
-        """What is left after the last file."""
+        """Yield the rest after the last file."""
 
 
 class ByteCutter:
@@ -130,7 +130,7 @@ class DocumentCutter:
 
 @dataclass
 class Position:
-    """How far reading has come: what stood at the start of a file, and how many passages of it were given out."""
+    """A place in the text: the state at the start of a file, and the number of its passages that were handed out."""
 
     file: int = 0
     carry: str = ""

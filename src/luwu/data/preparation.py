@@ -13,14 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
+from luwu.core.errors import ConfigError, DataError
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.words import counted
 from luwu.data.corpus import SIDECAR_NAME, Corpus, Progress
-from luwu.data.passages import ByteCutter, Cutter, DocumentCutter, Passage, Passages, passage_bytes
+from luwu.data.passages import PASSAGE_BYTES, ByteCutter, Cutter, DocumentCutter, Passage, Passages, passage_bytes
 from luwu.data.source import Source, find_text
-from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
-from luwu.data.writer import Writer
-from luwu.errors import ConfigError, DataError
-from luwu.observe.words import counted
-from luwu.store.room import NO_WAIT, Room
+from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, Tokens, token_type
+from luwu.data.writer import Writer, tokens_of
 
 BATCH_BYTES = 2 << 20
 """Text that becomes tokens in one go: enough for some dozens of threads."""
@@ -147,7 +149,7 @@ def _existing(folder: Path, fingerprint: str) -> Corpus | None:
 
 
 def _fingerprint(source: Source, tokenizer: Tokenizer, settings: Sequence[object]) -> str:
-    """What decides the tokens: the files with their sizes and times, the tokenizer, and the settings."""
+    """Return a hash of all that decides the tokens: files with their sizes and times, tokenizer, and settings."""
     digest = hashlib.sha256(json.dumps([*settings, tokenizer.sha256, tokenizer.end]).encode())
     for file in source.files:
         status = file.stat()
@@ -167,3 +169,28 @@ def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def read_tokens(source: Source, tokenizer: Tokenizer, text_field: str, most: int | None) -> tuple[Tokens, int]:
+    """The tokens of a text as a corpus would have them, and how many bytes of text they stand for.
+
+    Args:
+        source: files, read in their order.
+        tokenizer: what makes tokens.
+        text_field: field of JSONL, and column of Parquet, that has the text.
+        most: tokens that are enough, at a few MiB of text more or less; None: all.
+
+    Raises:
+        DataError: a file cannot be read, or is not UTF-8 where a tokenizer needs it.
+    """
+    bytewise = tokenizer.end is None
+    cutter: Cutter = ByteCutter(PASSAGE_BYTES) if bytewise else DocumentCutter(PASSAGE_BYTES)
+    parts: list[Tokens] = [np.zeros(0, token_type(tokenizer.vocabulary))]
+    tokens = text_bytes = 0
+    for batch in batches(Passages(source, cutter, text_field, keep_blank_files=bytewise)):
+        parts += tokens_of(batch, tokenizer)
+        tokens = tokens + sum(len(part) for part in parts[-len(batch) :])
+        text_bytes += sum(len(passage.data) + (passage.ends and not bytewise) for passage in batch)
+        if most is not None and tokens >= most:
+            break
+    return np.concatenate(parts), text_bytes

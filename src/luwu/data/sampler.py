@@ -1,4 +1,4 @@
-"""Which sequences a step trains on: a pure function of the seed, the attempt and the settings.
+"""The sequences that a step trains on: a pure function of the seed, the attempt and the settings.
 
 Nothing is kept between steps, so a resumed run goes on with the very samples the undisturbed run would have seen.
 An attempt is a step that was tried, committed or rolled back: a step that was rolled back is tried again on new data.
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from luwu.core.errors import DataError
 from luwu.data.tokenizer import Tokens
-from luwu.errors import DataError
 
 Batch = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -90,7 +90,7 @@ class Sampler(Order):
         self.seq = seq
 
     def batch_of(self, attempt: int, rank: int, workers: int) -> tuple[Batch, Batch]:
-        """One worker's share of an attempt: inputs and targets, int64 [share, seq]."""
+        """Return one worker's share of an attempt: inputs and targets, int64 [share, seq]."""
         return cut(self.text, self.share_of(attempt, rank, workers), self.seq)
 
 

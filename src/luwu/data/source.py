@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Literal, NoReturn, cast
 
-from luwu.errors import DataError
+from luwu.core.errors import DataError
 
 PROBE_BYTES = 4096
 """A file with a zero byte this early is not text."""
@@ -34,12 +34,12 @@ class Source:
 
     @property
     def plain(self) -> bool:
-        """Whether the files are the text itself, so that `total_bytes` is its length."""
+        """True if the files are the text itself, so that `total_bytes` is its length."""
         return all(kind_of(file) == "text" and file.suffix != ".gz" for file in self.files)
 
 
 def kind_of(file: Path) -> Kind:
-    """What a file's name says that is in it; ``.gz`` at the end says nothing."""
+    """Return the kind of a file by its name; ``.gz`` at the end is ignored."""
     name = file.name.removesuffix(".gz")
     if name.endswith(JSONL_SUFFIXES):
         return "jsonl"
@@ -83,7 +83,7 @@ def refuse(error: Exception, file: Path | str | None = None) -> NoReturn:
 
 
 READ_ERRORS = (OSError, EOFError, zlib.error)
-"""What reading a file, compressed or not, may raise."""
+"""Errors that reading a file, compressed or not, may raise."""
 
 
 def _source(name: str, root: Path, files: list[Path]) -> Source:
@@ -115,7 +115,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def _is_text(file: Path, only: bool) -> bool:
-    """Whether a file holds text, by its first bytes or its kind; a file that the user named must."""
+    """Return True if a file holds text, by its first bytes or its kind; a file that the user named must."""
     try:
         if kind_of(file) == "parquet":
             file.open("rb").close()

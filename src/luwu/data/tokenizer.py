@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from luwu.errors import DataError
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.errors import DataError
+from luwu.core.room import NO_WAIT, Room
 
 TOKENIZER_FILE = "tokenizer.json"
 
 BYTE_VALUES = 256
 
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
-"""What tokenizers call the token that ends a document: the first one found, after the folder's own eos_token."""
+"""Usual names of the token that ends a document. The first one found counts, after the folder's own eos_token."""
 
 SPECIAL_SHOWN = 20
 
@@ -28,7 +28,7 @@ Tokens = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tokenizer(Protocol):
-    """What a corpus needs of a tokenizer."""
+    """Interface of a tokenizer, as a corpus uses it."""
 
     vocabulary: int
     """token numbers are below it"""

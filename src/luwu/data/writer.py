@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from luwu.core.files import unshare
+from luwu.core.json_fields import MALFORMED
+from luwu.core.room import NO_WAIT, Room, is_full, no_room
 from luwu.data.corpus import CHECK_BYTES, DATA_NAME, MOST_BYTES, Corpus
 from luwu.data.documents import Counts
 from luwu.data.passages import Passage, Position
 from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
-from luwu.store.json_fields import MALFORMED
-from luwu.store.own_files import unshare
-from luwu.store.room import NO_WAIT, Room, is_full, no_room
 
 NOTED_BYTES = 64 << 20
 """A restart repeats the work on at most so much text, and reads at most one file again."""
@@ -29,7 +29,7 @@ TRAIN_PARTIAL, VALIDATION_PARTIAL, NOTES = "corpus.bin.partial", "corpus.validat
 
 @dataclass
 class _Part:
-    """One part's tokens so far: their number, the bytes of text they stand for, and the CRC-32 of its file."""
+    """Tokens of one part so far: their number, the bytes of text they stand for, and the CRC-32 of the part's file."""
 
     tokens: int = 0
     text_bytes: int = 0
@@ -38,7 +38,7 @@ class _Part:
 
 @dataclass
 class _Notes:
-    """What a restart needs to know."""
+    """Notes that a restart continues from."""
 
     fingerprint: str
     position: Position = field(default_factory=Position)

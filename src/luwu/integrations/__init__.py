@@ -1,1 +1,1 @@
-"""What other libraries' trainers need beside the public API; each module needs the library it is named after."""
+"""Parts for other libraries' trainers beside the public API; each module needs the library it is named after."""

@@ -1,10 +1,10 @@
-"""For Lightning's Trainer: refuse arguments that it would follow quietly, and wrongly."""
+"""Checks for Lightning's Trainer: they refuse arguments that it would follow silently, and wrongly."""
 
 from __future__ import annotations
 
 from lightning import Callback, LightningModule, Trainer
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class StoreCallback(Callback):

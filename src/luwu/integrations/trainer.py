@@ -1,4 +1,4 @@
-"""For the Trainer of transformers: refuse arguments that it would follow quietly, and wrongly."""
+"""Checks for the Trainer of transformers: they refuse arguments that it would follow silently, and wrongly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class StoreCallback(TrainerCallback):

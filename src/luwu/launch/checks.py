@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.config import Settings, format_size
-from luwu.errors import ConfigError, ManifestMismatchError, MemoryBudgetError, StoreCorruptError
+from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetError
+from luwu.core.quantities import format_size
+from luwu.core.words import counted
 from luwu.launch.claiming import find_run_id, make_claim
 from luwu.launch.folder import RunFolder
-from luwu.observe.words import counted
-from luwu.plan.models import gpt_shape
+from luwu.launch.settings import Settings
+from luwu.models.shapes import gpt_shape
 from luwu.server.forecast import least_memory
-from luwu.store.folders import StoreIdentity, holds_part, no_store, other_stripes, read_identity, reader_of
+from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, reader_of, require_stripes
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
@@ -73,21 +74,6 @@ def check_memory(settings: Settings, vocabulary: int, folder: RunFolder) -> None
         )
 
 
-def check_device(settings: Settings) -> None:
-    """Raise ConfigError if workers are to compute on GPUs and torch finds none."""
-    if settings.run.device == "cpu":
-        return
-    import torch  # takes a second, which a run on the CPU does without
-
-    if torch.cuda.is_available():
-        return
-    build = "that build has no CUDA: install another" if torch.version.cuda is None else "look at NVIDIA's driver"
-    raise ConfigError(
-        f"run.device: expected a GPU that torch {torch.__version__} can use, found none; {build}, or use --device cpu "
-        "(luwu doctor says what there is)"
-    )
-
-
 def check_steps(settings: Settings, made: int) -> None:
     """Raise ConfigError if a run has made more steps than its settings ask for."""
     if made > settings.run.steps:
@@ -98,8 +84,7 @@ def check_steps(settings: Settings, made: int) -> None:
 
 
 def _check_shape(settings: Settings, stores: list[Path], identity: StoreIdentity) -> None:
-    if identity.stripes != len(stores):
-        raise StoreCorruptError(other_stripes(stores, identity.stripes))
+    require_stripes(stores, identity.stripes)
     for name, found, wanted in (
         ("optimizer.name", settings.optimizer.name, identity.manifest.optimizer),
         ("run.dtype", settings.run.dtype, identity.manifest.dtype),

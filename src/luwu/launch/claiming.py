@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
-from luwu.config import Settings, fixed_values
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
+from luwu.launch.settings import Settings, fixed_values
 from luwu.store.folders import ORIGIN_NAME
 from luwu.store.run_record import Claim, Counts, RunRecord, claim_store, differences, read_record
 

@@ -6,15 +6,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from luwu.config import Settings, check_name, read_toml, to_toml
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import check_name
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.settings import read_toml, to_toml
 from luwu.data.corpus import Corpus, Progress
 from luwu.data.preparation import prepare
 from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
-from luwu.errors import ConfigError
+from luwu.launch.settings import Settings
 from luwu.observe.metrics import read_metrics
 from luwu.store.folders import MANIFEST_NAME, holds_part, no_store
-from luwu.store.room import NO_WAIT, Room
 
 MODEL_CONFIG_NAME = "config.json"
 
@@ -107,7 +109,7 @@ class RunFolder:
         )
 
     def log_path(self, rank: int) -> Path:
-        """Where a worker's output goes."""
+        """Return the path of a worker's log."""
         return self.path / f"worker-{rank}.log"
 
     def attempts_path(self, rank: int) -> Path:
@@ -121,7 +123,7 @@ class RunFolder:
 
 
 def default_folder(data_path: str | None, model_path: str | None = None) -> Path:
-    """Where a run goes that named no folder: runs/ and the names of its model, if it has one, and its data."""
+    """Return the folder of a run that named none: runs/ and the names of its model, if it has one, and its data."""
     name = DEFAULT_NAME if data_path is None else Path(data_path).stem or "text"
     if model_path is None:
         return Path("runs", name)

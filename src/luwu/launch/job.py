@@ -1,4 +1,4 @@
-"""What the launcher tells its workers: a JSON file, and the words both sides use."""
+"""The launcher's messages to its workers: a JSON file, and the words that both sides use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from luwu.config import Settings, check_name
-from luwu.errors import ConfigError, LuwuError
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.quantities import check_name
+from luwu.core.room import NO_WAIT, Room
+from luwu.launch.settings import Settings
 
 _WRITES_IT = "start luwu train again, which writes the file"
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, TypeGuard
 
-from luwu.store.own_files import unshare
+from luwu.core.files import unshare
 
 KEPT_ATTEMPTS = 256
 """Attempts in a worker's file. An older one whose row was not written yet loses all data except its number."""
@@ -27,7 +27,7 @@ _MOST = 1 << 62
 
 
 class AttemptPart(TypedDict):
-    """One worker's part of an attempt, known before its vote."""
+    """Part of one worker in an attempt, known before its vote."""
 
     attempt: int
     loss: float

@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from luwu.config import Settings
+from luwu.control.waiting import until
+from luwu.core.errors import ServerError
+from luwu.core.room import Room, RoomWait, WaitStoppedError
+from luwu.core.words import counted
 from luwu.data.corpus import Corpus
-from luwu.errors import ServerError
-from luwu.fabric.waiting import until
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
@@ -29,19 +30,18 @@ from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
+from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
-from luwu.observe.words import counted
 from luwu.server.server import LocalServer
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import Snapshots
 from luwu.store.folders import lock_folder, make_folder
-from luwu.store.room import Room, RoomWait, WaitStoppedError
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1
-"""How often the launcher looks after its workers when they have nothing to say."""
+"""Seconds between two looks of the launcher at workers that report nothing."""
 
 REPORTS_WAITING = 4
 """Reports of each worker that may wait in the launcher. Later ones are not answered, and the run waits."""
@@ -50,14 +50,14 @@ SERVER = -1
 """Stands for the server where a report has a worker's rank."""
 
 GRACE_SECONDS = 15.0
-"""How long the others may take to end by themselves after a worker failed."""
+"""Seconds that the other workers may take to end by themselves after one failed."""
 
 Report = Mapping[str, Any]
 
 
 @dataclass
 class Outcome:
-    """How a run ended; what it did not come to is missing. `validation_loss` is in nats per token."""
+    """End of a run. Parts that the run did not reach are None. `validation_loss` is in nats per token."""
 
     corpus: Corpus | None = None
     step: int = 0

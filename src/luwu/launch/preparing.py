@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.room import NO_WAIT, Room, SayRoom, create, log_room
 from luwu.data.corpus import Corpus
-from luwu.errors import LuwuError, ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, read_job, write_error
 from luwu.launch.processes import LOG_LINES, Ended, read_tail
@@ -31,13 +32,12 @@ from luwu.launch.reports import (
     room_wait,
 )
 from luwu.launch.words import checked_report, typed_error
-from luwu.store.room import NO_WAIT, Room, SayRoom, create, log_room
 
 LOOK_SECONDS = 0.1
-"""How often the launcher looks whether it is to stop."""
+"""Seconds between two looks of the launcher at a request to stop."""
 
 TELL_SECONDS = 0.5
-"""How often the launcher is told how far the work is."""
+"""Seconds between two reports of progress to the launcher."""
 
 
 def prepare_corpus(
@@ -110,7 +110,7 @@ def _error(log_path: Path, status: int) -> LuwuError:
 
 def main() -> int:
     """Prepare the corpus of the job; the last line of the log says what went wrong."""
-    from luwu.launch.worker import die_with
+    from luwu.launch.processes import die_with
 
     job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)

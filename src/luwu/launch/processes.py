@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import os
 import signal
 import subprocess
@@ -11,13 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.errors import LuwuError, WorkerLostError
+from luwu.core.errors import LuwuError, WorkerLostError
+from luwu.core.room import NO_WAIT, Room, create
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
 from luwu.launch.words import checked_report, typed_error
-from luwu.observe.machine import worker_allocator
-from luwu.store.room import NO_WAIT, Room, create
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
@@ -48,7 +49,7 @@ def worker_environments(workers: int) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a worker ended: an exit status, negative for a signal."""
+    """End of a worker: an exit status, negative for a signal."""
 
     rank: int
     status: int
@@ -99,7 +100,7 @@ class WorkerProcesses:
         try:
             with self._room.retry(lambda: create(log_path), log_path) as log:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "luwu.launch.worker", str(self._folder.job_path)],
+                    [sys.executable, "-m", "luwu.train.worker", str(self._folder.job_path)],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -111,12 +112,12 @@ class WorkerProcesses:
             pipe.given_away()
 
     def running(self) -> bool:
-        """Whether any worker still runs."""
+        """Return True while any worker runs."""
         self._look()
         return len(self._order_of_death) < len(self._processes)
 
     def failed(self) -> bool:
-        """Whether any worker ended with anything but success."""
+        """Return True if any worker ended with anything but success."""
         self._look()
         return any(ended.status for ended in self._order_of_death)
 
@@ -140,7 +141,7 @@ class WorkerProcesses:
             process.wait()
 
     def error(self) -> LuwuError:
-        """What went wrong, from the first worker that failed by itself: its own error, or how it died and its log."""
+        """Return the first worker's failure that no other caused: its own error, or its end and its log."""
         failures = [ended for ended in self._order_of_death if ended.status]
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]
@@ -177,3 +178,22 @@ def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         return file.read().decode(errors="replace").rstrip()
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with(launcher_pid: int) -> None:
+    """Have the kernel kill this process when the launcher dies: a second belt under the endpoint's own."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != launcher_pid:  # it died before the line above
+        os._exit(EXIT_SERVER_LOST)
+
+
+def worker_allocator() -> str | None:
+    """The shared library that worker processes take their memory from: tcmalloc where it is installed.
+
+    glibc's own leaves holes between activations, so that a worker grows with the depth of its model, and it gives pages
+    back that the next block asks for again (docs/decisions/0004).
+    """
+    return ctypes.util.find_library("tcmalloc_minimal")

@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from luwu.errors import LuwuError, ServerError, error_named
+from luwu.core.errors import LuwuError, ServerError, error_named
+from luwu.core.room import RoomWait, SayRoom
 from luwu.launch.words import parse_report
-from luwu.store.room import RoomWait, SayRoom
 
 REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
 """Environment variable of a worker: the open file that its reports go to."""

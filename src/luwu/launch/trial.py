@@ -15,11 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from luwu.config import Settings
-from luwu.errors import LuwuError
+from luwu.core.errors import LuwuError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import write_error
 from luwu.launch.local import LocalRun
+from luwu.launch.settings import Settings
 from luwu.launch.words import typed_error
 from luwu.observe.display import Traffic
 from luwu.observe.memory import memory_of, process_tree
@@ -57,7 +57,7 @@ class Trial(BaseModel):
 
     @property
     def memory_bytes(self) -> int:
-        """Of the server and all workers."""
+        """Bytes of the server and all workers."""
         return self.server_bytes + self.workers_bytes
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from luwu.config import shown
-from luwu.errors import LuwuError, WorkerLostError, error_named
+from luwu.core.errors import LuwuError, WorkerLostError, error_named
+from luwu.core.json_fields import MALFORMED, explained, read_object
+from luwu.core.quantities import shown
 from luwu.launch.job import ERROR_MARK
-from luwu.store.json_fields import MALFORMED, explained, read_object
 
 MOST = 2**63
 """Bound of a count in a report."""

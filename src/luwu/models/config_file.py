@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from luwu.config import has_utf8, shown
-from luwu.errors import ConfigError
-from luwu.store.json_fields import MALFORMED, explained, read_object, read_text
+from luwu.core.errors import ConfigError
+from luwu.core.json_fields import MALFORMED, explained, read_object, read_text
+from luwu.core.quantities import has_utf8, shown
 
 DEEPEST = 32
 """Bound of the tables and lists within each other."""

@@ -32,7 +32,7 @@ _ONE_BY_ONE: set[Any] = {
     *(Tensor.div, Tensor.__truediv__, torch.div),
     *(Tensor.tanh, torch.tanh),
 }
-"""What makes each result of one logit, a dtype and numbers."""
+"""Operations whose every result follows from one logit, a dtype and numbers."""
 
 
 class DeferredLogits(Tensor):
@@ -187,6 +187,6 @@ class DeferredLogits(Tensor):
 
 
 def _name(function: Any) -> str:
-    """What a user would look for: an operation, or an attribute that was read."""
+    """Return the name that a user would look for: of an operation, or of an attribute that was read."""
     attribute = getattr(function, "__self__", None) if getattr(function, "__name__", "") == "__get__" else None
     return str(getattr(attribute or function, "__name__", function))

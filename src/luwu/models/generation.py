@@ -14,7 +14,7 @@ from luwu.models.kv_cache import KeyValueCache
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen."""
+    """Rule that chooses the next token."""
 
     temperature: float = 1.0
     """1 samples what the model believes, less is surer; 0 always takes the likeliest token"""

@@ -20,7 +20,7 @@ from luwu.worker.tiled_loss import tiled_cross_entropy
 from luwu.worker.watched import use_by_name
 
 VOCABULARY = 256
-"""One token per byte value."""
+"""Tokens without a tokenizer: one for each value of a byte."""
 
 INITIAL_DEVIATION = 0.02
 
@@ -98,7 +98,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One transformer layer: attention, then a GELU network of four times the width, each behind a layer norm."""
+    """Transformer layer: attention, then a GELU network of four times the width, each behind a layer norm."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import torch
 
-from luwu.errors import ConfigError
-from luwu.models.pretrained import PretrainedReader, build_on_meta, ignored_names, read_buffers
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_OPTIMIZER, DTYPES
+from luwu.core.room import NO_WAIT, Room
+from luwu.models.pretrained import build_on_meta, ignored_names, read_buffers
 from luwu.optim.kinds import optimizer_of
 from luwu.store.checkpoint import CheckpointReader
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_source import DcpSource
 from luwu.store.folders import has_store
 from luwu.store.importing import ImportReport, import_values
-from luwu.store.manifest import DEFAULT_OPTIMIZER, DTYPES
 from luwu.store.model_files import keep_model_files
-from luwu.store.room import NO_WAIT, Room
+from luwu.store.pretrained import PretrainedReader
 from luwu.store.sources import CheckpointSource
 from luwu.store.values import Progress, no_progress
-from luwu.worker.describe import describe
+from luwu.worker.layout import choose_layout
 
 
 def import_pretrained(
@@ -64,10 +65,7 @@ def import_pretrained(
     folder = model_folder or checkpoint
     model = build_on_meta(folder)
     folders = list(stores)
-    manifest = describe(model, blocks, getattr(torch, dtype), optimizer, others)
-    older = describe(model, blocks, getattr(torch, dtype), optimizer, others, outer=False)
-    if has_store(folders, older):
-        manifest = older
+    _, manifest = choose_layout(model, blocks, getattr(torch, dtype), others, optimizer, partial(has_store, folders))
     if (checkpoint / METADATA_NAME).exists():
         distributed = DcpSource(checkpoint, manifest, ignored_names(model))
         keep = partial(keep_model_files, folder, folders[0], read_buffers(model, distributed.reader), room)

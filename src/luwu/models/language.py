@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from luwu.config import shown
-from luwu.errors import ConfigError
-from luwu.models.config_file import read_config_file
 from luwu.models.generation import Sampling
 from luwu.models.gpt import Prediction
-from luwu.models.pretrained import CONFIG_NAME
-from luwu.models.sizes import check_sizes
 from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
@@ -43,7 +37,7 @@ class CausalForward:
 
     @property
     def tiled(self) -> bool:
-        """Whether the last loss was computed without the logits of the whole batch."""
+        """True if the last loss was computed without the logits of the whole batch."""
         return self._forward.tiled
 
     def __call__(self, ids: Tensor, targets: Tensor | None = None) -> Prediction:
@@ -110,7 +104,7 @@ def end_tokens(model: PreTrainedModel) -> set[int]:
 
 
 class _Streamer:
-    """What transformers tells of its tokens: the prompt first, then one of each text at a time."""
+    """Receiver of the tokens that transformers reports: the prompt first, then one token of each text at a time."""
 
     def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
         self._on_tokens = on_tokens
@@ -124,67 +118,3 @@ class _Streamer:
 
     def end(self) -> None:
         """Nothing is left to do."""
-
-
-def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:
-    """Build the causal language model that a config.json describes, without memory for its parameters.
-
-    Args:
-        path: the file, or a folder with it.
-        vocabulary: how many tokens the data has.
-        seq: how long its sequences are.
-
-    Raises:
-        ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is
-            too small for the data.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("model.path: needs the package transformers, found none; pip install transformers") from error
-    file = path / CONFIG_NAME if path.is_dir() else path
-    content = read_config_file(file, "model.path")
-    kind = content.pop("model_type", None)
-    if not isinstance(kind, str):
-        raise ConfigError(f"model.path: {file}: model_type: expected the name of a kind of model, found {shown(kind)}")
-    try:
-        config = transformers.AutoConfig.for_model(kind, **content)
-    except Exception as error:  # a class of transformers raises what it likes
-        raise _not_described(file, error) from error
-    _check_size(config, file, vocabulary, seq)
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    except Exception as error:
-        if not isinstance(error, ValueError):
-            raise _not_described(file, error) from error
-        raise ConfigError(
-            f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
-            "model that predicts the next token"
-        ) from error
-    named = content.get("architectures") or [type(model).__name__]
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-        raise ConfigError(f"model.path: {file}: architectures: expected names of classes, found {shown(named)}")
-    if type(model).__name__ not in named:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
-            f"{', '.join(named)}; choose a model that predicts the next token"
-        )
-    return model
-
-
-def _not_described(file: Path, error: Exception) -> ConfigError:
-    """The error for a configuration that a class of transformers refuses."""
-    import transformers
-
-    said = (str(error).splitlines() or [""])[0][:SAID_CHARACTERS]
-    return ConfigError(
-        f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
-        f"{type(error).__name__}: {said}; correct the file"
-    )
-
-
-def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
-    text = config.get_text_config()
-    known, longest = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
-    check_sizes(file, known, longest, vocabulary, seq)

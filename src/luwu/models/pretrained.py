@@ -6,24 +6,43 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from copy import deepcopy
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from luwu.config import shown
-from luwu.errors import CheckpointError, ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import shown
 from luwu.models.config_file import read_config_file
-from luwu.store.checkpoint import CheckpointReader, listed
+from luwu.models.sizes import check_sizes
 from luwu.store.sources import TensorReader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG_NAME = "config.json"
+
+SAID_CHARACTERS = 300
+"""Characters of transformers' own message in an error; it may list all models."""
+
+
+def load_transformers(what: str) -> ModuleType:
+    """Import transformers, which takes seconds; ConfigError says ``what`` needs it where it is not installed."""
+    try:
+        return import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(f"{what} the package transformers, found none; pip install transformers") from error
+
+
+def on_meta(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    """Make a model without memory for its parameters."""
+    with torch.device("meta"):
+        return make()
 
 
 def build_on_meta(folder: Path) -> PreTrainedModel:
@@ -33,11 +52,7 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
         ConfigError: transformers is not installed, there is no such file, or it names no architecture of this
             transformers.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError("models of Hugging Face need transformers; pip install transformers") from error
-
+    transformers = load_transformers("models of Hugging Face: need")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder}: expected {CONFIG_NAME} there, found none; name the folder of a model")
     named = read_config_file(folder / CONFIG_NAME, "model").get("architectures") or []
@@ -56,139 +71,12 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
             f"found {names}; name it there, such as LlamaForCausalLM"
         )
     try:
-        with torch.device("meta"):
-            model: PreTrainedModel = kind(config)
+        return on_meta(partial(kind, config))
     except Exception as error:
         raise ConfigError(
             f"{folder / CONFIG_NAME}: expected what {names[0]} can be built of, found {type(error).__name__}: {error}; "
             "correct the file"
         ) from error
-    return model
-
-
-class PretrainedReader:
-    """A checkpoint under the model's names: renamed, split and joined as ``from_pretrained`` does it.
-
-    Most tensors are read in parts. One that has to be joined from several, such as the experts of a layer, is made
-    whole in memory when a part of it is asked for, and kept until another is.
-
-    Args:
-        reader: of the checkpoint.
-        model: on meta.
-        known: names of the model's tensors; None: those of its state_dict, which differ where peft has wrapped layers.
-
-    Raises:
-        CheckpointError: two tensors have one name in the model, or some cannot be joined.
-    """
-
-    def __init__(self, reader: CheckpointReader, model: PreTrainedModel, known: Iterable[str] | None = None) -> None:
-        self._reader = reader
-        self._model = model
-        self._known = dict.fromkeys(model.state_dict() if known is None else known, True)
-        self._direct: dict[str, str] = {}
-        self._joined: dict[str, _Conversion] = {}
-        self._places: dict[str, Tensor] = {}  # of joined tensors, on meta
-        self._kept: tuple[_Conversion, dict[str, Tensor]] | None = None
-        for conversion in self._sort_names():
-            try:
-                places = conversion.convert(self._on_meta)
-            except (RuntimeError, ValueError, KeyError, IndexError) as error:  # what transformers' conversions raise
-                raise CheckpointError(
-                    f"{self.path}: tensors {listed([source for _, source in conversion.sources])}: expected all parts "
-                    f"of {conversion.name}, found what cannot be joined ({error}); download the checkpoint again"
-                ) from error
-            for name, tensor in places.items():
-                self._joined[name], self._places[name] = conversion, tensor
-
-    @property
-    def path(self) -> Path:
-        """Of the checkpoint."""
-        return self._reader.path
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """Of the checkpoint."""
-        return self._reader.files
-
-    def names(self) -> tuple[str, ...]:
-        """As the model has them, and those that it does not know as they are in the checkpoint."""
-        return (*self._direct, *self._joined)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape."""
-        if name in self._places:
-            return tuple(self._places[name].shape)
-        return self._reader.shape(self._direct.get(name, name))
-
-    def dtype(self, name: str) -> torch.dtype:
-        """A tensor's dtype."""
-        return self._places[name].dtype if name in self._places else self._reader.dtype(self._direct.get(name, name))
-
-    def read_range(self, name: str, first: int, count: int) -> Tensor:
-        """Elements of a tensor seen as flat; see `CheckpointReader.read_range`."""
-        conversion = self._joined.get(name)
-        if conversion is None:
-            return self._reader.read_range(self._direct.get(name, name), first, count)
-        if self._kept is None or self._kept[0] is not conversion:
-            self._kept = None  # its memory first
-            self._kept = (conversion, conversion.convert(self._reader.read))
-        return self._kept[1][name].reshape(-1)[first : first + count]
-
-    def _on_meta(self, name: str) -> Tensor:
-        return torch.empty(self._reader.shape(name), dtype=self._reader.dtype(name), device="meta")
-
-    def _sort_names(self) -> list[_Conversion]:
-        """Give every tensor of the checkpoint its name in the model, or its part in a conversion."""
-        from transformers.conversion_mapping import get_model_conversion_mapping
-        from transformers.core_model_loading import (
-            WeightConverter,
-            WeightRenaming,
-            dot_natural_key,
-            rename_source_key,
-        )
-
-        transforms = get_model_conversion_mapping(self._model)
-        renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-        converters = [each for each in transforms if isinstance(each, WeightConverter)]
-        by_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
-        known = self._known
-        prefix = self._model.base_model_prefix
-        conversions: dict[str, _Conversion] = {}
-        for source in sorted(self._reader.names(), key=dot_natural_key):
-            name, pattern = rename_source_key(source, renamings, converters, prefix, known)
-            if name not in known and source in known:
-                name, pattern = source, None
-            if name not in known:
-                name, pattern = source, None
-            if pattern is None:
-                if name in self._direct:
-                    raise CheckpointError(
-                        f"{self.path}: tensors {self._direct[name]} and {source} are both {name} of the model; "
-                        "remove the one that does not count"
-                    )
-                self._direct[name] = source
-            else:
-                conversion = conversions.setdefault(name, _Conversion(name, by_pattern[pattern], self._model))
-                conversion.sources.append((pattern, source))
-        return list(conversions.values())
-
-
-class _Conversion:
-    """One use of a converter of transformers: tensors of the checkpoint that make tensors of the model."""
-
-    def __init__(self, name: str, converter: Any, model: nn.Module) -> None:
-        self.name = name
-        self._converter = converter
-        self._model = model
-        self.sources: list[tuple[str, str]] = []
-
-    def convert(self, read: Any) -> dict[str, Tensor]:
-        """What comes out, by the model's names."""
-        converter = deepcopy(self._converter)
-        for pattern, source in self.sources:
-            converter.add_tensor(self.name, source, pattern, lambda source=source: read(source))
-        found = converter.convert(self.name, model=self._model, config=self._model.config)
-        return {name: value[0] if isinstance(value, list) else value for name, value in found.items()}
 
 
 def ignored_names(model: PreTrainedModel) -> list[str]:
@@ -205,3 +93,62 @@ def read_buffers(model: PreTrainedModel, reader: TensorReader) -> dict[str, Tens
         for name, buffer in model.named_buffers()
         if name in kept and name in there
     }
+
+
+def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedModel:
+    """Build the causal language model that a config.json describes, without memory for its parameters.
+
+    Args:
+        path: the file, or a folder with it.
+        vocabulary: how many tokens the data has.
+        seq: how long its sequences are.
+
+    Raises:
+        ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is
+            too small for the data.
+    """
+    transformers = load_transformers("model.path: needs")
+    file = path / CONFIG_NAME if path.is_dir() else path
+    content = read_config_file(file, "model.path")
+    kind = content.pop("model_type", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"model.path: {file}: model_type: expected the name of a kind of model, found {shown(kind)}")
+    try:
+        config = transformers.AutoConfig.for_model(kind, **content)
+    except Exception as error:  # a class of transformers raises what it likes
+        raise _not_described(file, error) from error
+    _check_size(config, file, vocabulary, seq)
+    try:
+        model = on_meta(partial(transformers.AutoModelForCausalLM.from_config, config, dtype=torch.float32))
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            raise _not_described(file, error) from error
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
+            "model that predicts the next token"
+        ) from error
+    named = content.get("architectures") or [type(model).__name__]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"model.path: {file}: architectures: expected names of classes, found {shown(named)}")
+    if type(model).__name__ not in named:
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
+            f"{', '.join(named)}; choose a model that predicts the next token"
+        )
+    return model
+
+
+def _not_described(file: Path, error: Exception) -> ConfigError:
+    """The error for a configuration that a class of transformers refuses."""
+    version = load_transformers("model.path: needs").__version__
+    said = (str(error).splitlines() or [""])[0][:SAID_CHARACTERS]
+    return ConfigError(
+        f"model.path: expected {file} to describe a model of transformers {version}, found {type(error).__name__}: "
+        f"{said}; correct the file"
+    )
+
+
+def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:
+    text = config.get_text_config()
+    known, longest = getattr(text, "vocab_size", None), getattr(text, "max_position_embeddings", None)
+    check_sizes(file, known, longest, vocabulary, seq)

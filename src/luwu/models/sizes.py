@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.models.config_file import read_config_file, text_fields
 
 _LONGEST = ("max_position_embeddings", "n_positions")

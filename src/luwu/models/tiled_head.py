@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import DRIVER_ATTRIBUTE
 from luwu.models.deferred_logits import DeferredLogits
 from luwu.worker.compiled import compiled_call
 from luwu.worker.forward import PartForward, UnitForward
 from luwu.worker.outer_forward import OuterForward
-from luwu.worker.runtime import RUNTIME_ATTRIBUTE
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -50,7 +50,7 @@ def tile_head(model: ModuleT) -> ModuleT:
 
 def tiled_forward(model: nn.Module) -> TiledForward:
     """Do what `tile_head` does, and return what stands in front of the model's forward then."""
-    if hasattr(model, RUNTIME_ATTRIBUTE):
+    if hasattr(model, DRIVER_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; call luwu.tile_head before")
     forward = model.__dict__.get("forward")
     if not isinstance(forward, TiledForward):
@@ -95,7 +95,7 @@ class TiledForward:
 
     @contextmanager
     def _deferring(self) -> Iterator[None]:
-        """Around a forward that makes a loss: the head gives `DeferredLogits`."""
+        """Context manager around a forward that makes a loss: the head gives `DeferredLogits`."""
         head = cast(nn.Linear, _head_of(self._model))
         why_not = _why_not(head)
         reason = why_not or "its forward does not call the head"

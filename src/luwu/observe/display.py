@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from luwu.core.words import printable
 from luwu.observe.meter import Meter
-from luwu.observe.words import printable
 
 PLAIN_SECONDS = 5.0
 """A plain line is written at most this often."""
@@ -22,7 +22,7 @@ Traffic = Mapping[str, int | float]
 
 
 class Display(Protocol):
-    """What the launcher tells the user."""
+    """Interface of what the launcher shows to the user."""
 
     def __enter__(self) -> Display:
         """Start showing."""
@@ -31,10 +31,10 @@ class Display(Protocol):
         """Stop showing and leave the last state behind."""
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Show a line that stays."""
 
     def stage(self, text: str, detail: str = "") -> None:
-        """What is going on now, and how far it is."""
+        """Show the present stage and its progress."""
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """The state after a step; `server` holds the server's stats."""

@@ -1,4 +1,4 @@
-"""What processes take of the machine's memory, read from /proc while they run."""
+"""Memory of processes, read from /proc while they run."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class StepReport(TypedDict):
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One attempt over all workers, as metrics.jsonl keeps it.
+    """An attempt over all workers, as metrics.jsonl keeps it.
 
     `step` counts committed steps, this one included; `grad_norm` is the gradient's global norm before clipping, None
     without clipping. `seconds` go from the end of the attempt before, without validations, to the end of this one, so
@@ -138,7 +138,7 @@ class Meter:
 
 
 def _hidden(times: Iterable[tuple[float, float]]) -> float:
-    """One minus the time waited over the time in which data travelled."""
+    """Return 1 minus the time waited over the time in which data travelled."""
     waited, busy = (sum(column) for column in zip(*times, strict=True))
     return min(1.0, max(0.0, 1.0 - waited / busy)) if busy > 0 else 1.0
 

@@ -10,11 +10,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from luwu.core.files import unshare
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.words import counted
 from luwu.observe.meter import StepRecord
 from luwu.observe.unreported import unreported_rows
-from luwu.observe.words import counted
-from luwu.store.own_files import unshare
-from luwu.store.room import NO_WAIT, Room
 
 MOST_ATTEMPTS = 1 << 62
 """Bound of an attempt's number in a row that is read."""

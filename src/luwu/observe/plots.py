@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.room import NO_WAIT, Room
 
 SMOOTHED_SHARE = 0.02
 """The bold line averages this share of the run around each step."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

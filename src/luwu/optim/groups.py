@@ -1,38 +1,53 @@
-"""Which parameter belongs to which group: of the optimizer's groups, and on the server."""
+"""Parameter groups of an optimizer, and the same groups on the server."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from luwu.errors import ConfigError
-from luwu.worker.flatten import Slot
-from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
+from torch import nn
+
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import DRIVER_ATTRIBUTE, StepDriver, TrainablePart
 
 
-def runtime_of_groups(groups: list[dict[str, Any]]) -> Runtime:
+def driver_of(model: nn.Module) -> StepDriver:
+    """Return what drives a parallelized model.
+
+    Raises:
+        ConfigError: the model is not parallelized.
+    """
+    driver: StepDriver | None = getattr(model, DRIVER_ATTRIBUTE, None)
+    if driver is None:
+        raise ConfigError(
+            f"model: expected a parallelized one, found {type(model).__name__}; call luwu.parallelize first"
+        )
+    return driver
+
+
+def driver_of_groups(groups: list[dict[str, Any]]) -> StepDriver:
     """Find the one model whose parameters these are; frozen ones do not count.
 
     Raises:
         ConfigError: a trainable parameter that is in no parallelized model, or parameters of several models.
     """
-    found: dict[int, Runtime] = {}
+    found: dict[int, StepDriver] = {}
     for index, group in enumerate(groups):
         for position, parameter in enumerate(group["params"]):
             if not parameter.requires_grad:
                 continue
-            runtime = getattr(parameter, RUNTIME_ATTRIBUTE, None)
-            if not isinstance(runtime, Runtime):
+            driver = getattr(parameter, DRIVER_ATTRIBUTE, None)
+            if driver is None:
                 raise ConfigError(
                     f"parameter {position} of group {index}: expected one of a parallelized model, found one of shape "
                     f"{list(parameter.shape)} that is not; make the optimizer after luwu.parallelize"
                 )
-            found[id(runtime)] = runtime
+            found[id(driver)] = driver
     if len(found) != 1:
         raise ConfigError(f"params: expected trainable parameters of one parallelized model, found {len(found)} models")
     return next(iter(found.values()))
 
 
-def segments_of(runtime: Runtime, groups: list[dict[str, Any]]) -> dict[int, list[tuple[int, int]]]:
+def segments_of(driver: StepDriver, groups: list[dict[str, Any]]) -> dict[int, list[tuple[int, int]]]:
     """Map each trainable block to ascending (end_element, group); padding goes with the parameter before it.
 
     Raises:
@@ -40,26 +55,22 @@ def segments_of(runtime: Runtime, groups: list[dict[str, Any]]) -> dict[int, lis
     """
     group_of = {id(parameter): index for index, group in enumerate(groups) for parameter in group["params"]}
     segments: dict[int, list[tuple[int, int]]] = {}
-    for unit in runtime.units:
-        block = unit.trainable
-        if block is None:
-            continue
-        ends = [slot.offset for slot in block.slots[1:]] + [block.elements]
+    for block, parts in driver.trainable_parts().items():
         ranges: list[tuple[int, int]] = []
-        for slot, end in zip(block.slots, ends, strict=True):
-            group = _group_of(slot, group_of)
+        for part in parts:
+            group = _group_of(part, group_of)
             if ranges and ranges[-1][1] == group:
                 ranges.pop()
-            ranges.append((end, group))
-        segments[block.index] = ranges
+            ranges.append((part.end_element, group))
+        segments[block] = ranges
     return segments
 
 
-def _group_of(slot: Slot, group_of: dict[int, int]) -> int:
-    group = group_of.get(id(slot.parameter))
+def _group_of(part: TrainablePart, group_of: dict[int, int]) -> int:
+    group = group_of.get(id(part.parameter))
     if group is None:
         raise ConfigError(
-            f"parameter {slot.name}: expected every trainable parameter in a group, found it in none; add it, or set "
+            f"parameter {part.name}: expected every trainable parameter in a group, found it in none; add it, or set "
             "its requires_grad to False before luwu.parallelize"
         )
     return group

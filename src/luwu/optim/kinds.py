@@ -9,7 +9,7 @@ from importlib import import_module
 import torch
 
 import luwu.optim
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.optim.optimizer import StoreOptimizer
 
 

@@ -1,4 +1,4 @@
-"""What every optimizer of a parallelized model has in common: torch's face over states that live in the store.
+"""Base of all optimizers of a parallelized model: torch's face over states that live in the store.
 
 An optimizer is one small file beside this one, see docs/optimizers.md.
 """
@@ -12,11 +12,9 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError, NonFiniteError
-from luwu.optim.groups import runtime_of_groups, segments_of
-from luwu.worker.interface import HyperParameters
-from luwu.worker.parallelize import runtime_of
-from luwu.worker.runtime import Runtime
+from luwu.core.errors import ConfigError, NonFiniteError
+from luwu.core.protocols import HyperParameters, StepDriver
+from luwu.optim.groups import driver_of, driver_of_groups, segments_of
 
 ParameterGroups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -72,26 +70,26 @@ class StoreOptimizer(torch.optim.Optimizer):
             raise ConfigError(f"max_skipped: expected at least 1, found {max_skipped}")
         groups: ParameterGroups
         if isinstance(params, nn.Module):
-            runtime_of(params)
+            driver_of(params)
             groups = [parameter for parameter in params.parameters() if parameter.requires_grad]
             if not groups:
                 raise ConfigError(f"params: expected trainable parameters, found none in {type(params).__name__}")
         else:
             groups = params
-        self._runtime: Runtime | None = None
+        self._driver: StepDriver | None = None
         super().__init__(groups, defaults)
         for index, group in enumerate(self.param_groups):
             self.check_group(group, f"of parameter group {index}")
-        self._runtime = runtime_of_groups(self.param_groups)
-        if self._runtime.optimizer != self.kind:
+        self._driver = driver_of_groups(self.param_groups)
+        if self._driver.optimizer != self.kind:
             raise ConfigError(
-                f"optimizer: expected {self._runtime.optimizer}, whose states the model's store keeps, found "
+                f"optimizer: expected {self._driver.optimizer}, whose states the model's store keeps, found "
                 f"{self.kind}; call luwu.parallelize(..., optimizer=luwu.{type(self).__name__}) with a new store, or "
                 f"make the optimizer that this one is for"
             )
-        self._runtime.bind_optimizer(
+        self._driver.bind_optimizer(
             self._hyper_parameters,
-            segments_of(self._runtime, self.param_groups),
+            segments_of(self._driver, self.param_groups),
             None if max_grad_norm is None else float(max_grad_norm),
         )
         self.last_step_committed = True
@@ -101,9 +99,9 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     @property
     def loss_scale(self) -> float:
-        """What `scale` multiplies the loss by, now; 1 without float16 blocks. It changes in `step` alone."""
-        assert self._runtime is not None
-        return self._runtime.loss_scale
+        """Factor that `scale` multiplies the loss by now; 1 without float16 blocks. It changes in `step` alone."""
+        assert self._driver is not None
+        return self._driver.loss_scale
 
     def scale(self, loss: Tensor) -> Tensor:
         """Have the loss's backward begin with the loss scale instead of 1, which float16 blocks need.
@@ -117,14 +115,14 @@ class StoreOptimizer(torch.optim.Optimizer):
         Returns:
             The loss, of the same value; without float16 blocks, or without gradients, the loss itself.
         """
-        assert self._runtime is not None
-        return self._runtime.scaled(loss)
+        assert self._driver is not None
+        return self._driver.scaled(loss)
 
     _step_supports_amp_scaling = True  # torch's GradScaler then gives its scale to this optimizer, which says:
 
     @property
     def grad_scale(self) -> float:
-        """Where torch's GradScaler puts its own scale times what it finds there."""
+        """Factor that torch's GradScaler multiplies by its own scale and sets here. Setting it is refused."""
         return 1.0
 
     @grad_scale.setter
@@ -159,10 +157,10 @@ class StoreOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        assert self._runtime is not None
-        scale = self._runtime.loss_scale
-        self.last_step_committed = self._runtime.commit()
-        self.last_grad_norm = self._runtime.grad_norm
+        assert self._driver is not None
+        scale = self._driver.loss_scale
+        self.last_step_committed = self._driver.commit()
+        self.last_grad_norm = self._driver.grad_norm
         if self.last_step_committed:
             self._skipped = 0
         elif scale <= 1.0:  # else the scale may have been at fault, and has become smaller
@@ -176,8 +174,8 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients whose step has not been taken, by rolling the attempt back; there is nothing else to clear."""
-        if self._runtime is not None:
-            self._runtime.drop_gradients()
+        if self._driver is not None:
+            self._driver.drop_gradients()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as the constructor does; afterwards groups stay as they are.
@@ -185,7 +183,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         Raises:
             ConfigError: called by anyone else.
         """
-        if self._runtime is not None:
+        if self._driver is not None:
             raise ConfigError("add_param_group: expected all groups when the optimizer is made, found another later")
         super().add_param_group(param_group)
 

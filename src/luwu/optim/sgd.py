@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.optim.optimizer import ParameterGroups, StoreOptimizer
 
 

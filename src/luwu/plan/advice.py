@@ -1,17 +1,16 @@
-"""From how many tokens a step on a plan's copies, server and disk are hidden, and which batch to take."""
+"""Advice on a plan: the tokens a step from which copies, server and disk are hidden, and the batch to take."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from luwu.plan.budget import with_rows
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import FP32_SLOWDOWN
 from luwu.plan.hiding import Compute, Needs, Thresholds, offload_ratio, thresholds
 from luwu.plan.luwu_step import MemorySeconds, Traffic, update_seconds
 from luwu.plan.memory import luwu_worker
-from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of
+from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of, with_rows
 
 SETTLED = 64
 """Batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""
@@ -128,7 +127,7 @@ def _largest_below(plan: Plan, found: Advice, rows: int) -> Advice:
 
 
 def _with_rows(plan: Plan, rows: int) -> Advice | None:
-    """So many sequences a worker, in slices that fit the GPU; None: they do not fit."""
+    """Return the advice for this number of sequences a worker, in slices that fit the GPU; None if they do not fit."""
     micro_batch = largest_slice(plan.request, rows)
     if micro_batch is None:
         return None

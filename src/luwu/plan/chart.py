@@ -8,9 +8,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.units import bytes_text, seconds_text
 from luwu.plan.planning import Plan
-from luwu.plan.units import bytes_text, seconds_text
 
 COLOURS = {
     "compute": "#1f4e79",
@@ -37,7 +37,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 
 def _draw_step(plan: Plan, axes: Axes) -> None:
-    """What goes on in a phase lies one below the other, as long as it would take alone."""
+    """Draw the parts of each phase one below the other, each as long as it would take alone."""
     labels, at = [], 0.0
     rows = [(phase, name, value) for phase in plan.step.phases for name, value in phase.parts.items() if value > 0]
     starts = {}

@@ -1,11 +1,11 @@
-"""What a run runs on: workers, their links, the servers and their disks; some by name."""
+"""Clusters that a run runs on: workers, their links, the servers and their disks; some have names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.gpus import GPUS, Gpu
 
 Aggregation = Literal["switch", "multicast", "none", "memory"]

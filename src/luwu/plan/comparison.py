@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.units import seconds_text
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import cost_of
 from luwu.plan.memory import peer_worker
-from luwu.plan.models import ModelShape
 from luwu.plan.peers import PEERS, PeerSettings
 from luwu.plan.planning import Request, make_plan, refuse_one_machine
 from luwu.plan.report import step_json
 from luwu.plan.steps import StepTime
-from luwu.plan.units import seconds_text
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One system's step; none where it does not fit, with the reason."""
+    """Step of one system; None where the system does not fit, with the reason."""
 
     system: str
     model: ModelShape
@@ -31,7 +31,7 @@ class Compared:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers; 0 where it does not fit."""
+        """Tokens per second of all workers; 0 where the system does not fit."""
         return 0.0 if self.step is None else self.step.tokens_per_second(self.model) * self.cluster.workers
 
     def cells(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How long a GPU computes: GEMMs by their tiles, everything else by the bytes it moves.
+"""Compute time of a GPU: GEMMs by their tiles, everything else by the bytes it moves.
 
 The classes of kernels follow arXiv 2205.05198 (what a layer keeps and moves) and NVIDIA's guide to GEMMs: a product is
 cut into tiles that the GPU's units take in waves, and the last wave is seldom full.
@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from luwu.models.shapes import ModelShape, products
 from luwu.plan.constants import FP32_SLOWDOWN, GEMM_FILL, GEMM_TILE, LOSS_BYTES_PER_LOGIT, MEMORY_SHARE
 from luwu.plan.gpus import Gpu
-from luwu.plan.models import ModelShape
 
 ELEMENT_BYTES = 2  # bf16 or fp16
 
@@ -22,7 +22,7 @@ Attention = Literal["fused", "unfused"]
 
 @dataclass(frozen=True)
 class LayerSeconds:
-    """One layer of one micro-batch: forward (and recompute), and backward without it."""
+    """Seconds of one layer for one micro-batch: forward (and recompute), and backward without it."""
 
     forward: float
     backward: float
@@ -30,7 +30,7 @@ class LayerSeconds:
 
 @dataclass(frozen=True)
 class Kernels:
-    """How a framework computes a layer.
+    """Kernels of a framework for one layer.
 
     ``fused``: bias, dropout and residual in one kernel (Megatron's); otherwise one each (torch, eager).
     """
@@ -51,7 +51,7 @@ def gemm_seconds(gpu: Gpu, rows: float, columns: float, inner: float, *, float32
 
 
 def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tensor_parallel: int = 1) -> LayerSeconds:
-    """One layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without what they tell each other."""
+    """Return the seconds of a layer on ``rows`` sequences, cut over ``tensor_parallel`` GPUs, without exchanges."""
     tokens = rows * model.sequence
     forward = backward = 0.0
     for columns, inner, share in products(model, tensor_parallel):
@@ -73,17 +73,6 @@ def head_seconds(
     product = gemm_seconds(gpu, tokens, columns, model.hidden, float32=float32)
     loss = tokens * columns * LOSS_BYTES_PER_LOGIT.value / (gpu.memory_rate * MEMORY_SHARE.value)
     return LayerSeconds(product + loss / 2, 2 * product + loss / 2)
-
-
-def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:
-    """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
-    query = model.heads * model.head_width / parallel
-    key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width
-    wide = model.feed_forward / parallel
-    # Experts see a share of the tokens each, one after the other.
-    share = model.experts_per_token / model.experts
-    network = [((2 if model.gated else 1) * wide, model.hidden, share), (model.hidden, wide, share)] * model.experts
-    return [(query + key_value, model.hidden, 1.0), (model.hidden, query, 1.0), *network]
 
 
 def _attention_seconds(model: ModelShape, gpu: Gpu, tokens: int, kernels: Kernels, parallel: int) -> float:

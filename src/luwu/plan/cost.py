@@ -1,4 +1,4 @@
-"""What it costs: prices and watts of the parts, and what a dollar and a watt give."""
+"""Cost of a run: prices and watts of the parts, and tokens for a dollar and a watt."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ PRICES: dict[str, float] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What has to be paid, by part, and what is drawn."""
+    """Cost: what has to be paid, by part, and the power that is drawn."""
 
     parts: Mapping[str, float]
     watts: float
 
     @property
     def price(self) -> float:
-        """Of everything, dollars."""
+        """Dollars of all parts together."""
         return sum(self.parts.values())
 
     def dollars_for(self, days: float) -> float:
-        """Of a run: its share of the machines' life, and electricity."""
+        """Return the dollars of a run: its share of the machines' life, and electricity."""
         owned = self.price * days / (365 * LIFETIME_YEARS)
         return owned + self.watts * COOLING / 1000 * 24 * days * ELECTRICITY_PER_KWH
 

@@ -1,4 +1,4 @@
-"""What computes: GPUs by name, each figure from its data sheet or from a measurement that is named."""
+"""GPUs by name, each figure from its data sheet or from a measurement that is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From how many tokens on a worker's computation hides copies, updates and the disk.
+"""Number of tokens from which a worker's computation hides copies, updates and the disk.
 
 The unit is tokens a step and worker, T. With F flop/s sustained and P parameters in a block, a forward takes 2PT/F
 seconds, a backward 4PT/F, and the recompute of checkpointing another 2PT/F. What goes on beside them takes time in

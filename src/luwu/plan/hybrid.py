@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import Algorithm, beside_compute, transfer
 from luwu.plan.constants import GOODPUT_SHARE, RDMA_SHARE
 from luwu.plan.megatron import Parallelism, stage_seconds
-from luwu.plan.models import ModelShape
 from luwu.plan.pipelines import play
 from luwu.plan.steps import Phase, StepTime
 
@@ -22,7 +22,7 @@ System = Literal["luwu", "sharded"]
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many there are, how many sequences each has in a step, and how parts are shared between them."""
+    """Number of replicas, sequences of each in a step, and the way their parts are shared."""
 
     count: int
     rows: int
@@ -31,7 +31,7 @@ class Replicas:
 
 
 def hybrid_step(model: ModelShape, cluster: Cluster, how: Parallelism, replicas: Replicas) -> StepTime:
-    """One step; ``cluster`` gives the GPU, its link and its host, not how many there are.
+    """Return the time of a step; ``cluster`` gives the GPU, its link and its host, not the number of GPUs.
 
     LuWu's servers are taken to keep up: there is one for each part, whose share of the model is small.
     """

@@ -9,23 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import Transfer, beside_compute
 from luwu.plan.compute import Kernels, LayerSeconds, head_seconds, layer_seconds
-from luwu.plan.constants import (
-    FORWARD_MEMORY_BYTES,
-    GOODPUT_SHARE,
-    HOST_MEMORY_SHARE,
-    UPDATE_FLOP,
-    UPDATE_MEMORY_BYTES,
-)
-from luwu.plan.models import ModelShape
+from luwu.plan.constants import FORWARD_MEMORY_BYTES, GOODPUT_SHARE, HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.steps import Phase, StepTime
 
 
 @dataclass(frozen=True)
 class OnDisk:
-    """What a step moves between the servers' disks and memory, in bytes, over all servers."""
+    """Bytes that a step moves between the servers' disks and memory, over all servers."""
 
     parameters_read_forward: float
     parameters_read_backward: float
@@ -199,14 +193,17 @@ def _phase_seconds(parts: dict[str, float], variant: Variant) -> float:
 
 
 def _first_block(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
-    """Until the first layer is there; the root was pulled with the last step's end."""
+    """Return the seconds until the first layer is there; the root was pulled at the end of the last step."""
     share = model.layer_size / model.parameters
     read = cluster.server.disk_seconds(disk.parameters_read_forward, 0) / cluster.servers
     return share * max(traffic.pull_seconds, read)
 
 
 def _last_update(model: ModelShape, traffic: Traffic, disk: OnDisk, cluster: Cluster) -> float:
-    """From the last gradient to the commit: the last layer's push, update and write; its states were read ahead."""
+    """Return the seconds from the last gradient to the commit: push, update and write of the last layer.
+
+    Its states were read ahead.
+    """
     share = model.layer_size / model.parameters
     written = cluster.server.disk_seconds(0, disk.written) / cluster.servers
     return share * (traffic.push_seconds + written)

@@ -1,4 +1,4 @@
-"""One machine that is server and workers at once: presets, and how its memory is divided."""
+"""Single machines that are server and workers at once: presets, and the division of their memory."""
 
 from __future__ import annotations
 

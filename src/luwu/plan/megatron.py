@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import collective_seconds
 from luwu.plan.compute import Kernels, head_seconds, layer_seconds
 from luwu.plan.constants import MEMORY_SHARE, NVLINK_HOP_SECONDS, NVLINK_SHARE, RDMA_SHARE
-from luwu.plan.models import ModelShape
 from luwu.plan.peers import GPU_UPDATE_BYTES
 from luwu.plan.pipelines import PartSeconds, PipelineRun, play
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How GPUs share a model: ``tensor`` within a host, ``pipeline`` stages, replicas over the rest."""
+    """Division of a model over GPUs: ``tensor`` within a host, ``pipeline`` stages, replicas over the rest."""
 
     tensor: int
     pipeline: int
@@ -79,7 +79,7 @@ def _divide(gpus: int, batch: int, how: Parallelism) -> tuple[int, int]:
 
 
 def stage_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> PartSeconds:
-    """Of one micro-batch in the busiest stage, the last, which has the head: the others wait for it."""
+    """Return the seconds of one micro-batch in the last stage, which has the head: the others wait for it."""
     layer = layer_seconds(model, cluster.gpu, how.micro_batch, how.kernels, how.tensor)
     reduce = 2 * _tensor_reduce(model, cluster, how)  # after attention and after the network, each way
     head = head_seconds(model, cluster.gpu, how.micro_batch, how.tensor)
@@ -108,7 +108,7 @@ def _tensor_reduce(model: ModelShape, cluster: Cluster, how: Parallelism) -> flo
 
 
 def _hop_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> float:
-    """To the next stage: each of the tensor's GPUs sends its part over its own link; NVLink gathers them again."""
+    """Return the seconds to the next stage: each GPU sends its part over its own link; NVLink gathers the parts."""
     payload = 2.0 * how.micro_batch * model.sequence * model.hidden
     across = payload / how.tensor / (cluster.link_rate * RDMA_SHARE.value)
     if how.tensor == 1:
@@ -117,7 +117,7 @@ def _hop_seconds(model: ModelShape, cluster: Cluster, how: Parallelism) -> float
 
 
 def _replica_rate(cluster: Cluster, how: Parallelism) -> float:
-    """Of a ring over replicas: those of one host use its links together."""
+    """Return the rate of a ring over replicas: those of one host use its links together."""
     together = max(1, cluster.host.gpus // how.tensor)
     links = cluster.link_rate * RDMA_SHARE.value * together
     return min(links, cluster.gpu.peer_rate * NVLINK_SHARE.value) if together > 1 else links

@@ -1,4 +1,4 @@
-"""Where a worker's memory goes, for LuWu and for its peers; in bytes, by kind.
+"""Memory of a worker, for LuWu and for its peers; in bytes, by kind.
 
 Activations follow arXiv 2205.05198: a layer keeps ``s*b*h*34`` bytes for its backward, and unfused attention
 ``5*a*s*s*b`` more. With checkpointing only a layer's input is kept, and one layer's activations at a time.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GPU_RESERVE_BYTES, LOSS_BYTES_KEPT_PER_LOGIT
-from luwu.plan.models import ModelShape
 
 STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss
@@ -39,7 +39,7 @@ class WorkerMemory:
         return sum(self.host.values())
 
     def misses(self, cluster: Cluster) -> list[tuple[str, float]]:
-        """What does not fit, and by how many bytes."""
+        """Return the parts that do not fit, and the bytes that each lacks."""
         over = [("GPU memory", self.gpu_bytes - cluster.gpu.memory_bytes)]
         if not cluster.one_machine:  # else it is the server's, too, and a plan divides it
             over.append(("host memory", self.host_bytes - cluster.host.memory_bytes / cluster.host.gpus))
@@ -52,7 +52,7 @@ def boundary_bytes(model: ModelShape, rows: int, element: int = 2) -> float:
 
 
 def layer_activation_bytes(model: ModelShape, rows: int, kernels: Kernels) -> float:
-    """What one layer keeps for its backward, and as much again of what backward makes of the widest part."""
+    """Return the bytes that one layer keeps for its backward, and as much again for the widest part of backward."""
     tokens = rows * model.sequence
     wide = model.feed_forward * model.experts_per_token * (3 if model.gated else 2)
     kept = tokens * (2.0 * wide + 18.0 * model.hidden)  # 34 h where wide is 2 x 4 h
@@ -63,7 +63,7 @@ def layer_activation_bytes(model: ModelShape, rows: int, kernels: Kernels) -> fl
 
 
 def logit_bytes(model: ModelShape, rows: int) -> float:
-    """Of all logits at once, as losses outside of LuWu hold them."""
+    """Return the bytes of all logits at once, as losses outside of LuWu hold them."""
     return rows * model.sequence * model.vocabulary * LOSS_BYTES_KEPT_PER_LOGIT.value
 
 
@@ -105,7 +105,7 @@ def luwu_worker(
 
 
 def peer_worker(system: str, model: ModelShape, cluster: Cluster, rows: int, kernels: Kernels) -> WorkerMemory:
-    """What a worker of one of `luwu.plan.peers.PEERS` holds."""
+    """Return the memory of a worker of one of `luwu.plan.peers.PEERS`."""
     size, workers = float(model.parameters), cluster.workers
     layer, boundary = 2.0 * model.layer_size, boundary_bytes(model, rows)
     working = max(layer_activation_bytes(model, rows, kernels), logit_bytes(model, rows))

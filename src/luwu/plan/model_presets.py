@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from luwu.config import shown
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import shown
 from luwu.models.config_file import read_config_file, text_fields
-from luwu.plan.models import ModelShape, gpt_shape, llama_shape
+from luwu.models.shapes import ModelShape, gpt_shape, llama_shape
 from luwu.plan.names import find_preset
 
 OPT_VOCABULARY = 50272
@@ -76,7 +76,7 @@ MODELS: dict[str, ModelShape] = {name: _paper_shape(name) for name in _PAPER} | 
 
 
 KNOWN_KINDS = ("gpt2", "opt", "llama", "mistral", "qwen2", "mixtral")
-"""Of config.json, whose parameters follow from their fields; transformers counts those of others."""
+"""Kinds of config.json whose parameters follow from their fields; transformers counts those of others."""
 
 
 def find_model(name: str) -> ModelShape:
@@ -107,7 +107,7 @@ def read_config(path: Path) -> ModelShape:
 
 def _count(shape: ModelShape, file: Path) -> ModelShape:
     """The shape with the parameters that transformers' own model of the file has, layers as the worker finds them."""
-    from luwu.models.language import build_causal_on_meta
+    from luwu.models.pretrained import build_causal_on_meta
     from luwu.worker.layout import lay_out
 
     model = build_causal_on_meta(file, vocabulary=1, seq=2)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 ValueT = TypeVar("ValueT")
 

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 Topology = Literal["rack", "fat_tree", "rail_only", "tree"]
 
@@ -40,7 +40,7 @@ SWITCHES: dict[str, SwitchModel] = {
 
 @dataclass(frozen=True)
 class Network:
-    """What has to be bought for a number of ends, and how many switches lie between the farthest of them."""
+    """Parts to buy for a number of ends, and the number of switches between the farthest of them."""
 
     topology: Topology
     switches: int

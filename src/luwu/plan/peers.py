@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster, Disk
 from luwu.plan.collectives import Algorithm, beside_compute, collective_seconds, link_bytes, transfer
 from luwu.plan.compute import Kernels
@@ -28,7 +29,6 @@ from luwu.plan.constants import (
     SWAP_WRITE_BYTES,
 )
 from luwu.plan.luwu_step import OnDisk, Variant, layer_times, step_time
-from luwu.plan.models import ModelShape
 from luwu.plan.steps import Phase, StepTime
 
 GPU_UPDATE_BYTES = 30  # as on a CPU: states, gradient and the copy pass through memory once
@@ -36,7 +36,7 @@ GPU_UPDATE_BYTES = 30  # as on a CPU: states, gradient and the copy pass through
 
 @dataclass(frozen=True)
 class PeerSettings:
-    """How a peer runs: its collectives, whether they fight with GEMMs (preemption or MPS: no), and its kernels."""
+    """Settings of a peer: its collectives, True if they compete with GEMMs (preemption or MPS: no), and its kernels."""
 
     algorithm: Algorithm = "ring"
     interferes: bool = True
@@ -148,7 +148,7 @@ def _compute(model: ModelShape, cluster: Cluster, rows: int, settings: PeerSetti
 
 
 def _collective_rate(cluster: Cluster) -> float:
-    """Of a collective over all workers, bytes a second and worker.
+    """Return the rate of a collective over all workers, in bytes per second and worker.
 
     GPUs of one host pass data on over NVLink and use all of its links: rings go through a host once, on each link.
     """

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.names import find_preset
 
 FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
@@ -26,7 +26,7 @@ FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a pipeline goes. ``split``: backward in two halves; ``waves``: parts turn round at both ends."""
+    """Schedule of a pipeline. ``split``: backward in two halves; ``waves``: parts turn round at both ends."""
 
     name: str
     split: bool = False
@@ -52,7 +52,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 @dataclass(frozen=True)
 class PartSeconds:
-    """What one micro-batch takes of a stage as a whole (all its parts): forward, and both halves of backward."""
+    """Seconds of one micro-batch in a stage as a whole (all its parts): forward, and both halves of backward."""
 
     forward: float
     backward_inputs: float
@@ -114,7 +114,7 @@ def play(name: str, stages: int, micro_batches: int, times: PartSeconds, parts: 
 
 @dataclass(frozen=True)
 class Policy:
-    """How a stage with several parts chooses: ``room`` is how many pipelines' lengths of micro-batches it takes in.
+    """Policy of a stage with several parts. ``room``: pipelines' lengths of micro-batches that it takes in.
 
     ``deepest_first``: of forwards the one nearest to the end; otherwise parts take turns by groups of micro-batches.
     """
@@ -124,12 +124,12 @@ class Policy:
 
 
 POLICIES = (Policy(1), Policy(2), Policy(2, deepest_first=True))
-"""Of which the best is taken: the first has interleaving's published bubble where parts are few, the second always."""
+"""Policies to choose the best from. The first has interleaving's published bubble for few parts, the second always."""
 
 
 @dataclass
 class _Stage:
-    """What a stage could do next, and whether it does something. ``ready`` is a heap of (order, task) for each kind."""
+    """State of a stage: its possible tasks, and True while it works. ``ready`` has a heap of (order, task) a kind."""
 
     ready: dict[str, list[tuple[tuple[int, ...], int, int]]] = field(
         default_factory=lambda: {FORWARD: [], BACKWARD: [], WEIGHTS: []}
@@ -232,7 +232,7 @@ class _Player:
         return (BACKWARD, FORWARD, WEIGHTS)
 
     def _may_forward(self, number: int, place: int) -> bool:
-        """Whether a stage may take one more micro-batch in; those that have begun always go on."""
+        """Return True if a stage may take one more micro-batch in. Micro-batches that have begun always go on."""
         if self._schedule.all_forwards_first or place >= self._stages:
             return True
         stage = self._stage[number]

@@ -1,32 +1,33 @@
-"""One plan: does it fit and what is missing, what it takes, how fast it goes and what that costs."""
+"""Plan of a run: whether it fits, what is missing, and its memory, speed and cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from luwu.config import RunSettings, Settings, format_size
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import format_size
+from luwu.core.units import bytes_text
+from luwu.launch.settings import RunSettings, Settings
+from luwu.models.shapes import ModelShape
 from luwu.plan.clusters import Cluster
 from luwu.plan.compute import Kernels
 from luwu.plan.cost import Cost, cost_of
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
 from luwu.plan.machines import MEBIBYTE, memory_beside_server, whole_mebibytes
 from luwu.plan.memory import WorkerMemory, luwu_worker
-from luwu.plan.models import ModelShape
 from luwu.plan.networks import Topology
 from luwu.plan.steps import StepTime
-from luwu.plan.units import bytes_text
 from luwu.server.forecast import Forecast, forecast
 from luwu.server.settings import ServerSettings
 
 GRADIENT_BYTES = {"int32": 4.0, "float32": 4.0, "int16": 2.0}
-"""Of an element on the wire by `ServerSettings.form`; shared exponents add less than one part in a hundred."""
+"""Bytes of a gradient's element on the wire by `ServerSettings.form`; exponents add less than one part in a hundred."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be planned. Of ``settings`` the groups run and optimizer count; ``form``: as `ServerSettings.form`.
+    """A run to plan. Of ``settings`` the groups run and optimizer count; ``form``: as `ServerSettings.form`.
 
     ``form`` empty: gradients travel in the run's dtype, as over TCP. ``leftover_budget``: the memory budget is what one
     machine's other processes leave, and follows the batch.
@@ -77,17 +78,17 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing is missing."""
+        """True if nothing is missing."""
         return not self.misses
 
     @property
     def disk_bytes(self) -> int:
-        """Of all servers."""
+        """Bytes of all servers' disks."""
         return sum(self.server.file_bytes) * self.request.cluster.servers
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers."""
+        """Tokens per second of all workers."""
         return self.step.tokens_per_second(self.request.model) * self.request.cluster.workers
 
     def mfu(self, *, recompute: bool = False) -> float:
@@ -96,11 +97,11 @@ class Plan:
         return self.step.utilisation(self.request.model, peak, recompute=recompute)
 
     def days(self, tokens: float) -> float:
-        """For a token budget."""
+        """Return the days for a budget of tokens."""
         return tokens / self.tokens_per_second / 86400
 
     def dollars(self, tokens: float) -> float:
-        """For a token budget: the machines' share of their life, and electricity."""
+        """Return the dollars for a budget of tokens: the machines' share of their life, and electricity."""
         return self.cost.dollars_for(self.days(tokens))
 
     @property
@@ -171,14 +172,14 @@ def forecast_servers(request: Request) -> Forecast:
 
 
 def disk_traffic(server: Forecast) -> OnDisk:
-    """What a step reads and writes, by phase. Pinned states are written, too: a step is committed on disk."""
+    """Return the bytes that a step reads and writes, by phase. Pinned states are written, too, for the commit."""
     return OnDisk(
         server.parameters_read_bytes, server.parameters_read_bytes, server.states_read_bytes, server.written_bytes
     )
 
 
 def default_form(cluster: Cluster) -> str:
-    """What gradients travel as where nothing else is said: over UDP what the server has, over TCP their dtype."""
+    """Return the form of gradients where none is named: over UDP the server's default, over TCP their dtype."""
     return "" if cluster.aggregation in ("none", "memory") else str(ServerSettings.model_fields["form"].default)
 
 
@@ -270,3 +271,24 @@ def _halves(number: int) -> list[int]:
         found.append(number)
         number //= 2
     return found
+
+
+UNLIMITED = 1 << 60
+
+
+def fit_budget(request: Request) -> Request:
+    """The same request with the largest budget that there is room for and use for, in whole MiB.
+
+    Where there is not even room for the least budget, it is that one, and the plan does not fit.
+    """
+    room = request.cluster.host.memory_bytes - sum(memory_beside_server(request).values())
+    everything = whole_mebibytes(forecast_servers(request.with_run(memory=UNLIMITED)).memory_bytes)
+    budget = min(everything, max(int(room) // MEBIBYTE, 1) * MEBIBYTE)
+    least = forecast_servers(request.with_run(memory=budget)).minimum_bytes
+    return request.with_run(memory=max(budget, whole_mebibytes(least)))
+
+
+def with_rows(request: Request, rows: int, micro_batch: int | None) -> Request:
+    """The same request with so many sequences for each worker; a budget that nobody gave is fitted again."""
+    changed = request.with_run(batch=rows * request.cluster.workers, micro_batch=micro_batch)
+    return fit_budget(changed) if request.leftover_budget else changed

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from luwu.config import format_size
-from luwu.observe.words import counted
+from luwu.core.quantities import format_size
+from luwu.core.units import bytes_text, count_text, rate_text, seconds_text
+from luwu.core.words import counted
 from luwu.plan.advice import Advice, advise, offload_shares, thresholds_of, tokens_of
 from luwu.plan.clusters import Cluster
 from luwu.plan.planning import Plan
 from luwu.plan.steps import StepTime
-from luwu.plan.units import bytes_text, count_text, rate_text, seconds_text
 
 Rows = list[tuple[str, str]]
 
@@ -19,7 +19,7 @@ HIDDEN = "From this many tokens a step per worker the copies, the server and the
 
 
 def sections(plan: Plan, tokens: float | None = None) -> dict[str, Rows]:
-    """What to show, by heading: names and values as text."""
+    """Return the rows to show, by heading: names and values as text."""
     found = {
         "verdict": _verdict(plan),
         "what is planned": _inputs(plan),

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from luwu.config import MOST_TOKENS, build_settings
-from luwu.errors import ConfigError
-from luwu.plan.budget import fit_budget
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import MOST_TOKENS
+from luwu.core.units import parse_bytes, parse_rate
+from luwu.launch.settings import build_settings
+from luwu.models.shapes import ModelShape, gpt_shape
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
 from luwu.plan.gpus import GPUS
 from luwu.plan.machines import MACHINES, machine_cluster
 from luwu.plan.model_presets import find_model
-from luwu.plan.models import ModelShape, gpt_shape
 from luwu.plan.names import find_preset
 from luwu.plan.networks import Topology
-from luwu.plan.planning import GRADIENT_BYTES, Request, default_form
-from luwu.plan.units import parse_bytes, parse_rate
+from luwu.plan.planning import GRADIENT_BYTES, Request, default_form, fit_budget
 
 BYTE_VOCABULARY = 256
 
@@ -35,7 +35,7 @@ TextT = TypeVar("TextT", bound=str)
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user may say, as text where it has a unit; None: as the preset has it."""
+    """Choices of a user, as text where they have a unit; None: the preset's."""
 
     model: str | None = None
     layers: int | None = None
@@ -105,7 +105,7 @@ def make_request(choices: Choices) -> Request:
 
 
 def usual_budget(server: Server) -> int:
-    """What is left of a server's memory for the store when its system has a tenth."""
+    """Return the bytes of a server's memory that are left for the store when its system has a tenth."""
     return int(server.memory_bytes) * 9 // 10
 
 
@@ -249,7 +249,7 @@ def named(name: str, parse: Callable[[object], NumberT], text: str | None) -> Nu
 
 
 def one_of(name: str, value: str, known: tuple[TextT, ...]) -> TextT:
-    """One of a few words; ConfigError lists them."""
+    """Return one of a few words; ConfigError lists them."""
     for word in known:
         if word == value:
             return word

@@ -13,12 +13,12 @@ from luwu.plan.requests import usual_budget
 SERVERS = (1, 2, 3, 4, 6, 8, 12, 16)
 DISKS = (1, 2, 4, 6, 8, 12, 16, 24)
 ENOUGH_PERCENT = 99
-"""Of the best throughput: a smaller memory budget that reaches it is better."""
+"""Percent of the best throughput: a smaller memory budget that reaches it is better."""
 
 
 @dataclass(frozen=True)
 class Best:
-    """What was found: the plan, and how many others were looked at."""
+    """Result of a search: the plan, and the number of others that were examined."""
 
     plan: Plan
     tried: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from luwu.plan.models import ModelShape
+from luwu.models.shapes import ModelShape
 
 
 @dataclass(frozen=True)
@@ -19,13 +19,13 @@ class Phase:
 
     @property
     def binds(self) -> str:
-        """What takes the longest."""
+        """Name of the part that takes the longest."""
         return max(self.parts, key=lambda name: self.parts[name]) if self.parts else self.name
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """One optimizer step of every worker on ``rows`` sequences."""
+    """An optimizer step of every worker on ``rows`` sequences."""
 
     system: str
     rows: int
@@ -35,17 +35,17 @@ class StepTime:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return sum(phase.seconds for phase in self.phases)
 
     @property
     def binds(self) -> str:
-        """What takes the longest part of the longest phase."""
+        """Name of the part that takes the longest in the longest phase."""
         longest = max(self.phases, key=lambda phase: phase.seconds)
         return f"{longest.binds} in {longest.name}"
 
     def part(self, name: str) -> float:
-        """How long one thing would take alone, over all phases."""
+        """Return the seconds that one part would take alone, over all phases."""
         return sum(phase.parts.get(name, 0.0) for phase in self.phases)
 
     @property
@@ -56,7 +56,7 @@ class StepTime:
         return 1.0 if others <= 0 else max(0.0, min(1.0, 1 - (self.seconds - compute) / others))
 
     def tokens_per_second(self, model: ModelShape) -> float:
-        """Of one worker."""
+        """Return the tokens per second of one worker."""
         return self.rows * model.sequence / self.seconds
 
     def utilisation(self, model: ModelShape, peak_flops: float, *, recompute: bool) -> float:

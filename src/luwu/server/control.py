@@ -10,12 +10,13 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
-from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric import control_pb2_grpc
-from luwu.fabric.credentials import switch_request, worker_request
-from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
-from luwu.fabric.striping import Share, Standing
+from luwu.control import control_pb2 as pb
+from luwu.control import control_pb2_grpc
+from luwu.control.credentials import switch_request, worker_request
+from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA, error_text
+from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
+from luwu.core.manifest import Manifest
+from luwu.core.striping import Share, Standing
 from luwu.server.cores import StepEnding
 from luwu.server.door import ControlDoor
 from luwu.server.gate import Gate
@@ -23,7 +24,6 @@ from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Terms, Worker
 from luwu.server.runs import Runs, claim_nothing
 from luwu.server.topology import Place, SwitchMember
-from luwu.store.manifest import Manifest
 from luwu.store.run_record import Claim, Counts
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Standing(self, request: pb.StandingRequest, context: Any) -> pb.StandingReply:  # noqa: N802
-        """Which store this server has."""
+        """Return the identity and the counts of this server's store."""
         self._worker(context)
         standing = self._standing()
         has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from luwu import _native
-from luwu.fabric.address import local_address
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.credentials import TlsFiles
-from luwu.fabric.links import native_timing
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.address import local_address
+from luwu.control.credentials import TlsFiles
+from luwu.control.links import native_timing
+from luwu.control.timeouts import Timeouts
+from luwu.core import native
+from luwu.core.native import block_specs
+from luwu.core.protocols import LossScale
+from luwu.core.striping import Share
 from luwu.server.membership import Core
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import Store
-from luwu.worker.interface import LossScale
 
 HyperParameters = Sequence[float]
 
@@ -34,7 +34,7 @@ class NetworkCore(Core, Protocol):
 
     @property
     def port(self) -> int:
-        """Where the data plane listens."""
+        """Port of the data plane."""
         ...
 
     def allow_worker(self, rank: int, token: bytes) -> None:
@@ -54,7 +54,7 @@ class NetworkCore(Core, Protocol):
         such.
 
         Returns:
-            What the worker's data plane wants to know, see `luwu.fabric.links.WorkerLink.begin_step`; None: nothing.
+            What the worker's data plane wants to know, see `luwu.control.links.WorkerLink.begin_step`; None: nothing.
         """
         ...
 
@@ -63,7 +63,7 @@ class NetworkCore(Core, Protocol):
         ...
 
     def wait_commit(self, worker: int, at_most_seconds: float) -> StepEnding | None:
-        """How the attempt ended, None: not yet. Raises what the run failed with."""
+        """Return the end of the attempt, or None if it has not ended. Raises the error that the run failed with."""
         ...
 
     def decide(self, commits: bool, at_most_seconds: float, squares: float | None) -> StepEnding | None:
@@ -79,17 +79,17 @@ class UdpCore(NetworkCore, Protocol):
 
     @property
     def udp_port(self) -> int:
-        """Where it listens for them."""
+        """UDP port of the data plane."""
         ...
 
-    def start(self, wiring: _native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
+    def start(self, wiring: native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
         """Start the network: the child speaks for all workers, parameters go to the group where there is one."""
         ...
 
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """What a native server needs beside its store."""
+    """Settings of a native server beside its store."""
 
     memory_bytes: int
     workers: int
@@ -110,12 +110,12 @@ StartCore = Callable[[Store, CoreSettings], NetworkCore]
 
 def start_tcp(store: Store, settings: CoreSettings) -> NetworkCore:
     """Serve a store over TCP, encrypted where there are certificates."""
-    return _native.TcpServer(**_common(store, settings))
+    return native.TcpServer(**_common(store, settings))
 
 
 def start_udp(store: Store, settings: CoreSettings) -> NetworkCore:
     """Serve a store over UDP, and TCP for what is no part of a step."""
-    return _native.UdpServer(
+    return native.UdpServer(
         **_common(store, settings), udp_address=local_address(settings.address), udp_port=settings.udp_port
     )
 

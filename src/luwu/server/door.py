@@ -6,10 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
-from luwu import _native
-from luwu.errors import LuwuError, ServerError
-from luwu.fabric.address import HostPort, why_not_bound
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.address import HostPort, why_not_bound
+from luwu.control.timeouts import Timeouts
+from luwu.core import native
+from luwu.core.errors import LuwuError, ServerError
 
 PEER_SCHEME = "unix-abstract:"
 """Prefix that gRPC puts before the name of a client's socket in the abstract namespace."""
@@ -27,7 +27,7 @@ class ControlDoor:
         self._timeouts = timeouts
         self._folder = tempfile.TemporaryDirectory(prefix="luwu-door-")  # for this user alone
         self._socket = -1
-        self._native: _native.Door | None = None
+        self._native: native.Door | None = None
 
     @property
     def inside(self) -> str:
@@ -36,7 +36,7 @@ class ControlDoor:
 
     def open(self, listen: HostPort, most_strangers: int) -> int:
         """Let connections in, once gRPC serves, and return the port. Raises ServerError."""
-        timing = _native.Timing(
+        timing = native.Timing(
             hello_seconds=self._timeouts.hello_seconds,
             silence_seconds=self._timeouts.keepalive_timeout_seconds,
             backoff_seconds=self._timeouts.backoff_seconds,
@@ -48,7 +48,7 @@ class ControlDoor:
         self._folder.cleanup()
         inside = f"/proc/self/fd/{self._socket}"
         try:
-            self._native = _native.Door(
+            self._native = native.Door(
                 address=listen.host, port=listen.port, inside=inside, most_strangers=most_strangers,
                 burst=2 * most_strangers,
                 patience_seconds=self._timeouts.challenge_seconds, timing=timing,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from luwu import _native
-from luwu.errors import LuwuError
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.striping import Standing
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.core import native
+from luwu.core.errors import LuwuError
+from luwu.core.manifest import Manifest
+from luwu.core.native import block_specs
+from luwu.core.striping import Standing
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import ORIGIN_NAME, Store, open_store, read_identity, reader_of
-from luwu.store.manifest import Manifest
 from luwu.store.run_record import Claim, Counts, claim_store
 
 
@@ -25,14 +25,14 @@ def open_server(
     *,
     read_only: bool = False,
     disk_full_wait_seconds: float = 0.0,
-) -> _native.Server:
+) -> native.ShmServer:
     """Open or create a store (`open_store`) and serve it to this host's workers through shared memory.
 
     One that is opened to be read, such as a snapshot, is not locked, and makes no steps.
     """
 
-    def start(store: Store) -> _native.Server:
-        return _native.Server(
+    def start(store: Store) -> native.ShmServer:
+        return native.ShmServer(
             [str(folder) for folder in store.folders],
             store.identity.uuid,
             store.create,

@@ -1,4 +1,4 @@
-"""What servers and their stores would take for a model that is not there yet, by the rules that they themselves use."""
+"""Forecast of servers and stores for a model that does not exist yet, by the rules that servers themselves use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from luwu import _native
-from luwu.fabric.blocks import block_specs
-from luwu.fabric.striping import stripe
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core import native
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.native import block_specs
+from luwu.core.striping import stripe
 
 LISTED_ELEMENTS = 2**36
 """Elements of a model whose chunks are listed within a moment."""
@@ -17,7 +17,7 @@ LISTED_ELEMENTS = 2**36
 PAGE_BYTES = 4096
 CHUNK_STEP = 2048
 STATE_BUFFERS = 4
-"""Three numbers of the native core: see its store/layout.h and pipeline/residency.cc."""
+"""Three numbers of the native core: see its store/layout.h and schedule/residency.cc."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def forecast(
     blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
     whole = Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
     largest = max(stripe(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
-    found = _native.plan_store(
+    found = native.plan_store(
         block_specs(largest),
         DEFAULT_CHUNK_ELEMENTS,
         optimizer,
@@ -142,3 +142,15 @@ def _chunk_elements(elements: int) -> int:
 
 def _rounded_up(count: int, step: int) -> int:
     return -(-count // step) * step
+
+
+WindowSchedule = native.WindowSchedule
+
+
+def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
+    """The schedule of a server with this budget, whose workers are one to it, as over UDP.
+
+    Raises:
+        MemoryBudgetError: the budget is below what the model needs.
+    """
+    return WindowSchedule(block_specs(manifest), manifest.chunk_elements, manifest.optimizer, memory_bytes)

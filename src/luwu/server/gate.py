@@ -11,8 +11,8 @@ import threading
 import time
 from collections import OrderedDict
 
-from luwu.errors import AuthenticationError
-from luwu.fabric.credentials import NONCE_BYTES, Credentials
+from luwu.control.credentials import NONCE_BYTES, Credentials
+from luwu.core.errors import AuthenticationError
 from luwu.server.participants import on_one_line
 
 CLOSED = "the challenge is unknown, used or too old; join again"
@@ -43,7 +43,7 @@ class Gate:
 
     @property
     def asks_for_key(self) -> bool:
-        """Whether a join needs a proof; without a key, mutual TLS has let the participant in already."""
+        """True if a join needs a proof. Without a key, mutual TLS has let the participant in already."""
         return self._credentials.key is not None
 
     def challenge(self, participant_nonce: bytes, peer: str) -> bytes:

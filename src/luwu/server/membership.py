@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from luwu.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
-from luwu.store.manifest import Manifest, first_difference
+from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
+from luwu.core.manifest import Manifest, first_difference
 
 
 class Core(Protocol):
-    """What membership needs of a native server: a store that is open, its pipeline, and its data plane."""
+    """Interface of a native server, as membership uses it: an open store, its pipeline, and its data plane."""
 
     @property
     def initialised(self) -> bool:
-        """Whether the store holds first values."""
+        """True if the store holds first values."""
         ...
 
     def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
@@ -40,7 +40,7 @@ class Core(Protocol):
         ...
 
     def failure(self) -> str | None:
-        """What the run failed with, if it did."""
+        """Return the message of the error that the run failed with, or None."""
         ...
 
     def stats(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class _Lent(Generic[CoreT]):
 
 
 class Membership(Generic[CoreT]):
-    """One set of workers over one opening of the store. Functions may be called from any thread.
+    """A set of workers over one opening of the store. Functions may be called from any thread.
 
     Args:
         workers: how many make a step.
@@ -118,13 +118,13 @@ class Membership(Generic[CoreT]):
 
     @property
     def lost(self) -> list[str]:
-        """One line for each worker that ended without leaving."""
+        """Descriptions of the workers that ended without leaving, one line each."""
         with self._changed:
             return list(self._lost)
 
     @property
     def opened(self) -> bool:
-        """Whether the store is open."""
+        """True if the store is open."""
         return self._lent is not None
 
     def stats(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Membership(Generic[CoreT]):
         return int(self.stats().get("step", 0))
 
     def error(self) -> LuwuError | None:
-        """What the run failed with first, if it did."""
+        """Return the first error that the run failed with, or None."""
         failure = self._ask(lambda core: core.failure(), None)
         if self._error is None and failure is not None:
             return ServerError(failure)

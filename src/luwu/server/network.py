@@ -15,14 +15,16 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from luwu.errors import ConfigError
-from luwu.fabric import control_pb2_grpc
-from luwu.fabric.address import HostPort, parse_host_port
-from luwu.fabric.closing import close_after
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.rpc import ROOM_SERVICE, SERVICE, channel_options
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import TIMEOUTS, Timeouts
+from luwu.control import control_pb2_grpc
+from luwu.control.address import HostPort, parse_host_port
+from luwu.control.credentials import Credentials
+from luwu.control.rpc import ROOM_SERVICE, SERVICE, channel_options
+from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.core.closing import close_after
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import Manifest
+from luwu.core.room import RoomWait, log_room
+from luwu.core.striping import Share
 from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.door import ControlDoor
@@ -30,16 +32,13 @@ from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
-from luwu.server.settings import ServerSettings
-from luwu.server.snapshots import Snapshots
+from luwu.server.settings import ServerSettings, Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
-from luwu.store.manifest import Manifest
-from luwu.store.room import RoomWait, log_room
 
 SPARE_THREADS = 64
-"""Of the control plane: for switches, for who joins, and for who asks."""
+"""Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""
 
 FEWEST_STRANGERS = 64
 """Most connections that have sent something without a proof; more where many workers may connect at once."""
@@ -48,6 +47,33 @@ MOST_CALLS = 8
 """Most calls under way on one connection; a worker makes five at most."""
 
 log = logging.getLogger(__name__)
+
+
+def check_protection(settings: ServerSettings, credentials: Credentials) -> None:
+    """Raise ConfigError if participants would have to prove nothing, or if data would travel unprotected unasked."""
+    if credentials.key is None and credentials.tls is None:
+        raise ConfigError(
+            "job key: expected a key or TLS certificates, found neither; make a key with "
+            "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
+        )
+    if settings.transport == "udp" and credentials.tls is not None and not settings.plain_data:
+        raise ConfigError(
+            f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
+            "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
+        )
+
+
+def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
+    """Make the control plane's gRPC server, which has no port and no service yet.
+
+    A call takes a thread when its headers come, before its message: there are more threads than strangers can have
+    calls.
+    """
+    threads = 3 * workers + SPARE_THREADS + strangers * MOST_CALLS
+    return grpc.server(
+        ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
+        options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
+    )
 
 
 class NetworkServer:
@@ -76,16 +102,7 @@ class NetworkServer:
         start_core: StartCore | None = None,
         plan: PlanTopology | None = None,
     ) -> None:
-        if credentials.key is None and credentials.tls is None:
-            raise ConfigError(
-                "job key: expected a key or TLS certificates, found neither; make a key with "
-                "`openssl rand -hex 32 > job.key` and give it to server and workers with --key-file"
-            )
-        if settings.transport == "udp" and credentials.tls is not None and not settings.plain_data:
-            raise ConfigError(
-                f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
-                "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
-            )
+        check_protection(settings, credentials)
         self._timeouts = timeouts
         self._listen = parse_host_port(settings.listen)
         self._tls = credentials.tls
@@ -110,14 +127,8 @@ class NetworkServer:
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
-        # A call takes a thread when its headers come, before its message: there are more threads than strangers can
-        # have calls.
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
-        threads = 3 * settings.workers + SPARE_THREADS + most_strangers * MOST_CALLS
-        self._grpc = grpc.server(
-            ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
-            options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
-        )
+        self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
         service = ControlService(
             self._runs,
             self._gate,
@@ -150,7 +161,7 @@ class NetworkServer:
 
     @property
     def url(self) -> str:
-        """Where workers connect to; a server that listens everywhere names its machine."""
+        """URL that workers connect to. A server that listens everywhere names its machine."""
         host = self._listen.host
         return HostPort(socket.gethostname() if host in ("0.0.0.0", "::") else host, self.port).url
 

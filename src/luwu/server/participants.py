@@ -1,4 +1,4 @@
-"""Who has joined a server: workers and switches, each with a session's token and a queue of what happens to it."""
+"""Participants that have joined a server: workers and switches, each with a session's token and a queue of events."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from luwu.errors import AuthenticationError, LuwuError
-from luwu.fabric import control_pb2 as pb
+from luwu.control import control_pb2 as pb
+from luwu.core.errors import AuthenticationError, LuwuError
 
 TOKEN_BYTES = 32
 LONGEST_TEXT_CHARACTERS = 200

@@ -1,4 +1,4 @@
-"""One run on a network's server: a set of workers, the core that serves them, and what they are told."""
+"""A run on a network's server: a set of workers, the core that serves them, and the messages to them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from luwu.errors import ConfigError, LuwuError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.striping import Share
-from luwu.fabric.timeouts import Timeouts
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
+from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.manifest import Manifest
+from luwu.core.protocols import LossScale
+from luwu.core.striping import Share
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
-from luwu.store.manifest import Manifest
 from luwu.store.run_record import Counts
-from luwu.worker.interface import LossScale
 
 DATA_TOKEN_BYTES = 32
 
@@ -85,16 +85,16 @@ class Run(Membership[NetworkCore]):
 
     @property
     def over(self) -> bool:
-        """Whether nobody may join any more: it has failed, or those who had joined have gone."""
+        """True if nobody may join any more: the run has failed, or the workers that had joined have gone."""
         return self.failed_at is not None or (bool(self.people) and not self.joined)
 
     @property
     def begun(self) -> bool:
-        """Whether everybody has a place in the tree."""
+        """True if every participant has a place in the tree."""
         return self._places is not None
 
     def needs(self, switch: SwitchMember) -> bool:
-        """Whether a switch has a place in the tree."""
+        """Return True if a switch has a place in the tree."""
         return self._places is not None and switch.name in self._places
 
     def add(self, rank: int, workers: int, peer: str) -> Worker:

@@ -1,4 +1,4 @@
-"""One run after another over the same store: who joins which, what ends one, and when the next may begin."""
+"""Runs over the same store, one after another: joins, ends, and the begin of the next."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from luwu.errors import ConfigError, LuwuError, ServerError, WorkerLostError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.timeouts import Timeouts
-from luwu.fabric.waiting import until
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
+from luwu.control.waiting import until
+from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
+from luwu.core.manifest import Manifest
+from luwu.core.protocols import LossScale
+from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.participants import Participant, Participants
-from luwu.server.room_watch import RoomWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
-from luwu.store.manifest import Manifest
-from luwu.store.room import SayRoom, log_room
 from luwu.store.run_record import Counts
-from luwu.worker.interface import LossScale
 
 log = logging.getLogger(__name__)
 

@@ -13,18 +13,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from luwu import _native
-from luwu.errors import ConfigError, LuwuError, ServerError
-from luwu.fabric.closing import close_after
-from luwu.fabric.forks import OfThisProcess, keep_from_children
-from luwu.fabric.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
+from luwu.control.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
+from luwu.core import native
+from luwu.core.closing import close_after
+from luwu.core.errors import ConfigError, LuwuError, ServerError
+from luwu.core.forks import OfThisProcess, keep_from_children
+from luwu.core.manifest import Manifest
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
-from luwu.server.room_watch import RoomWatch
-from luwu.server.snapshots import NO_SNAPSHOTS, Snapshots
+from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import has_store, lock_folder, make_folder, refused
-from luwu.store.manifest import Manifest
-from luwu.store.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, SayRoom, log_room
 from luwu.store.run_record import Counts
 
 Report = dict[str, Any]
@@ -77,7 +76,7 @@ class LocalServer(OfThisProcess):
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._first = Counts()
 
-        def open_core(manifest: Manifest) -> _native.Server:
+        def open_core(manifest: Manifest) -> native.ShmServer:
             core = open_server(
                 folders,
                 manifest,
@@ -95,7 +94,7 @@ class LocalServer(OfThisProcess):
                 raise
             return core
 
-        self._members: Membership[_native.Server] = Membership(workers, open_core)
+        self._members: Membership[native.ShmServer] = Membership(workers, open_core)
         self._on_report = on_report or (lambda rank, report: None)
         self._lock = threading.Lock()
         self._closing = False
@@ -137,12 +136,12 @@ class LocalServer(OfThisProcess):
         return self._members.stats()
 
     def error(self) -> str | None:
-        """What the server failed with, if it did."""
+        """Return the message of the error that the server failed with, or None."""
         error = self._members.error()
         return str(error) if error is not None else None
 
     def workers_lost(self) -> list[str]:
-        """One line for each worker that ended without leaving."""
+        """Return descriptions of the workers that ended without leaving, one line each."""
         return self._members.lost
 
     def wait_for_leaves(self, at_most_seconds: float) -> None:

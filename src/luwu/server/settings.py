@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, CountOrZero, Group, Port, SecondsOrZero, Size, StoreFolders, Workers
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.timeouts import Timeouts
+from luwu.core.quantities import AbsolutePath, CountOrZero, Port, SecondsOrZero, Size, StoreFolders, Workers
+from luwu.core.settings import Group
 
 
 class ServerSettings(Group):
-    """One server: its store, its workers, and where it listens."""
+    """Settings of a server: its store, its workers, and the addresses that it listens at."""
 
     stores: Annotated[StoreFolders, Field(min_length=1)]
     """folders that hold the store, striped over all of them; made where missing"""
@@ -63,3 +64,13 @@ class ServerFile(Group):
 
     server: ServerSettings
     timeouts: Timeouts = Timeouts()
+
+
+class Snapshots(NamedTuple):
+    """After ``every`` so many committed steps, 0: never; of these the newest ``keep`` stay, 0: all."""
+
+    every: int = 0
+    keep: int = 0
+
+
+NO_SNAPSHOTS = Snapshots()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from luwu.fabric.timeouts import PATIENCE_SECONDS
-from luwu.fabric.waiting import until
-from luwu.observe.words import counted
+from luwu.control.timeouts import PATIENCE_SECONDS
+from luwu.control.waiting import until
+from luwu.core.words import counted
 from luwu.server.run import Run
 
 log = logging.getLogger(__name__)

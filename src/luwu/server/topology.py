@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from luwu.fabric import control_pb2 as pb
+from luwu.control import control_pb2 as pb
 from luwu.server.participants import Participant
 
 CoreT = TypeVar("CoreT")
@@ -14,7 +14,7 @@ CoreT = TypeVar("CoreT")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker's packets come from; empty for transports that need none.
+    """Origin of a worker's packets; empty for transports that need none.
 
     Attributes:
         address, port: of the worker.
@@ -29,7 +29,7 @@ class Place:
 
 
 NOWHERE = Place()
-"""Of a worker whose transport needs no place."""
+"""Place of a worker whose transport needs none."""
 
 
 @dataclass(eq=False, kw_only=True)

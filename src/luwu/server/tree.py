@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from luwu import _native
-from luwu.errors import ConfigError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import local_address, numeric, parse_host_port
-from luwu.fabric.timeouts import Timeouts
-from luwu.fabric.wiring import make_wiring
+from luwu.control import control_pb2 as pb
+from luwu.control.address import local_address, numeric, parse_host_port
+from luwu.control.timeouts import Timeouts
+from luwu.control.wiring import make_wiring
+from luwu.core import native
+from luwu.core.errors import ConfigError
 from luwu.server.cores import UdpCore
 from luwu.server.topology import Place, SwitchMember, TopologyReady, worker_name
 
@@ -37,7 +37,7 @@ class Branch:
 
     @property
     def room(self) -> int:
-        """How many more children it can have."""
+        """Number of further children that it can have."""
         return self.member.fan_in - len(self.switches) - len(self.workers)
 
 
@@ -109,7 +109,7 @@ def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], pl
 
 
 def _share_out(leaves: Sequence[Branch], workers: int) -> list[int]:
-    """How many more workers each takes: always the one that has the fewest, while it has room."""
+    """Return the number of workers that each leaf takes: always the leaf with the fewest, while it has room."""
     shares = [0] * len(leaves)
     takers = [(len(leaf.workers), number) for number, leaf in enumerate(leaves) if leaf.room > 0]
     heapq.heapify(takers)
@@ -138,7 +138,7 @@ class UdpPlan:
         self._form = form
         self._group = parse_host_port(multicast, lowest_port=1) if multicast else None
         self._timeouts = timeouts
-        self._own: _native.UdpSwitch | None = None
+        self._own: native.UdpSwitch | None = None
 
     def __call__(self, ready: TopologyReady[UdpCore]) -> Mapping[str, pb.Topology]:
         """Everybody's place, by name."""
@@ -178,7 +178,7 @@ class UdpPlan:
     def _grow_alone(self, ready: TopologyReady[UdpCore], network: pb.Network) -> Branch:
         port = ready.core.udp_port
         if ready.workers > 1:
-            self._own = self._own or _native.UdpSwitch(self._local, 0)
+            self._own = self._own or native.UdpSwitch(self._local, 0)
             children = [(place.address, place.port) for place in ready.places]
             wiring = make_wiring(network, ready.job, ready.workers)
             self._own.start(wiring, (numeric(self._local), port), 0, children)

@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
 from luwu.store.safetensors_file import SafetensorsFile
 
 WEIGHTS_NAME = "model.safetensors"

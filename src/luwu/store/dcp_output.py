@@ -29,24 +29,25 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.room import NO_WAIT, Room
+from luwu.optim.kinds import torch_optimizers
 from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
 
 METADATA_NAME = ".metadata"
 PIECE_ELEMENTS = 1 << 20
 FILE_BYTES = 2**30
-"""After which another file is begun: what a killed export does again at most."""
+"""Bytes after which another file is begun: the most that a killed export does again."""
 
 VERSION = "1.0.0"
-"""Of the format, as torch 2.13 writes it."""
+"""Version of the format, as torch 2.13 writes it."""
 
 _ITEM_BYTES = 2048
-"""What torch.save adds to a piece, at most."""
+"""Most bytes that torch.save adds to a piece."""
 
 
 Entry = tuple[str, list[int] | None, list[int] | None, str, int, int]
@@ -68,7 +69,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class DcpReport:
-    """What an export did; ``kept`` of the ``files`` were there already."""
+    """Result of an export; ``kept`` of the ``files`` were there already."""
 
     step: int
     parameters: int
@@ -179,11 +180,11 @@ class _Export:
         return files
 
     def nbytes(self, place: Place) -> int:
-        """Of a parameter with its states, as float32."""
+        """Return the bytes of a parameter with its states, as float32."""
         return 4 * (1 + len(self._states)) * place.parameter.numel
 
     def file_bytes(self, file: list[Place]) -> int:
-        """What a file takes, or a little more."""
+        """Return the bytes of a file, or a little more."""
         pieces = sum(2 + place.parameter.numel // PIECE_ELEMENTS for place in file)
         return sum(map(self.nbytes, file)) + _ITEM_BYTES * (2 + len(self._states)) * pieces
 
@@ -224,7 +225,7 @@ class _Export:
         return entries
 
     def metadata(self, files: Mapping[str, Sequence[Entry]]) -> Metadata:
-        """What ``.metadata`` holds, from what lies in each file."""
+        """Return the contents of ``.metadata``, made from the contents of each file."""
         kinds: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         storage: dict[MetadataIndex, _StorageInfo] = {}
         aliases = {f"{self._model_key}.{place.parameter.name}": place.parameter.aliases for place in self._places}
@@ -245,7 +246,7 @@ class _Export:
         return self._values.manifest.blocks[place.block].trainable
 
     def _settings_by_key(self) -> dict[str, Any]:
-        """In both forms in which torch looks for them: one group of all parameters, and each parameter by itself."""
+        """Return the settings in torch's two forms: one group of all parameters, and each parameter by itself."""
         names = [place.parameter.name for place in self._places if self._trained(place)]
         groups = f"{self._optimizer_key}.param_groups"
         whole = {f"{groups}.0.{name}": value for name, value in {**self.settings, "params": names}.items()}
@@ -253,7 +254,7 @@ class _Export:
         return {**whole, **each}
 
     def _path(self, name: str) -> tuple[str | int, ...]:
-        """Where a value stands in the nested state dict."""
+        """Return the path of a value in the nested state dict."""
         groups = f"{self._optimizer_key}.param_groups.0."
         states = f"{self._optimizer_key}.state."
         if name.startswith(groups):
@@ -266,8 +267,6 @@ class _Export:
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting of the optimizer as torch has it, with those that are given."""
-    from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
-
     known_to_torch = torch_optimizers()
     optimizer = known_to_torch.get(kind)
     if optimizer is None:

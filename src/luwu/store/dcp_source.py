@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from luwu.errors import CheckpointError, ConfigError
+from luwu.core.errors import CheckpointError, ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.optim.kinds import torch_optimizers
 from luwu.store.checkpoint import listed
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_tensor import SavedPiece
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
 
@@ -30,7 +31,7 @@ MOST_OPEN = 8
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """What the metadata says of a tensor. torch's own objects take kilobytes for each: many for a deep model."""
+    """The metadata of a tensor. torch's own objects take kilobytes for each: many for a deep model."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -150,7 +151,7 @@ def _saved_tensor(
     storage: Mapping[tuple[str, tuple[int, ...]], Any],
     lengths: dict[str, int],
 ) -> SavedTensor:
-    """One tensor and its pieces. One that cannot be read says why; others of the checkpoint can be."""
+    """Return a tensor and its pieces, or the reason why it cannot be read; the checkpoint's others can be."""
     shape, dtype = tuple(known.size), known.properties.dtype
     if not isinstance(name, str) or not isinstance(dtype, torch.dtype) or min(shape, default=0) < 0:
         raise ValueError(f"tensor {name!r} of shape {list(shape)} and {dtype}")
@@ -176,7 +177,7 @@ def _saved_tensor(
 
 
 def _has_room(path: Path, info: Any, needed_bytes: int, lengths: dict[str, int]) -> bool:
-    """Whether a piece lies in one of the checkpoint's files; `lengths` has those that were looked at before."""
+    """Return True if a piece lies in one of the checkpoint's files; `lengths` has the lengths of files already seen."""
     file = Path(info.relative_path)
     if file.is_absolute() or ".." in file.parts or min(info.offset, info.length - needed_bytes) < 0:
         return False
@@ -221,8 +222,6 @@ class DcpSource:
     """
 
     def __init__(self, path: Path, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
-        from luwu.optim.kinds import torch_optimizers  # here: optimizers know models, which know stores
-
         known_to_torch = torch_optimizers()
         self.reader = DcpReader(path)
         self._moments = moment_names(manifest)
@@ -265,7 +264,7 @@ class DcpSource:
         return [self._states.read_range(self._state(parameter, moment), first, count) for moment in self._moments]
 
     def _find_model(self, parameters: list[ParameterManifest]) -> str:
-        """What stands before the parameters' names: of the prefixes that the first has, the one that most have."""
+        """Return the prefix of the parameters' names: of the prefixes that the first has, the one that most have."""
         names, every = [each.name for each in parameters], set(self.reader.all_names())
         first = (parameters[0].name, *parameters[0].aliases)
         prefixes = {

@@ -1,4 +1,4 @@
-"""One tensor of a torch.distributed.checkpoint, read in parts from the pieces that ranks saved of it.
+"""Tensors of a torch.distributed.checkpoint, read in parts from the pieces that ranks saved.
 
 A piece lies in a file as ``torch.save`` wrote it: an uncompressed zip archive with a small pickle that describes the
 tensor, and its bytes. The pickle is read by a reader that builds nothing but that description.
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
 
 _LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and extra field
 _MOST_DESCRIPTION_BYTES = 1 << 16  # of one tensor; torch.save writes some hundred
@@ -70,7 +70,7 @@ class SavedPiece:
         return filled
 
     def _runs(self, shape: Sequence[int]) -> tuple[Any, int]:
-        """Where in the flat tensor each run of consecutive elements begins, and how long runs are."""
+        """Return where runs of consecutive elements begin in the flat tensor, and the length of the runs."""
         depth = len(shape)
         while depth > 0 and self.sizes[depth - 1] == shape[depth - 1]:
             depth -= 1
@@ -152,7 +152,7 @@ class SavedPiece:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a tensor lies in its storage."""
+    """Layout of a tensor in its storage."""
 
     offset: int
     sizes: tuple[int, ...]
@@ -167,7 +167,7 @@ class _Description(pickle.Unpickler):
         return None
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        """What such a pickle may name."""
+        """Return a function or class that such a pickle may name."""
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return lambda storage, offset, sizes, strides, *rest: _Layout(offset, tuple(sizes), tuple(strides))
         if (module, name) == ("collections", "OrderedDict"):
@@ -200,7 +200,7 @@ class _Window(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """Where it is."""
+        """Return the position."""
         return self._at
 
     def readinto(self, target: Any) -> int:
@@ -213,5 +213,5 @@ class _Window(io.RawIOBase):
 
 
 def _strides(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Of a tensor whose elements follow each other, as torch counts them."""
+    """Return the strides of a tensor whose elements follow each other, as torch counts them."""
     return torch.empty(tuple(sizes), device="meta").stride()

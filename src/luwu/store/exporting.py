@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DTYPES
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.checkpoint import INDEX_NAME
 from luwu.store.folders import is_file
-from luwu.store.manifest import DTYPES
 from luwu.store.model_files import (
     CONFIG_NAME,
     copy_files,
@@ -26,20 +27,19 @@ from luwu.store.model_files import (
 )
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
 from luwu.store.values import Place, Progress, StoredValues, no_progress
 
 SHARD_BYTES = 5 * 10**9
-"""Of a file, at most: as transformers has it."""
+"""Most bytes of a file: the default of transformers."""
 
 PIECE_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export did; ``kept`` of the ``shards`` were there already."""
+    """Result of an export; ``kept`` of the ``shards`` were there already."""
 
     step: int
     parameters: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from luwu import _native
+from luwu.core import native
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def say_findings(opened: Opened, *, mended: bool = True) -> None:
         _logger.warning("%s; %s", finding, "it is mended now" if mended else _remedy(finding))
 
 
-def findings_of(reader: _native.StoreReader) -> tuple[str, ...]:
+def findings_of(reader: native.StoreReader) -> tuple[str, ...]:
     """The damage that a reader met, each with what mends it."""
     return tuple(f"{finding}; {_remedy(finding)}" for finding in reader.findings)
 

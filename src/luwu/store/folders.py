@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from luwu import _native
-from luwu.config import check_name, shown
-from luwu.errors import (
+from luwu.core import native
+from luwu.core.errors import (
     LuwuError,
     ManifestMismatchError,
     StoreCorruptError,
@@ -26,14 +25,15 @@ from luwu.errors import (
     StoreLockedError,
     StorePermissionError,
 )
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
-from luwu.store.durable import sync_folder, sync_path, whole_file, write_all
+from luwu.core.files import sync_folder, sync_path, whole_file, write_all
+from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, whole, words
+from luwu.core.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
+from luwu.core.native import block_specs
+from luwu.core.quantities import check_name, shown
+from luwu.core.room import is_full, no_room
+from luwu.core.words import counted
 from luwu.store.findings import Opened, say_findings
-from luwu.store.json_fields import MALFORMED, explained, read_object, read_text, whole, words
-from luwu.store.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.store.parts import manifest_copy, stripe_of
-from luwu.store.room import is_full, no_room
 from luwu.store.sealed_json import require_unchanged, sealed
 
 MANIFEST_NAME = "manifest.json"
@@ -49,14 +49,14 @@ MOST_FOLDERS = 2**16
 LOCK_NAME = "luwu.lock"
 STORE_LOCK_NAME = "lock"
 UNFINISHED_IMPORT_NAME = "import.json"
-"""In the first folder while an import writes the store's first values."""
+"""File in the first folder while an import writes the store's first values."""
 ORIGIN_NAME = "origin.json"
 """File in the first folder after an import: it names the source of the store's first values."""
 
 
 @dataclass(frozen=True)
 class StoreIdentity:
-    """What the manifest file says: which store this is, over how many folders, and of which model."""
+    """Contents of the manifest file: the store's id, its number of folders, and its model."""
 
     uuid: str
     stripes: int
@@ -109,12 +109,13 @@ def holds_part(folder: Path) -> bool:
     return is_there(folder / MANIFEST_NAME) or is_there(folder / COMMIT_NAME) or stripe_of(folder) is not None
 
 
-def other_stripes(folders: list[Path], stripes: int) -> str:
-    """Describe that a store lies in another number of folders than were named."""
-    return (
-        f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
-        "name the same folders in the same order as when it was made"
-    )
+def require_stripes(folders: list[Path], stripes: int, kind: type[LuwuError] = StoreCorruptError) -> None:
+    """Raise an error of this kind if a store lies in another number of folders than were named."""
+    if stripes != len(folders):
+        raise kind(
+            f"the store at {folders[0]} is striped over {counted(stripes, 'folder')}, found {len(folders)} named; "
+            "name the same folders in the same order as when it was made"
+        )
 
 
 def no_values(folder: Path) -> StoreEmptyError:
@@ -329,8 +330,7 @@ def open_store(
                 f"the store at {folders[0]} was made for another model: {difference}; "
                 "use the model it was made for, or another folder (nothing was changed)"
             )
-        if identity.stripes != len(folders):
-            raise StoreCorruptError(other_stripes(folders, identity.stripes))
+        require_stripes(folders, identity.stripes)
         if uuid and identity.uuid != uuid:
             raise ManifestMismatchError(
                 f"the store at {folders[0]} belongs to another job than those of the other servers; name the same "
@@ -345,9 +345,9 @@ def open_store(
     return core
 
 
-def lock_folder(folder: Path, what: str) -> _native.FileLock:
+def lock_folder(folder: Path, what: str) -> native.FileLock:
     """Lock a folder for this process until the lock is closed; raises StoreLockedError with the process that has it."""
-    lock = _native.FileLock(str(folder / LOCK_NAME), False)
+    lock = native.FileLock(str(folder / LOCK_NAME), False)
     if not lock.held:
         raise StoreLockedError(
             f"the {what} {folder} is in use by process {lock.owner}; stop that process or use another folder"
@@ -364,7 +364,7 @@ def held_at_rest(folders: list[Path]) -> Iterator[None]:
     """
     with ExitStack() as held:
         for folder in folders:
-            lock = _native.FileLock(str(folder / STORE_LOCK_NAME), True)
+            lock = native.FileLock(str(folder / STORE_LOCK_NAME), True)
             if not lock.held:
                 raise StoreLockedError(
                     f"the store at {folder} is open in process {lock.owner}, which writes to it; "
@@ -374,7 +374,7 @@ def held_at_rest(folders: list[Path]) -> Iterator[None]:
         yield
 
 
-def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
+def open_reader(folders: list[Path]) -> tuple[native.StoreReader, Manifest]:
     """Open a committed store for reading, also while a server has it open.
 
     Raises:
@@ -386,9 +386,24 @@ def open_reader(folders: list[Path]) -> tuple[_native.StoreReader, Manifest]:
     return reader_of(folders, identity), identity.manifest
 
 
-def reader_of(folders: list[Path], identity: StoreIdentity) -> _native.StoreReader:
+def open_writer(
+    folders: list[Path], identity: StoreIdentity, *, create: bool = False, restoring: bool = False
+) -> native.StoreWriter:
+    """Open the store that `read_identity` found for writing, or make its files; `restoring`: to go back."""
+    return native.StoreWriter(
+        [str(folder) for folder in folders],
+        identity.uuid,
+        create,
+        block_specs(identity.manifest),
+        identity.manifest.chunk_elements,
+        identity.manifest.optimizer,
+        restoring,
+    )
+
+
+def reader_of(folders: list[Path], identity: StoreIdentity) -> native.StoreReader:
     """Open the store that `read_identity` found for reading, committed or not."""
-    return _native.StoreReader(
+    return native.StoreReader(
         [str(folder) for folder in folders],
         identity.uuid,
         block_specs(identity.manifest),

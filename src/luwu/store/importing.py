@@ -21,24 +21,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luwu import _native
-from luwu.errors import ConfigError
-from luwu.fabric.blocks import block_specs
+from luwu.core import native
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
     make_folder,
-    other_stripes,
+    open_writer,
     read_identity,
     reader_of,
     refused,
     remove_file,
+    require_stripes,
     write_identity,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
@@ -47,11 +47,11 @@ SYNC_BYTES = 256 * 2**20
 
 
 class Source(Protocol):
-    """Where values come from."""
+    """Interface of a source of values."""
 
     @property
     def origin(self) -> Mapping[str, Any]:
-        """What tells this source from another, or from itself once it was changed; JSON can hold it."""
+        """Identity of this source, which changes when its files change; JSON can hold it."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Source(Protocol):
         ...
 
     def updates(self, block: BlockManifest) -> int:
-        """How many of them updated this block."""
+        """Return the number of steps that updated this block."""
         ...
 
     def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
@@ -74,7 +74,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What an import did: ``written_bytes`` is 0 and ``finished_before`` set where there was nothing left to do."""
+    """Result of an import: ``written_bytes`` is 0 and ``finished_before`` set where nothing was left to do."""
 
     step: int
     parameters: int
@@ -124,7 +124,7 @@ def import_values(
 
 
 def _fill(
-    writer: _native.StoreWriter,
+    writer: native.StoreWriter,
     begun: Origin,
     source: Source,
     manifest: Manifest,
@@ -168,7 +168,7 @@ def _continued(checksum: str, chunk: int, values: Any, moments: list[Any]) -> st
         return ""
     crc = int(checksum, 16) if chunk > 0 else 0
     for array in (values, *moments):
-        crc = _native.crc32c(array.view(np.uint8), crc)
+        crc = native.crc32c(array.view(np.uint8), crc)
     return f"{crc:08x}"
 
 
@@ -224,12 +224,11 @@ def _without_times(origin: Mapping[str, Any]) -> object:
 
 
 def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return bool(reader_of(folders, identity).initialised)
 
 
-def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[_native.StoreWriter, Origin]:
+def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, Origin]:
     """The store to write to, and how much of the import is in it."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
@@ -238,14 +237,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     # Before the files: from here on nobody takes what is there for a store.
     begun = begun if begun is not None and goes_on else Origin(origin)
     write_journal(folders[0], begun)
-    writer = _native.StoreWriter(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        not goes_on,
-        block_specs(manifest),
-        manifest.chunk_elements,
-        manifest.optimizer,
-    )
+    writer = open_writer(folders, identity, create=not goes_on)
     if not goes_on:
         try:
             (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before

@@ -1,4 +1,4 @@
-"""What belongs to a model beside its parameters: its configuration, its tokenizer, and its buffers.
+"""Files of a model beside its parameters: its configuration, its tokenizer, and its buffers.
 
 An import keeps them in the folder ``model`` of the store, so that an export gives a folder that loads by itself.
 """
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from luwu.errors import ConfigError
-from luwu.store.durable import whole_file, write_all
+from luwu.core.errors import ConfigError
+from luwu.core.files import whole_file, write_all
+from luwu.core.json_fields import MALFORMED, explained, read_object
+from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import is_file, make_folder, refused
-from luwu.store.json_fields import MALFORMED, explained, read_object
 from luwu.store.outputs import Output
-from luwu.store.room import NO_WAIT, Room
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 
@@ -79,7 +79,7 @@ def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> Non
 
 
 def kept_model_folder(store: Path) -> Path | None:
-    """Where the store keeps its model's files, if it was imported."""
+    """Return the folder with the model's files in the store, or None if the store was not imported."""
     folder = store / FOLDER_NAME
     return folder if is_file(folder / CONFIG_NAME) else None
 

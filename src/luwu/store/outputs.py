@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from luwu import _native
-from luwu.errors import ConfigError, StoreSpaceError
-from luwu.plan.units import bytes_text
-from luwu.store.durable import sync_path, unfinished
+from luwu.core import native
+from luwu.core.errors import ConfigError, StoreSpaceError
+from luwu.core.files import replaced_file, sync_path, unfinished
+from luwu.core.room import NO_WAIT, Room
+from luwu.core.units import bytes_text
 from luwu.store.folders import is_file, refused, write_json
-from luwu.store.room import NO_WAIT, Room, create
 
 JOURNAL_NAME = "luwu-export.json"
 READ_BYTES = 8 * 2**20
@@ -95,7 +95,7 @@ class OutputFolder:
             )
 
     def finished(self, name: str) -> bool:
-        """Whether this file is there already, with the bytes that were written to it."""
+        """Return True if this file is there already, with the bytes that were written to it."""
         noted = self._files.get(name)
         path = self.path / name
         if noted is None or not is_file(path):
@@ -106,7 +106,7 @@ class OutputFolder:
             raise refused("read", path, error) from error
 
     def notes(self, name: str) -> Any:
-        """What was given to `write` to keep with a finished file."""
+        """Return the notes that `write` kept with a finished file."""
         return self._files[name].get("notes")
 
     def require_room(self, needed_bytes: int) -> None:
@@ -128,11 +128,10 @@ class OutputFolder:
         """
         temporary = self.path / f"{name}.partial"
         try:
-            with create(temporary) as file:
+            with replaced_file(self.path / name, temporary) as file:
                 output = Output(file, temporary, self._room)
                 yield output
                 os.fsync(file.fileno())
-            temporary.replace(self.path / name)
         except (OSError, StoreSpaceError) as error:
             found = refused("write", temporary, error) if isinstance(error, OSError) else error
             if isinstance(found, StoreSpaceError):
@@ -141,8 +140,6 @@ class OutputFolder:
                     "was not touched)"
                 )
             raise found from error
-        finally:
-            temporary.unlink(missing_ok=True)
         self._files[name] = {"bytes": output.written_bytes, "crc32c": output.crc32c, "notes": output.notes}
         self._note()  # makes the file's name durable, too, in the same folder
 
@@ -167,7 +164,7 @@ class Output:
         view = memoryview(data).cast("B")
         while view:
             written = self._room.retry(partial(self._file.write, view), self._path, len(view))
-            self.crc32c = _native.crc32c(np.frombuffer(view[:written], np.uint8), self.crc32c)
+            self.crc32c = native.crc32c(np.frombuffer(view[:written], np.uint8), self.crc32c)
             self.written_bytes += written
             view = view[written:]
         return len(data)
@@ -178,7 +175,7 @@ def checksum(path: Path) -> int:
     crc = 0
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):
-            crc = _native.crc32c(np.frombuffer(data, np.uint8), crc)
+            crc = native.crc32c(np.frombuffer(data, np.uint8), crc)
     return crc
 
 

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from luwu.errors import ConfigError, StoreCorruptError, StoreFormatError
-from luwu.observe.words import counted
+from luwu.core.errors import ConfigError, StoreCorruptError, StoreFormatError
+from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
+from luwu.core.words import counted
 from luwu.store.folders import refused, remove_file, write_json
-from luwu.store.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.store.sealed_json import require_unchanged, sealed
 
 RUN_NAME = "run.json"

@@ -1,4 +1,4 @@
-"""One safetensors file: its header, looked at closely, and its tensors, read in parts.
+"""A safetensors file: its header, checked in full, and its tensors, read in parts.
 
 The format: 8 bytes with the header's length (little-endian), the header as JSON, the tensors' bytes. The header names
 each tensor's dtype, shape and place; see the safetensors project's README. Reading in parts is why this is not left to
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
 
 LENGTH_BYTES = 8
 GIT_LFS_START = b"version "

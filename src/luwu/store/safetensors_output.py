@@ -24,7 +24,7 @@ class Shard:
 
     @property
     def nbytes(self) -> int:
-        """Of the tensors."""
+        """Bytes of the tensors."""
         return sum(nbytes_of(dtype, shape) for dtype, shape in self.tensors.values())
 
 

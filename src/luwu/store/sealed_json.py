@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from luwu import _native
-from luwu.config import shown
-from luwu.errors import StoreCorruptError
+from luwu.core import native
+from luwu.core.errors import StoreCorruptError
+from luwu.core.quantities import shown
 
 CHECKSUM_NAME = "crc32c"
 """Name of the checksum in the object, where it comes first: its line can be removed."""
@@ -57,4 +57,4 @@ def require_unchanged(path: Path, raw: Mapping[str, Any], names: Collection[str]
 def _checksum(document: Mapping[str, Any]) -> str:
     """CRC32C of the object as JSON without spaces, its names sorted, in ASCII: eight hexadecimal digits."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return f"{_native.crc32c(np.frombuffer(text.encode(), np.uint8)):08x}"
+    return f"{native.crc32c(np.frombuffer(text.encode(), np.uint8)):08x}"

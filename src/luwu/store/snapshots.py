@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from luwu import _native
-from luwu.errors import ConfigError, StoreCorruptError, StoreLockedError
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
+from luwu.core import native
+from luwu.core.errors import ConfigError, StoreCorruptError, StoreLockedError
+from luwu.core.words import counted
 from luwu.store.findings import say_findings
-from luwu.store.folders import StoreIdentity, reader_of
+from luwu.store.folders import StoreIdentity, open_writer, reader_of
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
 
 FOLDER_NAME = "snapshots"
-"""In each folder of a store, with a folder for each step."""
+"""Name of the folder of snapshots in each folder of a store. It has a folder for each step."""
 
 RECORD_NAME = "snapshot.luwu"
 
@@ -32,7 +31,7 @@ _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 @dataclass(frozen=True)
 class SnapshotInfo:
-    """One snapshot: its step, when it was taken, and the bytes on disk that nothing else shares now."""
+    """A snapshot: its step, the time it was taken, and the bytes on disk that nothing else shares now."""
 
     step: int
     taken_at: datetime
@@ -49,11 +48,11 @@ def may_help(damage: str) -> bool:
 
 def snapshot_steps(folders: list[Path]) -> list[int]:
     """Steps of the snapshots of a store, ascending."""
-    return [int(step) for step in _native.snapshot_steps(_texts(folders))]
+    return [int(step) for step in native.snapshot_steps(_texts(folders))]
 
 
 def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
-    """Where a snapshot lies, which can be read as a store; without a step the store itself.
+    """Return the folders of a snapshot, which can be read as a store; without a step those of the store itself.
 
     Raises:
         ConfigError: there is no snapshot of that step.
@@ -146,23 +145,15 @@ def remove(folders: list[Path], step: int) -> None:
         StoreFormatError: there is no store. ConfigError: no such snapshot.
     """
     require_identity(folders)
-    _native.remove_snapshot(_texts(folders), step)
+    native.remove_snapshot(_texts(folders), step)
 
 
 def _texts(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _writer(folders: list[Path], identity: StoreIdentity, *, restoring: bool = False) -> _native.StoreWriter:
-    writer = _native.StoreWriter(
-        _texts(folders),
-        identity.uuid,
-        False,
-        block_specs(identity.manifest),
-        identity.manifest.chunk_elements,
-        identity.manifest.optimizer,
-        restoring,
-    )
+def _writer(folders: list[Path], identity: StoreIdentity, *, restoring: bool = False) -> native.StoreWriter:
+    writer = open_writer(folders, identity, restoring=restoring)
     say_findings(writer)
     return writer
 

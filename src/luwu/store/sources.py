@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from luwu.errors import CheckpointError
+from luwu.core.errors import CheckpointError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.store.checkpoint import listed
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 _COMPARE_ELEMENTS = 1 << 20
 
+OTHER_CHECKPOINT = "name a checkpoint of this model, or the configuration that belongs to it"
+"""What to do about a checkpoint that is not the model's, for messages."""
+
 
 class TensorReader(Protocol):
-    """What a source needs of a checkpoint; `CheckpointReader` has it."""
+    """Interface of a checkpoint, as a source uses it; `CheckpointReader` has it."""
 
     @property
     def path(self) -> Path:
-        """Where it lies, for messages."""
+        """Path of the checkpoint, for messages."""
         ...
 
     @property
@@ -31,15 +34,15 @@ class TensorReader(Protocol):
         ...
 
     def names(self) -> tuple[str, ...]:
-        """Of all tensors."""
+        """Return the names of all tensors."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor."""
+        """Return the shape of a tensor."""
         ...
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a tensor."""
+        """Return the dtype of a tensor."""
         ...
 
     def read_range(self, name: str, first: int, count: int) -> Tensor:
@@ -101,30 +104,44 @@ def match_names(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] 
     found = {each.name: [name for name in (each.name, *each.aliases) if name in there] for each in parameters}
     missing = [name for name, names in found.items() if not names]
     used = {name for names in found.values() for name in names}
-    patterns = [re.compile(pattern) for pattern in ignore]
-    extra = [name for name in reader.names() if name not in used and not any(each.search(name) for each in patterns)]
+    extra = extra_names(reader, used, ignore)
     if missing or extra:
         raise CheckpointError(
             f"{reader.path}: expected the model's {len(parameters)} tensors; missing are {len(missing)} "
-            f"({listed(missing)}), and {len(extra)} are not the model's ({listed(extra)}); name a checkpoint of this "
-            "model, or the configuration that belongs to it"
+            f"({listed(missing)}), and {len(extra)} are not the model's ({listed(extra)}); {OTHER_CHECKPOINT}"
         )
     for parameter in parameters:
         for name in found[parameter.name]:
-            _check_tensor(reader, name, parameter)
+            check_tensor(reader, name, parameter.shape)
         for other in found[parameter.name][1:]:
             _check_tied(reader, found[parameter.name][0], other, parameter.numel)
     return {name: names[0] for name, names in found.items()}
 
 
-def _check_tensor(reader: TensorReader, name: str, parameter: ParameterManifest) -> None:
+def extra_names(reader: TensorReader, known: Container[str], ignore: Iterable[str] = ()) -> list[str]:
+    """Return the checkpoint's tensors that are not known and match none of the regular expressions."""
+    patterns = [re.compile(pattern) for pattern in ignore]
+    return [name for name in reader.names() if name not in known and not any(each.search(name) for each in patterns)]
+
+
+def check_tensor(reader: TensorReader, name: str, wanted: tuple[int, ...], *, floating: bool = True) -> None:
+    """Compare a tensor's shape and dtype with those of the model's tensor.
+
+    Args:
+        reader: of the checkpoint.
+        name: of the tensor there.
+        wanted: shape in the model.
+        floating: the model has floating point numbers there, which a quantised tensor does not hold.
+
+    Raises:
+        CheckpointError: the shape is another, or the tensor is quantised.
+    """
     shape, dtype = reader.shape(name), reader.dtype(name)
-    if shape != parameter.shape:
+    if shape != wanted:
         raise CheckpointError(
-            f"{reader.path}: tensor {name}: expected shape {list(parameter.shape)}, found {list(shape)}; name a "
-            "checkpoint of this model, or the configuration that belongs to it"
+            f"{reader.path}: tensor {name}: expected shape {list(wanted)}, found {list(shape)}; {OTHER_CHECKPOINT}"
         )
-    if is_quantised(dtype):
+    if floating and is_quantised(dtype):
         raise CheckpointError(
             f"{reader.path}: tensor {name}: expected float32, bfloat16, float16 or float64, found {dtype}; name a "
             "checkpoint that is not quantised"
@@ -132,7 +149,7 @@ def _check_tensor(reader: TensorReader, name: str, parameter: ParameterManifest)
 
 
 def is_quantised(dtype: torch.dtype) -> bool:
-    """Whether numbers of this dtype are no parameters by themselves: integers, and floats of a byte, have scales."""
+    """Return True if numbers of this dtype need a scale to be parameters: integers, and floats of one byte."""
     return not dtype.is_floating_point or dtype.itemsize < 2
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu import _native
-from luwu.config import has_utf8
-from luwu.errors import StoreCorruptError, StoreLockedError
-from luwu.fabric.blocks import block_specs
-from luwu.observe.words import counted
+from luwu.core.errors import StoreCorruptError, StoreLockedError
+from luwu.core.json_fields import MALFORMED, read_object, read_text
+from luwu.core.manifest import Manifest
+from luwu.core.quantities import has_utf8
+from luwu.core.words import counted
 from luwu.store.findings import findings_of, say_findings
 from luwu.store.folders import (
     ORIGIN_NAME,
@@ -19,10 +19,9 @@ from luwu.store.folders import (
     held_at_rest,
     is_there,
     no_values,
+    open_writer,
     reader_of,
 )
-from luwu.store.json_fields import MALFORMED, read_object, read_text
-from luwu.store.manifest import Manifest
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
 from luwu.store.run_record import RunRecord, read_record
@@ -34,7 +33,7 @@ _DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
 
 @dataclass(frozen=True)
 class FolderUse:
-    """One folder of a store: bytes of its files as they are long, as they take room, and free on its disk.
+    """Disk use of a store's folder: bytes of its files by length, bytes that they take, and free bytes.
 
     Its snapshots are counted in, and a file that several of them have once.
     """
@@ -148,14 +147,7 @@ def compact(folders: list[Path]) -> int:
     require_whole(
         folders[0], identity.manifest, "leave it as it is: all servers may have to go back to the step before"
     )
-    writer = _native.StoreWriter(
-        [str(folder) for folder in folders],
-        identity.uuid,
-        False,
-        block_specs(identity.manifest),
-        identity.manifest.chunk_elements,
-        identity.manifest.optimizer,
-    )
+    writer = open_writer(folders, identity)
     try:
         say_findings(writer)
         if not writer.initialised:

@@ -11,25 +11,26 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
+from luwu.optim.kinds import optimizer_of
 from luwu.store.findings import say_findings
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
     no_store,
     no_values,
-    other_stripes,
     read_identity,
     reader_of,
+    require_stripes,
 )
-from luwu.store.manifest import BlockManifest, Manifest, ParameterManifest
 
 Progress = Callable[[int, int], None]
 """Called now and then with the bytes that are done and those of the whole."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """For who does not look."""
+    """Ignore progress: for callers that do not show it."""
 
 
 def moment_names(manifest: Manifest) -> tuple[str, ...]:
@@ -38,13 +39,11 @@ def moment_names(manifest: Manifest) -> tuple[str, ...]:
     Raises:
         ConfigError: there is no optimizer of the manifest's kind.
     """
-    from luwu.optim.kinds import optimizer_of  # here: optimizers know models, which know stores
-
     return optimizer_of(manifest.optimizer).states
 
 
 def has_master(manifest: Manifest, block: BlockManifest) -> bool:
-    """Whether the first state plane is a float32 master of the parameters."""
+    """Return True if the first state plane is a float32 master of the parameters."""
     return block.trainable and manifest.dtype_of(block) != "float32"
 
 
@@ -122,11 +121,11 @@ class StoredValues:
 
     @property
     def manifest(self) -> Manifest:
-        """What the store holds."""
+        """Manifest of the store."""
         return self.identity.manifest
 
     def dtype(self, place: Place) -> torch.dtype:
-        """Of a parameter as workers pull it."""
+        """Return the dtype of a parameter as workers pull it."""
         return torch_dtype(self.manifest, place.block)
 
     def places(self) -> Iterator[Place]:
@@ -149,7 +148,7 @@ class StoredValues:
             first += values.parameters.numel()
 
     def read(self, place: Place, first: int, count: int, *, states: bool) -> Values:
-        """So many elements of a parameter from ``first`` on; errors as `pieces`."""
+        """Return ``count`` elements of a parameter from ``first`` on; errors as `pieces`."""
         found: list[Values] = []
         while count > 0:
             found.append(self._read(place.block, place.parameter.offset + first, count, states))
@@ -194,7 +193,7 @@ def torch_dtype(manifest: Manifest, block: int) -> torch.dtype:
 
 
 def require_identity(folders: list[Path]) -> StoreIdentity:
-    """What the store's manifest file says.
+    """Return the contents of the store's manifest file.
 
     Raises:
         StoreFormatError: there is no store. ConfigError: it lies in another number of folders.
@@ -202,8 +201,7 @@ def require_identity(folders: list[Path]) -> StoreIdentity:
     identity = read_identity(folders[0])
     if identity is None:
         raise no_store(folders)
-    if identity.stripes != len(folders):
-        raise ConfigError(other_stripes(folders, identity.stripes))
+    require_stripes(folders, identity.stripes, ConfigError)
     return identity
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from luwu import _native
-from luwu.errors import StoreCorruptError, StoreError, StoreFormatError
+from luwu.core import native
+from luwu.core.errors import StoreCorruptError, StoreError, StoreFormatError
+from luwu.core.manifest import Manifest
 from luwu.store.findings import findings_of
 from luwu.store.folders import held_at_rest, no_values, reader_of
-from luwu.store.manifest import Manifest
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
 from luwu.store.values import Progress, no_progress, require_identity
@@ -102,11 +102,11 @@ def _damaged_documents(folder: Path) -> Iterator[str]:
         yield str(error)
 
 
-def _look_at(reader: _native.StoreReader, block: int, chunk: int) -> None:
+def _look_at(reader: native.StoreReader, block: int, chunk: int) -> None:
     reader.read_chunk(block, chunk, True)  # and let go of what was read
 
 
-def _extents(reader: _native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
+def _extents(reader: native.StoreReader, manifest: Manifest) -> Iterator[tuple[int, int, int]]:
     """(block, chunk, bytes of its record) of every chunk."""
     for number in range(len(manifest.blocks)):
         for chunk, nbytes in enumerate(reader.record_bytes(number)):

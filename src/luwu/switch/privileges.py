@@ -12,9 +12,9 @@ from contextlib import contextmanager
 import grpc
 
 import luwu
-from luwu import _native
-from luwu.errors import ConfigError
-from luwu.fabric.credentials import Credentials
+from luwu.control.credentials import Credentials
+from luwu.core import native
+from luwu.core.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def give_up_root(user: str, credentials: Credentials) -> None:
         if closed:
             log.warning("keeps user=root why=%s cannot read %s; let it, or name another --user", user, closed)
             wanted = None
-    _native.keep_xdp_capabilities_alone(wanted)
+    native.keep_xdp_capabilities_alone(wanted)
     log.info("gave up root's rights user=%s", pwd.getpwuid(os.geteuid()).pw_name)
 
 

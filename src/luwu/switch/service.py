@@ -10,28 +10,28 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from luwu import _native
-from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
-from luwu.fabric.control import ControlClient
-from luwu.fabric.credentials import Credentials, switch_request
-from luwu.fabric.rpc import SERVICE, channel_options
-from luwu.fabric.timeouts import Timeouts
-from luwu.fabric.wiring import look_up, make_wiring
+from luwu.control import control_pb2 as pb
+from luwu.control.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
+from luwu.control.client import ControlClient
+from luwu.control.credentials import Credentials, switch_request
+from luwu.control.rpc import SERVICE, channel_options
+from luwu.control.timeouts import Timeouts
+from luwu.control.wiring import look_up, make_wiring
+from luwu.core import native
+from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError
 from luwu.switch.settings import SwitchSettings
 
 PORTS_TRIED = 20
 """Ports of the kernel's choice; one may be taken for TCP."""
 
 WORK = ("packets_in", "packets_out", "sums_sent", "sums_sent_again", "duplicates")
-"""What is counted of a run inside the kernel."""
+"""Names of the counters of a run inside the kernel."""
 
 log = logging.getLogger(__name__)
 
 
 class SwitchFailedError(Exception):
-    """When the switch cannot go on because of its own failure, not its server's."""
+    """Raised when the switch cannot go on because of its own failure, not its server's."""
 
 
 class SwitchService:
@@ -80,7 +80,7 @@ class SwitchService:
         return dict(self._native.stats())
 
     def xdp(self) -> dict[str, Any]:
-        """What the kernel does: the mode of each port, why nothing, and counts; empty without --xdp."""
+        """Work of the kernel: the mode of each port, the reason for none, and counts; empty without --xdp."""
         return dict(self._native.xdp())
 
     def wait(self, seconds: float) -> bool:
@@ -101,11 +101,11 @@ class SwitchService:
         if self._refusal is not None:
             raise self._refusal
 
-    def _listen(self, listen: HostPort) -> _native.UdpSwitch:
-        """One port for both; where the kernel chooses, it must be free for both."""
+    def _listen(self, listen: HostPort) -> native.UdpSwitch:
+        """Open one port for both protocols; a port that the kernel chooses must be free for both."""
         interfaces = [name.strip() for name in self._settings.xdp.split(",") if name.strip()]
         for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
-            switch = _native.UdpSwitch(self._local, listen.port, interfaces)
+            switch = native.UdpSwitch(self._local, listen.port, interfaces)
             try:
                 self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
                 return switch
@@ -146,7 +146,7 @@ class SwitchService:
             self._closing.wait(self._timeouts.retry_seconds)
 
     def _serve_once(self) -> None:
-        """One session with the server, until either ends it."""
+        """Serve one session with the server, until either side ends it."""
         self._ended.clear()
         reach = look_up(self._server.host, self._server.port)
         own = reach.own if self._local in ("0.0.0.0", "::") else self._local
@@ -208,7 +208,7 @@ class SwitchService:
         )  # fmt: skip
 
     def _log_work(self) -> None:
-        """What the kernel did for the run that ends, if it did."""
+        """Log the work of the kernel for the run that ends, if it did any."""
         work = self.xdp()
         if work and not work["why_not"]:
             log.info("in the kernel %s", " ".join(f"{name}={work[name]}" for name in WORK))

@@ -7,12 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from luwu.config import AbsolutePath, Group
-from luwu.fabric.timeouts import Timeouts
+from luwu.control.timeouts import Timeouts
+from luwu.core.quantities import AbsolutePath
+from luwu.core.settings import Group
 
 
 class SwitchSettings(Group):
-    """One switch: whom it joins, where it listens, and its place in the tree."""
+    """Settings of a switch: the server that it joins, the address it listens at, and its place in the tree."""
 
     server: str
     """luwu://HOST:PORT of the server that it works for"""

@@ -73,7 +73,7 @@ def saved_tensors_are_seen() -> bool:
 
 @dataclass(frozen=True)
 class _Reference:
-    """What autograd keeps of a tensor in the window: where it lies in its block."""
+    """Autograd's reference to a tensor in the window: its place in its block."""
 
     block: Block
     size: torch.Size
@@ -84,7 +84,7 @@ class _Reference:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What autograd keeps of any other tensor: hooks switch torch's own check for later changes off, so we check."""
+    """Any other tensor that autograd keeps. Hooks switch torch's own check for later changes off, so we check."""
 
     tensor: Tensor
     version: int

@@ -21,7 +21,7 @@ class _Changed:
 
 
 class BufferHistory:
-    """What a forward did to the buffers in a module: its recompute starts where it started, and changes nothing.
+    """Changes of a forward to a module's buffers: its recompute starts from the same values and changes nothing.
 
     A copy lives on only of buffers that a forward changes: not of tables and masks. Torch counts writes in place, but
     for those of batch norms to their running statistics.
@@ -33,7 +33,7 @@ class BufferHistory:
 
     @contextmanager
     def forward(self) -> Iterator[None]:
-        """Around the forward: note what it changes."""
+        """Context manager around the forward: note the buffers that it changes."""
         found = [
             (inner, name, buffer, buffer._version, buffer.detach().clone())
             for inner in self._module.modules()
@@ -49,7 +49,7 @@ class BufferHistory:
 
     @contextmanager
     def recompute(self) -> Iterator[None]:
-        """Around the recompute: the buffers hold what they held before the forward, then again what they hold now."""
+        """Context manager around the recompute: buffers have their values from before the forward inside."""
         now = [changed.module._buffers[changed.name] for changed in self._changed]
         for changed in self._changed:
             changed.module._buffers[changed.name] = changed.before

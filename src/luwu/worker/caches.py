@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 def is_cache(value: Any) -> bool:
-    """Whether this is a cache as transformers has them: it is updated in place, and tells how much it holds."""
+    """Return True for a cache of transformers: it is updated in place, and has a length."""
     kind = type(value)
     return callable(getattr(kind, "update", None)) and callable(getattr(kind, "get_seq_length", None))
 
@@ -33,7 +33,7 @@ def _without_cache(cache: Any, unit: str, recomputed: bool) -> Any:
         return None
     if recomputed:
         raise ConfigError(
-            f"unit {unit}: expected no past keys and values in a forward with gradients, found a cache of {tokens} "
+            f"block {unit}: expected no past keys and values in a forward with gradients, found a cache of {tokens} "
             "tokens, which recomputing would fill twice; use torch.no_grad(), leave past_key_values out, or "
             "parallelize(checkpoint=False)"
         )

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.uncopyable import Uncopyable
 
 _HOW = "compile the blocks alone, before luwu.parallelize: `for block in blocks: block.compile()`"
@@ -19,7 +19,7 @@ def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether the module was compiled: by its ``compile()``, or as what ``torch.compile(module)`` returns."""
+    """Return True if the module was compiled: by its ``compile()``, or as the result of ``torch.compile(module)``."""
     return compiled_call(module) is not None or inside_compiled(module) is not module
 
 
@@ -41,8 +41,7 @@ def check_not_around_units(model: nn.Module, units: list[nn.Module]) -> None:
         holds = any(id(child) in inner for child in module.modules() if child is not module)
         if is_compiled(module) and (module is model or holds):
             raise ConfigError(
-                f"{names[id(module)] or 'model'}: expected no compiled module around units that are pulled, found one; "
-                f"{_HOW}"
+                f"{names[id(module)] or 'model'}: expected no compiled module around blocks, found one; {_HOW}"
             )
 
 

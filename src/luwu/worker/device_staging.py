@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luwu import _native
-from luwu.fabric.forks import OfThisProcess
+from luwu.core import native
+from luwu.core.forks import OfThisProcess
+from luwu.core.protocols import Endpoint
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 
 _DEPTH = 3
 """Buffers of each size and direction."""
@@ -57,7 +57,7 @@ class DeviceStaging(OfThisProcess):
         self.device = accelerator.device
         self._endpoint = endpoint
         self._accelerator = accelerator
-        self._engine = _native.CopyEngine(
+        self._engine = native.CopyEngine(
             endpoint.data_plane,
             accelerator.library,
             accelerator.ordinal,
@@ -127,5 +127,5 @@ class DeviceStaging(OfThisProcess):
         memory = self._memory.get(address)
         if memory is None:
             kind, ordinal = self._accelerator.memory_kind, self._accelerator.ordinal
-            memory = self._memory[address] = _native.device_bytes(address, block.nbytes, kind, ordinal, self._engine)
+            memory = self._memory[address] = native.device_bytes(address, block.nbytes, kind, ordinal, self._engine)
         return memory.view(block.dtype)

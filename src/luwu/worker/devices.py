@@ -8,11 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from luwu.config import parse_size
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import Endpoint
+from luwu.core.quantities import parse_size
 from luwu.worker.device_staging import Accelerator, DeviceStaging
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 from luwu.worker.staging import HostStaging, Staging
 
 _CUDA_LIBRARY = "libcuda.so.1"
@@ -28,7 +28,7 @@ class Device:
 
     @property
     def copies(self) -> bool:
-        """Whether blocks are copied to a memory of the device's own."""
+        """True if blocks are copied to a memory of the device's own."""
         return self._accelerator is not None
 
     def room_for_blocks(self, device_memory: int | str | None) -> int:

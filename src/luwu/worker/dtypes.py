@@ -1,4 +1,4 @@
-"""Which unit has which dtype, and what enters a module of another dtype."""
+"""Dtypes of units, and the conversion of tensors that enter a module of another dtype."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DTYPES, ROOT_NAME
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DTYPES, ROOT_NAME
 from luwu.worker.caches import is_cache
 from luwu.worker.flatten import Unit
 from luwu.worker.select import has_parameters, matches
@@ -18,7 +18,7 @@ from luwu.worker.select import has_parameters, matches
 BlockDtypes = (
     Mapping[str, torch.dtype] | Mapping[type[nn.Module], torch.dtype] | Mapping[type[nn.Module] | str, torch.dtype]
 )
-"""By module class, or pattern of module names, or ``<root>``: the dtype of the blocks that it matches."""
+"""Dtype of blocks by module class, by pattern of module names, or by ``<root>``."""
 
 Modules = list[tuple[str, nn.Module]]
 

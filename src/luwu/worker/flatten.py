@@ -1,4 +1,4 @@
-"""Which parameter lies where: units, their blocks, and the place of each parameter in its block.
+"""Places of parameters: units, their blocks, and the place of each parameter in its block.
 
 A unit is one wrapped module, several that share a parameter, such as an embedding and the head tied to it, or the root:
 all parameters inside no wrapped module. A unit's trainable parameters form one block and its frozen ones another. A
@@ -14,8 +14,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_OPTIMIZER, ROOT_NAME, BlockManifest, Manifest, ParameterManifest
+from luwu.core.protocols import TrainablePart
 
 ALIGNMENT_ELEMENTS = 32
 """Each parameter starts at a multiple of this: 128 bytes of float32, 64 of the dtypes of 16 bits."""
@@ -62,7 +63,7 @@ class Block:
 
     @property
     def nbytes(self) -> int:
-        """Of its parameters, and of its gradient."""
+        """Bytes of its parameters, and of its gradient."""
         return self.elements * self.dtype.itemsize
 
     def gaps(self) -> Iterator[tuple[int, int]]:
@@ -111,7 +112,7 @@ class Unit:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As manifests have it: ``float16``."""
+    """Return the name of a dtype in manifests, such as ``float16``."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -158,6 +159,18 @@ def flatten(
         of_unit[next(iter(indices)) if len(indices) == 1 else 0].append(slot)
     _number_blocks(units, of_unit)
     return units
+
+
+def trainable_parts(units: Sequence[Unit]) -> dict[int, list[TrainablePart]]:
+    """Return the parameters of each trainable block, in the order in which they lie there."""
+    found: dict[int, list[TrainablePart]] = {}
+    for unit in units:
+        if (block := unit.trainable) is not None:
+            ends = [slot.offset for slot in block.slots[1:]] + [block.elements]
+            found[block.index] = [
+                TrainablePart(slot.parameter, slot.name, end) for slot, end in zip(block.slots, ends, strict=True)
+            ]
+    return found
 
 
 def manifest_of(

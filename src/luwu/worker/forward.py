@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from luwu.errors import StepOrderError
+from luwu.core.errors import StepOrderError
 from luwu.worker.attributes import AttributeHistory
 from luwu.worker.autograd import SavedTensors, mark_unit_end, watch_outputs
 from luwu.worker.buffers import BufferHistory
@@ -21,8 +21,7 @@ from luwu.worker.compiled import compiled_call
 from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
-from luwu.worker.recompute import NamedRecompute
-from luwu.worker.row_state import RowState
+from luwu.worker.recompute import NamedRecompute, RowState
 from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
 from luwu.worker.uncopyable import Uncopyable
@@ -119,7 +118,7 @@ class UnitForward(WrappedForward):
 
 
 class _UnitCall:
-    """One forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
+    """Forward of a unit with gradients, and its backward. ``structure`` tells how leaves make up the arguments."""
 
     def __init__(self, runtime: Runtime, unit: Unit, original: Callable[..., Any], structure: TreeSpec) -> None:
         self._runtime = runtime
@@ -137,7 +136,7 @@ class _UnitCall:
         with self._runtime.present(self._unit):
             for part in slices.of(leaves):
                 if slices.several:
-                    self._runtime.expect_part(self._unit)
+                    self._runtime.backward.expect_part(self._unit)
                 self._histories.append(AttributeHistory(self._unit.module))
                 outputs.append(self._run_to_keep(part, self._histories[-1], several=slices.several))
                 if slices.several:
@@ -147,15 +146,15 @@ class _UnitCall:
         return output
 
     def start_backward(self, _: Tensor) -> None:
-        """Before the work behind one of the unit's outputs, which may be another unit's when it was only passed on."""
+        """Begin the work behind one of the unit's outputs. The output may be another unit's that was only passed on."""
         if not self._runtime.finished(self._unit, self._attempt):
             self._runtime.enter_unit(self._unit, self._attempt)
 
     def end(self, gradients: tuple[Tensor | None, ...]) -> tuple[Any, ...]:
-        """After the unit's work in backward; returns the gradients of its inputs."""
+        """End the unit's work in backward, and return the gradients of its inputs."""
         self._runtime.enter_backward(self._attempt)
         own = self._runtime.residence.copied_out(self._unit, gradients)
-        self._runtime.finish_unit(self._unit)
+        self._runtime.backward.finish(self._unit)
         self.forget()
         return tuple(own)
 

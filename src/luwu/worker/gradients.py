@@ -53,7 +53,7 @@ class Gradients:
 
     @property
     def keeps(self) -> bool:
-        """Whether gradients of backward passes that have ended wait for more."""
+        """True while gradients of backward passes that have ended wait for more."""
         return self._sums.keeps
 
     def keep(self, block: Block) -> None:

@@ -1,10 +1,10 @@
-"""Whether what a worker is asked to keep fits its host's memory."""
+"""Check that the host has memory for what a worker is asked to keep."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from luwu.errors import MemoryBudgetError
+from luwu.core.errors import MemoryBudgetError
 from luwu.worker.flatten import Unit
 
 _MEMINFO = Path("/proc/meminfo")

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError, MemoryBudgetError
+from luwu.core.errors import ConfigError, MemoryBudgetError
+from luwu.core.protocols import Endpoint, Weights
 from luwu.worker.flatten import Slot, Unit
-from luwu.worker.interface import Endpoint, Weights
 from luwu.worker.recipes import Recipe, Recipes, plain_name
 from luwu.worker.residence import absent
 
@@ -212,7 +212,7 @@ def _inner_first(module: nn.Module) -> list[nn.Module]:
 
 
 def _modules_around(model: nn.Module) -> dict[int, list[nn.Module]]:
-    """By the id of each module, the modules that it lies in, on the first path to it."""
+    """Return by the id of each module the modules that it lies in, on the first path to it."""
     around: dict[int, list[nn.Module]] = {}
 
     def visit(module: nn.Module, path: list[nn.Module]) -> None:
@@ -257,7 +257,7 @@ def _unset(buffer: Tensor) -> Tensor:
 
 
 def _is_unset(buffer: Tensor | None) -> bool:
-    """Whether any element is still as `_unset` left it; a buffer that was taken away is not."""
+    """Return True if any element is still as `_unset` left it; False for a buffer that was taken away."""
     if buffer is None:
         return False
     if buffer.is_floating_point():

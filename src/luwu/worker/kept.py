@@ -1,4 +1,4 @@
-"""Which blocks stay on the device between their uses, and how long: decided here, moved elsewhere."""
+"""Blocks that stay on the device between their uses, and the end of their stay. Decided here, moved elsewhere."""
 
 from __future__ import annotations
 

@@ -1,14 +1,18 @@
-"""A model's layout: its units as `luwu.parallelize` chooses them."""
+"""A model's layout: its units as `luwu.parallelize` chooses them, and the manifest that a store for it must hold."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER, Manifest
 from luwu.worker.compiled import check_not_around_units
 from luwu.worker.dtypes import BlockDtypes, check_ties, choose_dtypes
-from luwu.worker.flatten import Unit, flatten
+from luwu.worker.flatten import Unit, flatten, manifest_of
 from luwu.worker.outer import select_outer
 from luwu.worker.select import Blocks, select_modules
 
@@ -36,3 +40,49 @@ def lay_out(
     if not any(unit.blocks for unit in units):
         raise ConfigError(f"model: expected parameters, found none in {type(model).__name__}")
     return units
+
+
+def describe(
+    model: nn.Module,
+    blocks: Blocks = None,
+    dtype: torch.dtype = torch.float32,
+    optimizer: str = DEFAULT_OPTIMIZER,
+    block_dtypes: BlockDtypes | None = None,
+    *,
+    outer: bool = True,
+) -> Manifest:
+    """The manifest with which `luwu.parallelize` of the same model, blocks, dtypes and optimizer's kind opens a store.
+
+    ``outer``: as in `lay_out`.
+
+    Raises:
+        ConfigError: a class or pattern matches nothing, blocks cannot have these dtypes, or there are no parameters.
+    """
+    units = lay_out(model, blocks, dtype, block_dtypes, outer=outer)
+    return manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, optimizer)
+
+
+def choose_layout(
+    model: nn.Module,
+    blocks: Blocks,
+    dtype: torch.dtype,
+    block_dtypes: BlockDtypes | None,
+    optimizer: str,
+    has_store: Callable[[Manifest], bool],
+) -> tuple[list[Unit], Manifest]:
+    """Return the model's units and their manifest; a store from before there were outer units keeps its blocks.
+
+    Args:
+        has_store: tells whether there is a store that was made for a manifest.
+
+    Raises:
+        ConfigError: as `lay_out`.
+    """
+    units = lay_out(model, blocks, dtype, block_dtypes)
+    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, optimizer)
+    if any(unit.outer for unit in units):
+        all_root = lay_out(model, blocks, dtype, block_dtypes, outer=False)
+        older = replace(manifest, blocks=manifest_of(all_root, dtype, DEFAULT_CHUNK_ELEMENTS).blocks)
+        if has_store(older):
+            return all_root, older
+    return units, manifest

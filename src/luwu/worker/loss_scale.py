@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError
-from luwu.worker.interface import COMMITTED, NOT_FINITE, LossScale
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import COMMITTED, NOT_FINITE, LossScale
 
 _LARGEST = 2.0**126
 """Its inverse is a normal float32."""
@@ -26,7 +26,7 @@ _LARGEST = 2.0**126
 
 @dataclass(frozen=True)
 class LossScaling:
-    """How the loss is scaled where blocks are float16; the defaults are those of torch.amp.GradScaler.
+    """Settings of the loss scale for float16 blocks; the defaults are those of torch.amp.GradScaler.
 
     Attributes:
         initial: scale of a fresh store's first step, a power of two: then dividing by it changes no bit. A store that
@@ -64,7 +64,7 @@ class LossScaler:
 
     @property
     def state(self) -> LossScale:
-        """What the server is told when an attempt begins, and records when it commits it."""
+        """State that the server is told when an attempt begins, and records when it commits it."""
         return self.scale, self._good_steps
 
     def count(self, end: int) -> None:
@@ -101,7 +101,7 @@ _OF_FORWARD: ContextVar[float] = ContextVar("luwu_loss_scale", default=1.0)
 
 @contextmanager
 def scaled_forward(scale: float) -> Iterator[None]:
-    """Around a forward whose loss will be scaled, for those who compute gradients in forward."""
+    """Context manager around a forward whose loss will be scaled, for modules that compute gradients in forward."""
     token = _OF_FORWARD.set(scale)
     try:
         yield

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.flatten import Unit
 
 _WITHOUT_ROWS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, Enum)
@@ -43,7 +43,7 @@ class MicroBatches:
 
     @contextmanager
     def batch_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """Around the model's forward: its first tensor argument tells how many rows the batch has."""
+        """Context manager around the model's forward: its first tensor argument has the rows of the batch."""
         outer, self._rows = self._rows, _rows_of(args, kwargs) if self._size is not None else None
         try:
             yield
@@ -65,7 +65,7 @@ class MicroBatches:
             if not torch.is_grad_enabled():  # a cache of keys and values: generation is one call for all rows
                 return Slices(unit, [], [])
             raise ConfigError(
-                f"unit {unit.name}: {_name(leaves, structure, opaque)} is a {type(leaves[opaque]).__name__}, of which "
+                f"block {unit.name}: {_name(leaves, structure, opaque)} is a {type(leaves[opaque]).__name__}, of which "
                 "micro_batch_size cannot tell whether it has rows of the batch; expected tensors, numbers and "
                 "containers of them: register it with torch.utils._pytree, or, for a cache, set use_cache=False"
             )
@@ -79,14 +79,14 @@ class MicroBatches:
         for name, module in self._mixing[unit.index]:
             if module.training or module.running_mean is None:
                 raise ConfigError(
-                    f"unit {unit.name}: {name or 'it'} is a {type(module).__name__}, whose result for a row depends on "
-                    "the others, so micro_batch_size would change it; put it in eval mode, use GroupNorm or LayerNorm, "
-                    "or leave micro_batch_size out"
+                    f"block {unit.name}: {name or 'it'} is a {type(module).__name__}, whose result for a row depends "
+                    "on the others, so micro_batch_size would change it; put it in eval mode, use GroupNorm or "
+                    "LayerNorm, or leave micro_batch_size out"
                 )
 
 
 class Slices:
-    """How one call of a unit is cut: ``positions`` are the leaves with rows, ``sizes`` the rows of each slice."""
+    """Cut of one call of a unit: ``positions`` are the leaves with rows, ``sizes`` the rows of each slice."""
 
     def __init__(self, unit: Unit, positions: list[int], sizes: list[int]) -> None:
         self._unit = unit
@@ -95,7 +95,7 @@ class Slices:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one slice."""
+        """True if there is more than one slice."""
         return len(self._sizes) > 1
 
     def of(self, leaves: list[Any]) -> list[list[Any]]:
@@ -119,7 +119,7 @@ class Slices:
             return outputs[0]
         flat, structures = zip(*(tree_flatten(output) for output in outputs), strict=True)
         if any(structure != structures[0] for structure in structures):
-            raise ConfigError(f"unit {self._unit.name}: expected outputs of one structure for all rows, found several")
+            raise ConfigError(f"block {self._unit.name}: expected outputs of one structure for all rows, found several")
         joined = [self._join_leaf(list(parts)) for parts in zip(*flat, strict=True)]
         return tree_unflatten(joined, structures[0])
 
@@ -136,9 +136,9 @@ class Slices:
                 return first
             found = f"a {type(first).__name__}"
         raise ConfigError(
-            f"unit {self._unit.name}: expected outputs with one row for each of the {self._sizes[0]} of a micro-batch, "
-            f"or such that do not depend on rows, found {found}, different for every micro-batch; compute what needs "
-            "the whole batch outside the unit, or leave micro_batch_size out"
+            f"block {self._unit.name}: expected outputs with one row for each of the {self._sizes[0]} of a "
+            f"micro-batch, or such that do not depend on rows, found {found}, different for every micro-batch; compute "
+            "what needs the whole batch outside the block, or leave micro_batch_size out"
         )
 
 
@@ -153,16 +153,16 @@ def _positions(unit: Unit, leaves: list[Any], structure: TreeSpec, rows: int) ->
     if not found:
         shapes = ", ".join(str(list(leaf.shape)) for leaf in tensors.values())
         raise ConfigError(
-            f"unit {unit.name}: expected an argument with the {rows} rows of the model's first tensor argument as its "
+            f"block {unit.name}: expected an argument with the {rows} rows of the model's first tensor argument as its "
             f"first dimension, to cut it into micro-batches, found shapes {shapes}; put the batch first, leave the "
-            "unit out of `blocks`, or leave micro_batch_size out"
+            "block out of `blocks`, or leave micro_batch_size out"
         )
     main = next((leaves[index] for index in found if leaves[index].is_floating_point()), leaves[found[0]])
     if any(rows in leaf.shape[1:-1] for leaf in tensors.values()):
         for index in found:
             if leaves[index].dim() < main.dim():
                 raise ConfigError(
-                    f"unit {unit.name}: {_name(leaves, structure, index)} of shape {list(leaves[index].shape)} may "
+                    f"block {unit.name}: {_name(leaves, structure, index)} of shape {list(leaves[index].shape)} may "
                     f"have the batch first, or another dimension of {rows}, so micro_batch_size cannot tell whether to "
                     "cut it; use a batch of another size, or give the argument a first dimension of 1"
                 )
@@ -196,6 +196,6 @@ def _check_batch_first(unit: Unit) -> None:
         return
     if any(getattr(module, "batch_first", True) is False for module in unit.module.modules()):
         raise ConfigError(
-            f"unit {unit.name}: {type(unit.module).__name__} was made with batch_first=False, expected "
+            f"block {unit.name}: {type(unit.module).__name__} was made with batch_first=False, expected "
             "batch_first=True where micro_batch_size cuts batches"
         )

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError, StepOrderError
-from luwu.store.room import NO_WAIT, Room
+from luwu.core.errors import ConfigError, StepOrderError
+from luwu.core.room import NO_WAIT, Room
 from luwu.worker.offload_disk import DiskShelf
 
 Where = str | os.PathLike[str] | None

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from luwu.errors import ConfigError, StoreError, StoreSpaceError
-from luwu.store.room import NO_WAIT, Room, is_full
+from luwu.core.errors import ConfigError, StoreError, StoreSpaceError
+from luwu.core.room import NO_WAIT, Room, is_full
 
 _WRITES_AHEAD = 2
-"""So many tensors may wait to be written: a disk that is slower than the model holds it up, memory stays bounded."""
+"""Most tensors that wait to be written: a disk that is slower than the model holds it up, and memory stays bounded."""
 
 Place = tuple[int, int]
 """Offset and length in the file, bytes."""

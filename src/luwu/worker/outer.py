@@ -1,4 +1,4 @@
-"""Which modules outside of the repeated ones become units of their own: embeddings, heads, large projections.
+"""Modules outside of the repeated ones that become units of their own: embeddings, heads, large projections.
 
 Such an outer unit may be called any number of times in a forward, and other modules may use its parameters by name.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from luwu.store.manifest import LEAST_SHARE
+from luwu.core.manifest import LEAST_SHARE
 from luwu.worker.compiled import is_compiled
 from luwu.worker.select import NEVER_CALLED
 
@@ -53,7 +53,7 @@ def _outermost(
 
 
 def _can_be_pulled(module: nn.Module) -> bool:
-    """Whether its parameters are plain ones, and its code, and all inside it, is Python's."""
+    """Return True if the module's parameters are plain ones, and its code, and all inside it, is Python's."""
     plain = all(type(parameter) is nn.Parameter and parameter.is_floating_point() for parameter in module.parameters())
     return plain and not any(is_compiled(part) or isinstance(part, torch.jit.ScriptModule) for part in module.modules())
 
@@ -76,7 +76,7 @@ def _joined_by_ties(candidates: Group) -> list[Group]:
 
 
 def _holders(model: nn.Module) -> dict[int, set[int]]:
-    """By the id of each parameter, the ids of the modules that have it."""
+    """Return by the id of each parameter the ids of the modules that have it."""
     found: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module._parameters.values():

@@ -47,7 +47,7 @@ def use_outer(runtime: Runtime, unit: Unit, compute: Callable[[], Any], inputs: 
 
 
 class _Use:
-    """One use of an outer unit with gradients; ``number`` counts those of a forward from 0."""
+    """A use of an outer unit with gradients; ``number`` counts the uses of a forward from 0."""
 
     def __init__(self, runtime: Runtime, unit: Unit, number: int) -> None:
         self._runtime = runtime
@@ -68,7 +68,7 @@ class _Use:
         return self._runtime.residence.flat(block)
 
     def start_backward(self, _: Tensor) -> None:
-        """Before the work behind an output. It may need no values, as that of an embedding."""
+        """Begin the work behind an output. It may need no values, as the work of an embedding."""
         if not self._begun:
             self._begun = True
             self._runtime.enter_outer(self._unit, self._attempt, self._number)

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, DEFAULT_OPTIMIZER
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import DEFAULT_OPTIMIZER
+from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Session, Weights
+from luwu.optim.groups import driver_of
 from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile
 from luwu.worker.devices import choose_device
 from luwu.worker.dtypes import BlockDtypes, check_dtype
-from luwu.worker.flatten import Unit, manifest_of
+from luwu.worker.flatten import Unit
 from luwu.worker.forward import PartForward, RootForward, UnitForward, WrappedForward
 from luwu.worker.initialise import Init, Initialiser, drop_values, write_unit
-from luwu.worker.interface import Endpoint, OptimizerKind, Session, Weights
 from luwu.worker.kept import KeptBlocks, choose_kept
-from luwu.worker.layout import lay_out
+from luwu.worker.layout import choose_layout
 from luwu.worker.loss_scale import LossScaler, LossScaling
 from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Where, make_offload
 from luwu.worker.outer_forward import OuterForward
-from luwu.worker.runtime import RUNTIME_ATTRIBUTE, Runtime
+from luwu.worker.runtime import Runtime
 from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
 from luwu.worker.select import Blocks, modules_outside
 from luwu.worker.watched import begin_to_watch
@@ -106,15 +108,9 @@ def parallelize(
     where = choose_device(device)
     check_dtype(dtype, "dtype")
     room = where.room_for_blocks(device_memory)
-    if hasattr(model, RUNTIME_ATTRIBUTE):
+    if hasattr(model, DRIVER_ATTRIBUTE):
         raise ConfigError("model: expected one that is not parallelized, found one that is; build it anew")
-    units = lay_out(model, blocks, dtype, block_dtypes)
-    manifest = manifest_of(units, dtype, DEFAULT_CHUNK_ELEMENTS, _kind_of(optimizer))
-    if any(unit.outer for unit in units):
-        all_root = lay_out(model, blocks, dtype, block_dtypes, outer=False)
-        older = replace(manifest, blocks=manifest_of(all_root, dtype, DEFAULT_CHUNK_ELEMENTS).blocks)
-        if session.has_store(older):
-            units, manifest = all_root, older
+    units, manifest = choose_layout(model, blocks, dtype, block_dtypes, _kind_of(optimizer), session.has_store)
     micro_batches = MicroBatches(units, micro_batch_size)
     offloaded = make_offload(offload, where.torch, session.room, checkpoint=checkpoint)
     source: Weights | None = None if weights is None else CheckpointWeights(model, weights)
@@ -187,11 +183,8 @@ def runtime_of(model: nn.Module) -> Runtime:
     Raises:
         ConfigError: the model is not parallelized.
     """
-    runtime = getattr(model, RUNTIME_ATTRIBUTE, None)
-    if not isinstance(runtime, Runtime):
-        raise ConfigError(
-            f"model: expected a parallelized one, found {type(model).__name__}; call luwu.parallelize first"
-        )
+    runtime = driver_of(model)
+    assert isinstance(runtime, Runtime)
     return runtime
 
 
@@ -216,7 +209,7 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
     for unit in units:
         if unit.outer:
             begin_to_watch(unit, runtime)
-    object.__setattr__(model, RUNTIME_ATTRIBUTE, runtime)
+    object.__setattr__(model, DRIVER_ATTRIBUTE, runtime)
     if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
         object.__setattr__(model, "no_sync", runtime.accumulating)
 
@@ -244,3 +237,23 @@ def _move_buffers(model: nn.Module, device: torch.device) -> None:
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device != device:
                 module._buffers[name] = buffer.to(device)
+
+
+@contextmanager
+def no_sync(model: nn.Module) -> Iterator[None]:
+    """Within, a backward pushes nothing: its gradients are added up in this worker (as in DistributedDataParallel).
+
+    The next backward outside pushes the sums along with its own gradients; where there is none, ``optim.step()`` does,
+    so the whole of a training loop may run within, at the price that no update overlaps a backward. One attempt at a
+    step spans all passes: hyper-parameters are read at its first forward, ``optim.zero_grad()`` drops all of it, and
+    the workers of a run make equally many. Sums are float32, in the order of the passes.
+
+    The sums take 4 bytes of host memory for every trainable parameter, and every pass pulls all parameters again: for a
+    larger batch ``parallelize(micro_batch_size=...)`` does neither.
+
+    Raises:
+        ConfigError: the model is not parallelized.
+        MemoryBudgetError: the sums do not fit the memory that is free.
+    """
+    with runtime_of(model).accumulating():
+        yield

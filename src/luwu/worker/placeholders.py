@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 _REMEDY = (
     "its values are in the store, found only a placeholder of NaN here; take luwu.full_state_dict(model), which reads "

@@ -1,4 +1,4 @@
-"""How modules give themselves values: torch's way, and those of transformers and peft, which are not imported here."""
+"""Recipes that initialise modules: torch's, and those of transformers and peft, which are not imported here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 Recipe = Callable[[], object]
 """Writes values into a module's tensors in place."""
@@ -37,7 +37,7 @@ class Recipes:
                 self._adapted.update(id(inner) for inner in module.modules())
 
     def own(self, module: nn.Module) -> list[Recipe]:
-        """What sets the module's own tensors, to be called in this order."""
+        """Return the recipes that set the module's own tensors, to be called in this order."""
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         return [*([reset] if callable(reset) else []), *self.around(module)]
 
@@ -52,7 +52,7 @@ class Recipes:
         return recipes
 
     def known(self, module: nn.Module) -> bool:
-        """Whether anything sets the module's own tensors."""
+        """Return True if any recipe sets the module's own tensors."""
         return bool(self.own(module)) or id(module) in self._adapted
 
     def _reset_adapters(self, layer: Any) -> None:
@@ -73,7 +73,7 @@ def plain_name(name: str) -> str:
 
 
 def is_pretrained(module: nn.Module) -> bool:
-    """Whether this is a ``transformers.PreTrainedModel``."""
+    """Return True for a ``transformers.PreTrainedModel``."""
     library = sys.modules.get("transformers.modeling_utils")  # without it there can be none
     return library is not None and isinstance(module, library.PreTrainedModel)
 

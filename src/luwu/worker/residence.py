@@ -1,4 +1,4 @@
-"""Which units have their values: binds a module's parameters to pulled blocks, and pulls ahead along a pass."""
+"""Residence of units: binds a module's parameters to pulled blocks, and pulls ahead along a pass."""
 
 from __future__ import annotations
 
@@ -118,15 +118,15 @@ class Residence:
                 self._window.release(block)
 
     def has(self, unit: Unit) -> bool:
-        """Whether the unit's parameters have their values."""
+        """Return True while the unit's parameters have their values."""
         return unit.index in self._present or unit.index in self._copies
 
     def is_held(self, unit: Unit) -> bool:
-        """Whether the unit's values are copies of this worker's own."""
+        """Return True if the unit's values are copies of this worker's own."""
         return unit.index in self._copies
 
     def is_kept(self, unit: Unit) -> bool:
-        """Whether the unit was kept after a forward because the pass needs it next."""
+        """Return True if the unit was kept after a forward because the pass needs it next."""
         return unit.index in self._kept
 
     def flat(self, block: Block) -> Tensor:

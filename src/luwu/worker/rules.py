@@ -1,43 +1,30 @@
-"""What one step may be made of, and what to tell a user whose calls do not make one."""
+"""Rules of units and parameters within a step, and what to tell a user who breaks one; phases: `step_machine`."""
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import Literal
 
 from torch import nn
 
-from luwu.errors import ConfigError, StepOrderError
+from luwu.core.errors import ConfigError, StepOrderError
 from luwu.worker.flatten import Slot, Unit
-
-FINISH_FIRST = "call optim.step(), or optim.zero_grad() to drop the gradients, first"
-ANNOUNCE = "run all backward passes of a step but the last within `with luwu.no_sync(model):`"
-
-
-class Phase(Enum):
-    """How far an attempt at a step has come."""
-
-    IDLE = auto()
-    FORWARD = auto()
-    BACKWARD = auto()
-    BETWEEN = auto()  # backward is over, its gradients are kept here, and another forward may follow
-    DONE = auto()  # backward is over, the step is not
+from luwu.worker.residence import Residence
 
 
 def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str:
     """Say why a unit's forward with gradients is refused."""
     if how == "recomputed":
         return (
-            f"unit {unit.name}: its forward runs again inside backward; switch the model's own activation "
+            f"block {unit.name}: its forward runs again inside backward; switch the model's own activation "
             "checkpointing off: parallelize(checkpoint=True) does it"
         )
     if how == "alone":
         return (
-            f"unit {unit.name}: called with gradients on its own, expected a call from the forward of the model "
+            f"block {unit.name}: called with gradients on its own, expected a call from the forward of the model "
             "given to parallelize; call the model, or use torch.no_grad()"
         )
     return (
-        f"unit {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
+        f"block {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
         "for none), then its parameters lie in the root, which may be used any number of times"
     )
 
@@ -53,34 +40,9 @@ def why_no_part(name: str) -> str:
 def why_late(unit: Unit, what: str) -> str:
     """Say why work or a gradient of a unit is refused after its backward has ended."""
     return (
-        f"unit {unit.name}: expected all of its backward at a stretch, found {what} after it had ended; "
-        "leave the unit out of `blocks`"
+        f"block {unit.name}: expected all of its backward at a stretch, found {what} after it had ended; "
+        "leave the block out of `blocks`"
     )
-
-
-NOT_SCALED = (
-    "backward of a model with float16 blocks: expected its loss to be scaled, found one that is not, whose small "
-    "gradients would be lost; call optim.scale(loss).backward(), with luwu's own optimizer and no GradScaler"
-)
-
-
-def why_no_backward(phase: Phase) -> str:
-    """Say why a backward is refused in this phase."""
-    if phase is Phase.DONE:
-        return (
-            f"a second backward before optim.step(): expected one a step; add the losses up and call backward once, "
-            f"or {ANNOUNCE}, or {FINISH_FIRST}"
-        )
-    if phase is Phase.BACKWARD:
-        return (
-            "a second backward while the first has not ended: use no reentrant checkpointing inside the model, and "
-            "after an exception in backward run the forward again"
-        )
-    if phase is Phase.BETWEEN:
-        return "a second backward of one forward: expected one for each; run the forward again"
-    if phase is Phase.IDLE:
-        return "backward after optim.step(): the values of its forward are gone; run the forward again"
-    return "backward inside the model's forward: expected it after"
 
 
 def check_parameter(slot: Slot, trainable: bool) -> None:
@@ -133,6 +95,14 @@ def check_all_known(model: nn.Module, units: list[Unit]) -> None:
             )
 
 
+def note_versions(units: list[Unit]) -> None:
+    """Note how often each parameter has been written to, for `check_unwritten`."""
+    for unit in units:
+        for block in unit.blocks:
+            for slot in block.slots:
+                slot.version = slot.parameter._version
+
+
 def check_unwritten(slot: Slot) -> None:
     """See that nobody has written to a parameter, as far as torch counts it: writes through ``.data`` go unseen.
 
@@ -146,3 +116,25 @@ def check_unwritten(slot: Slot) -> None:
             "are lost, because parameters belong to the store: set values before parallelize, and do not wrap the "
             "model in DistributedDataParallel, which writes them too: LuWu connects the workers"
         )
+
+
+def check_parameters(units: list[Unit]) -> None:
+    """Check all parameters before a forward, see `check_parameter`."""
+    for unit in units:
+        for block in unit.blocks:
+            for slot in block.slots:
+                check_parameter(slot, block.trainable)
+
+
+def check_held_unwritten(units: list[Unit], residence: Residence) -> None:
+    """Check the parameters of the root and of all units that are held, see `check_unwritten`."""
+    for unit in units:
+        if unit.index == 0 or residence.is_held(unit):
+            check_unit_unwritten(unit)
+
+
+def check_unit_unwritten(unit: Unit) -> None:
+    """Check all parameters of a unit, see `check_unwritten`."""
+    for block in unit.blocks:
+        for slot in block.slots:
+            check_unwritten(slot)

@@ -1,7 +1,7 @@
-"""One attempt at a step after the other: what may happen when, and what it makes happen.
+"""Drives the units of a model through attempts at steps: asks the step machine, and carries its actions out.
 
-An attempt starts at the root's forward, goes on in backward, perhaps with more of both, and ends with ``optim.step()``.
-One that is cut short, by an exception or by another forward, is rolled back.
+`step_machine` has what may happen when, `server_attempt` the server's side of an attempt, `backward` the units' work in
+backward, and `residence` the values that are here.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from functools import partial
 
 from torch import Tensor
 
-from luwu.errors import ConfigError, StepOrderError
+from luwu.core.errors import StepOrderError
+from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, Session, TrainablePart
 from luwu.worker.autograd import at_end_of_backward, backward_id, saved_tensors_are_seen
-from luwu.worker.flatten import Unit
+from luwu.worker.backward import Backward
+from luwu.worker.flatten import Unit, trainable_parts
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
-from luwu.worker.interface import COMMITTED, HyperParameters, Session
 from luwu.worker.kept import KeptBlocks
 from luwu.worker.loss_scale import LossScaler, scale_gradient, scaled_forward
 from luwu.worker.micro_batches import MicroBatches
@@ -26,24 +27,20 @@ from luwu.worker.offload import Offload
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
 from luwu.worker.rules import (
-    ANNOUNCE,
-    FINISH_FIRST,
-    NOT_SCALED,
-    Phase,
     check_all_known,
-    check_parameter,
-    check_unwritten,
+    check_held_unwritten,
+    check_parameters,
+    check_unit_unwritten,
+    note_versions,
     why_late,
-    why_no_backward,
     why_no_call,
     why_no_part,
 )
+from luwu.worker.server_attempt import ServerAttempt
 from luwu.worker.staging import Staging
+from luwu.worker.step_machine import Action, Around, Decision, Event, Phase, decide
 from luwu.worker.uncopyable import Uncopyable
 from luwu.worker.window import Window
-
-RUNTIME_ATTRIBUTE = "_luwu_runtime"
-"""Where a parallelized model, and each of its trainable parameters, keep what drives them."""
 
 
 class Runtime(Uncopyable):
@@ -74,39 +71,23 @@ class Runtime(Uncopyable):
         self.offload = offload
         self.mixed = len({block.dtype for unit in units for block in unit.blocks}) > 1
         self.attempt = 0
-        self._session = session
-        self._endpoint = session.endpoint
         self._staging = staging
-        self._gradients = Gradients(units, staging)
+        self._server = ServerAttempt(session, scaler)
+        self.backward = Backward(units, self.residence, Gradients(units, staging), session.workers)
         self._phase = Phase.IDLE
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
-        self._finished: set[int] = set()
-        self._cut: set[int] = set()  # units whose gradients come in parts
         self._uses: dict[int, int] = {}  # of outer units in this forward
-        self._active: Unit | None = None
-        self._active_use = 0
         self._backward_id = -1
-        self._scaler = scaler
         self._scaled_backward = -1  # the last one that began with a scaled loss
         self._accumulating = False  # asked for
-        self._to_keep = False  # the backward that is running keeps its gradients here
-        self._gradients_seen = False
         self._passes = Pass(), Pass()  # training, evaluation
-        self._hyper_parameters: Callable[[], list[HyperParameters]] | None = None
-        self._begun_with: list[HyperParameters] = []
-        self._vote: int | None = None  # the commit that was asked for and not answered
-        self._segments: dict[int, list[tuple[int, int]]] = {}
-        self._max_grad_norm: float | None = None
-        self._groups_fixed = False
+        note_versions(units)
         for unit in units:
-            for block in unit.blocks:
-                for slot in block.slots:
-                    slot.version = slot.parameter._version
             if unit.trainable is not None:
                 for index, slot in enumerate(unit.trainable.slots):
-                    setattr(slot.parameter, RUNTIME_ATTRIBUTE, self)
+                    setattr(slot.parameter, DRIVER_ATTRIBUTE, self)
                     hook = partial(_hand_over_gradient, weakref.ref(self), unit.index, index)
                     slot.parameter.register_post_accumulate_grad_hook(hook)
 
@@ -123,16 +104,16 @@ class Runtime(Uncopyable):
         Raises:
             ConfigError: the model has been trained with another optimizer already.
         """
-        if self._groups_fixed:
-            raise ConfigError("optimizer: expected one for the model's life, found a second after the first step began")
-        self._hyper_parameters = hyper_parameters
-        self._segments = segments
-        self._max_grad_norm = max_grad_norm
+        self._server.bind(hyper_parameters, segments, max_grad_norm)
+
+    def trainable_parts(self) -> dict[int, list[TrainablePart]]:
+        """Return the parameters of each trainable block, in the order in which they lie there."""
+        return trainable_parts(self.units)
 
     @property
     def grad_norm(self) -> float | None:
         """Global norm before clipping of the last attempt's gradient; None without clipping, or if it was given up."""
-        return self._endpoint.grad_norm
+        return self._server.grad_norm
 
     @property
     def device_bytes(self) -> int:
@@ -141,59 +122,44 @@ class Runtime(Uncopyable):
 
     @property
     def loss_scale(self) -> float:
-        """What the loss of the attempt that is under way, or comes next, is multiplied by; 1 without float16 blocks."""
-        return 1.0 if self._scaler is None else self._scaler.scale
+        """Factor on the loss of the attempt that is under way, or comes next; 1 without float16 blocks."""
+        return self._server.loss_scale
 
     def scaled(self, loss: Tensor) -> Tensor:
         """Return the loss, of the same value, whose backward is that of the scaled loss."""
-        if self._scaler is None or not loss.requires_grad:
+        if not self._server.scales or not loss.requires_grad:
             return loss
-        return scale_gradient(loss, self._scaler.scale, self._note_scaled)
+
+        def note() -> None:
+            self._scaled_backward = backward_id()
+
+        return scale_gradient(loss, self._server.loss_scale, note)
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Around the root's forward with gradients: starts an attempt, or goes on with one.
+        """Context manager around the root's forward with gradients: starts an attempt, or goes on with one.
 
         Raises:
             StepOrderError: the last attempt's backward is done but its step is not, or there is no optimizer.
         """
-        if backward_id() != -1 or self._in_root:
-            where = "its own forward" if self._in_root else "backward"
-            raise StepOrderError(f"forward of the model with gradients inside {where}: expected one forward a step")
-        if self._phase is Phase.DONE:
-            raise StepOrderError(
-                f"forward after backward: expected optim.step() in between; {FINISH_FIRST}; for several backward "
-                f"passes in one step, {ANNOUNCE}"
-            )
-        if self._phase in (Phase.FORWARD, Phase.BACKWARD):
-            if self._gradients.keeps:
-                raise StepOrderError(
-                    "forward after one that was given up, within a step of several backward passes: expected "
-                    "optim.zero_grad() in between, which drops the gradients so far; then begin the step again"
-                )
-            self.roll_back()
-        if self._phase is Phase.BETWEEN:
-            self._check_parameters()
-        else:
-            self._begin()
-        self._begin_forward()
+        self._carry_out(Event.FORWARD, Around(self._in_root, backward_id() != -1, kept=self.backward.kept))
         self._in_root = True
         try:
             self.residence.acquire(self.units[0])
             with scaled_forward(self.loss_scale):
                 yield
-            self._check_unwritten()
+            check_held_unwritten(self.units, self.residence)
         finally:
             self._in_root = False
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Around backward passes whose gradients are kept for a later one.
+        """Context manager around backward passes whose gradients are kept for a later one.
 
         Raises:
             MemoryBudgetError: there is no room for them.
         """
-        if not self._gradients.keeps:
+        if not self.backward.kept:
             check_room_for_sums(self.units)
         outer, self._accumulating = self._accumulating, True
         try:
@@ -203,32 +169,32 @@ class Runtime(Uncopyable):
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Around the root's forward without gradients: only pulls."""
+        """Context manager around the root's forward without gradients: only pulls."""
         if self._in_evaluation:
             yield
             return
-        self._check_readable()
+        self._carry_out(Event.READ, Around(in_backward=backward_id() != -1))
         self._in_evaluation = True
         try:
             with self.residence.inner_pass(self._passes[1]):
                 self.residence.acquire(self.units[0])
                 yield
-                self._check_unwritten()
+                check_held_unwritten(self.units, self.residence)
         finally:
             self._in_evaluation = False
 
     @contextmanager
     def reading(self, unit: Unit) -> Iterator[None]:
-        """Around any use of a unit's values without gradients."""
+        """Context manager around any use of a unit's values without gradients."""
         if self.residence.has(unit) and not self.residence.is_kept(unit):
             yield
             return
         if not self._in_root and not self._in_evaluation:
-            self._check_readable()
+            self._carry_out(Event.READ, Around(in_backward=backward_id() != -1))
             with self.residence.inner_pass(Pass()):
                 self.residence.acquire(unit)
                 yield
-                _check_unwritten(unit)
+                check_unit_unwritten(unit)
             return
         with self.present(unit):
             yield
@@ -239,7 +205,7 @@ class Runtime(Uncopyable):
         self.residence.acquire(unit)
         try:
             yield
-            _check_unwritten(unit)
+            check_unit_unwritten(unit)
         finally:
             self.residence.release_after_forward(unit)
 
@@ -284,15 +250,10 @@ class Runtime(Uncopyable):
         """
         if not (self._in_root or self._in_evaluation or self._phase is Phase.FORWARD or backward_id() != -1):
             return False
-        if backward_id() != -1 and unit.index in self._finished:
+        if backward_id() != -1 and self.backward.has_finished(unit):
             raise StepOrderError(why_late(unit, "a use of its values"))
         self.residence.hold(unit)
         return True
-
-    def expect_part(self, unit: Unit) -> None:
-        """Before the forward of each of several slices of a unit: their gradients come one by one."""
-        self._cut.add(unit.index)
-        self.residence.separate_gradients(unit)
 
     def enter_backward(self, attempt: int | None = None) -> None:
         """Note that a backward through the model is running, of the forward of ``attempt`` if that is known.
@@ -301,73 +262,29 @@ class Runtime(Uncopyable):
             StepOrderError: it is not the one backward of the current attempt.
         """
         task = backward_id()
-        if attempt is not None and attempt != self.attempt:
-            raise StepOrderError(
-                "backward of an earlier forward: it was given up when a newer forward began; run forward, backward and "
-                "optim.step() in turn, and forwards that need no gradients under torch.no_grad()"
-            )
-        if self._phase is Phase.BACKWARD and task == self._backward_id:
-            return
-        if self._phase is not Phase.FORWARD or self._in_root or task == -1:
-            raise StepOrderError(why_no_backward(self._phase))
-        if self._scaler is not None and self._scaled_backward != task:
-            raise StepOrderError(NOT_SCALED)
-        self._phase = Phase.BACKWARD
-        self._backward_id = task
-        self._to_keep = self._accumulating
-        at_end_of_backward(self._finish_backward)
+        current = attempt is None or attempt == self.attempt
+        if current and self._phase is Phase.BACKWARD and task == self._backward_id:
+            return  # as the machine would say, for each gradient
+        scaled = not self._server.scales or self._scaled_backward == task
+        around = Around(self._in_root, task != -1, task == self._backward_id, current, scaled)
+        self._carry_out(Event.BACKWARD, around)
 
     def enter_unit(self, unit: Unit, attempt: int) -> None:
-        """Before any work of a unit in backward: its values are pulled; the unit that ran before has ended."""
+        """Enter a unit before any work of it in backward: pull its values, and end the unit that ran before."""
         self.enter_backward(attempt)
-        if unit.index in self._finished:
-            raise StepOrderError(why_late(unit, "work"))
-        self._activate(unit)
+        self.backward.require_open(unit, "work")
+        self.backward.activate(unit)
         self.residence.acquire(unit)
 
     def enter_outer(self, unit: Unit, attempt: int, use: int) -> None:
-        """Before any work of a use of an outer unit in backward; the unit that ran before has ended."""
+        """Enter a use of an outer unit before any work of it in backward, and end the unit that ran before."""
         self.enter_backward(attempt)
-        if unit.index in self._finished:
-            raise StepOrderError(why_late(unit, "work"))
-        self._activate(unit)
-        self._active_use = use
-
-    def _activate(self, unit: Unit) -> None:
-        """End the work of the unit before, which goes backward through its uses: the first is the last."""
-        before, use = self._active, self._active_use
-        if before is unit:
-            return
-        if before is not None and (use or self.residence.is_held(before)):
-            if not self.residence.is_held(before):
-                self.residence.release(before)
-        elif before is not None:
-            self.finish_unit(before)
-        self._active, self._active_use = unit, 0
-
-    def finish_unit(self, unit: Unit) -> None:
-        """A unit's work in this backward is over: push its gradients, or keep them, and release it."""
-        if unit.index in self._finished:
-            return
-        if unit.trainable is not None and self._to_keep:
-            self._gradients.keep(unit.trainable)
-        elif unit.trainable is not None and not self._pushed_at_the_end(unit):
-            self._gradients.push(unit.trainable)
-        self._finished.add(unit.index)
-        if self._active is unit:
-            self._active = None
-        self.residence.release(unit)
-
-    def _pushed_at_the_end(self, unit: Unit) -> bool:
-        """A push is answered when all workers have made it, and some may use an outer unit that others do not.
-
-        So several workers push these blocks behind all others, in one order: else two could wait for each other.
-        """
-        return unit.outer and self._session.workers > 1
+        self.backward.require_open(unit, "work")
+        self.backward.activate(unit, use)
 
     def finished(self, unit: Unit, attempt: int) -> bool:
-        """Whether the unit's work in the backward of this attempt is over."""
-        return attempt == self.attempt and self._phase is Phase.BACKWARD and unit.index in self._finished
+        """Return True if the unit's work in the backward of this attempt is over."""
+        return attempt == self.attempt and self._phase is Phase.BACKWARD and self.backward.has_finished(unit)
 
     def commit(self) -> bool:
         """End the attempt; True if the server committed it, False if it rolled it back.
@@ -375,149 +292,104 @@ class Runtime(Uncopyable):
         Raises:
             StepOrderError: there was no forward or no backward, or hyper-parameters changed since the forward.
         """
-        if self._phase not in (Phase.BETWEEN, Phase.DONE):
-            missing = "forward" if self._phase is Phase.IDLE else "backward that ran to its end"
-            raise StepOrderError(f"optim.step(): expected a {missing} before it, found none since the last step")
-        if not self._gradients_seen:
-            raise StepOrderError("optim.step(): expected gradients, found none for any parameter; use loss.backward()")
-        if self._current_hyper_parameters() != self._begun_with:
-            raise StepOrderError(
-                "optim.step(): hyper-parameters changed after the forward began; updates start during backward, so "
-                "change them (scheduler.step() too) between optim.step() and the next forward"
-            )
-        if self._phase is Phase.BETWEEN:
-            self._push_kept()
+        over = self._phase in (Phase.BETWEEN, Phase.DONE)
+        changed = over and self.backward.gradients_seen and self._server.settings_changed()
+        around = Around(gradients=self.backward.gradients_seen, settings_changed=changed)
+        if Action.PUSH_KEPT in self._require(Event.STEP, around).actions:
+            try:
+                self.backward.push_kept()
+            except BaseException:
+                self.roll_back()
+                raise
+            self._phase = Phase.DONE
         return self._end_attempt(skip=False)
 
     def drop_gradients(self) -> None:
         """Roll back an attempt whose backward has run; one that is before a backward goes on, without earlier ones."""
-        if self._phase in (Phase.BETWEEN, Phase.DONE) or (self._phase is Phase.BACKWARD and backward_id() == -1):
-            self.roll_back()
-        elif self._phase is Phase.FORWARD and self._gradients.keeps:
-            self._gradients.clear()
-            self._gradients_seen = False
+        self._carry_out(Event.DROP, Around(in_backward=backward_id() != -1, kept=self.backward.kept))
 
     def roll_back(self) -> None:
         """Give the current attempt up; parameters stay as the last committed step left them."""
         self.residence.drop_pass()
         self.residence.release_all()
-        self._gradients.clear()
+        self.backward.clear()
         if self.offload is not None:
             self.offload.clear()
         self._end_attempt(skip=True)
 
+    def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
+        """Take the gradient of a trainable parameter of the unit, by its slot."""
+        self.enter_backward()
+        self.backward.take(unit, index, gradient)
+
+    def _require(self, event: Event, around: Around) -> Decision:
+        decision = decide(self._phase, event, around)
+        if decision.refusal:
+            raise StepOrderError(decision.refusal)
+        return decision
+
+    def _carry_out(self, event: Event, around: Around) -> None:
+        """Do what an event leads to; the phase is the next one once everything has succeeded."""
+        decision = self._require(event, around)
+        for action in decision.actions:
+            self._act(action)
+        self._phase = decision.phase
+
+    def _act(self, action: Action) -> None:
+        if action is Action.ROLL_BACK:
+            self.roll_back()
+        elif action is Action.BEGIN:
+            self._begin()
+        elif action is Action.CHECK_PARAMETERS:
+            check_parameters(self.units)
+        elif action is Action.START_FORWARD:
+            self._start_forward()
+        elif action is Action.START_BACKWARD:
+            self._backward_id = backward_id()
+            self.backward.keeping = self._accumulating
+            at_end_of_backward(self._finish_backward)
+        elif action is Action.CLEAR_KEPT:
+            self.backward.clear()
+            self.backward.gradients_seen = False
+        else:
+            raise AssertionError(f"{action} belongs to a call that returns something")
+
+    def _begin(self) -> None:
+        hyper_parameters = self._server.hyper_parameters()
+        if not self._server.begun:
+            check_all_known(self.units[0].module, self.units)
+        check_parameters(self.units)
+        self._server.begin(hyper_parameters)
+        self.backward.gradients_seen = False
+        self._passes[0].remember()
+        self._window.begin_attempt()
+
+    def _start_forward(self) -> None:
+        self._phase = Phase.FORWARD
+        self.attempt += 1
+        self._called.clear()
+        self._uses.clear()
+        self.backward.start_forward()
+        self.residence.start_pass(self._passes[0])
+
+    def _finish_backward(self) -> None:
+        self.backward.finish_all()
+        self.residence.finish_pass()
+        if self.offload is not None:
+            self.offload.clear()
+        self._carry_out(Event.BACKWARD_END, Around(keeping=self.backward.keeping))
+
     def _end_attempt(self, *, skip: bool) -> bool:
         self._staging.settle()
-        if self._vote is None:  # else an exception (Ctrl-C) ended the wait: a worker has one vote in an attempt
-            self._vote = self._endpoint.commit(skip)
-        end = self._endpoint.wait(self._vote)
-        committed = end == COMMITTED
-        self._vote = None
+        end = self._server.wait_for_end(skip=skip)
         self._phase = Phase.IDLE
-        self._session.count_step(committed)
-        if self._scaler is not None:
-            self._scaler.count(end)
+        committed = self._server.count(end)
         self._staging.answered()
         if not committed:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._passes[0].revert()
         self._window.end_attempt(committed=committed)  # last: it takes a while, and Ctrl-C finds the step ended
         return committed
-
-    def _begin(self) -> None:
-        hyper_parameters = self._current_hyper_parameters()
-        if not self._groups_fixed:
-            check_all_known(self.units[0].module, self.units)
-        self._check_parameters()
-        if not self._groups_fixed and len(hyper_parameters) > 1:
-            for block, segments in self._segments.items():
-                self._session.set_segments(block, segments)
-        self._groups_fixed = True
-        loss_scale = None if self._scaler is None else self._scaler.state
-        self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
-        self._begun_with = hyper_parameters
-        self._gradients_seen = False
-        self._passes[0].remember()
-        self._window.begin_attempt()
-
-    def _begin_forward(self) -> None:
-        self._phase = Phase.FORWARD
-        self.attempt += 1
-        self._called.clear()
-        self._finished.clear()
-        self._cut.clear()
-        self._uses.clear()
-        self._active, self._active_use = None, 0
-        self.residence.start_pass(self._passes[0])
-
-    def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
-        """Take the gradient of a trainable parameter of the unit, by its slot."""
-        block = unit.trainable
-        assert block is not None
-        self.enter_backward()
-        if unit.index in self._finished:
-            raise StepOrderError(why_late(unit, f"a gradient of {block.slots[index].name}"))
-        self._gradients_seen = True
-        self._gradients.write(block, index, gradient, part=unit.index in self._cut, to_keep=self._to_keep)
-
-    def _finish_backward(self) -> None:
-        for unit in self._in_order_of_backward():
-            self.finish_unit(unit)
-        for unit in self._in_order_of_backward():
-            if unit.trainable is not None and not self._to_keep and self._pushed_at_the_end(unit):
-                self._gradients.push(unit.trainable)
-        self.residence.finish_pass()
-        if self.offload is not None:
-            self.offload.clear()
-        self._phase = Phase.BETWEEN if self._to_keep else Phase.DONE
-
-    def _push_kept(self) -> None:
-        """Push everything: no backward has done it."""
-        try:
-            for unit in self._in_order_of_backward():
-                if unit.trainable is not None:
-                    self._gradients.push(unit.trainable)
-        except BaseException:
-            self.roll_back()
-            raise
-        self._phase = Phase.DONE
-
-    def _note_scaled(self) -> None:
-        self._scaled_backward = backward_id()
-
-    def _in_order_of_backward(self) -> list[Unit]:
-        return [*reversed(self.units[1:]), self.units[0]]
-
-    def _current_hyper_parameters(self) -> list[HyperParameters]:
-        if self._hyper_parameters is None:
-            raise StepOrderError(
-                "forward with gradients before there is an optimizer: make one first, such as luwu.AdamW(model, ...), "
-                "or run the forward under torch.no_grad()"
-            )
-        return self._hyper_parameters()
-
-    def _check_parameters(self) -> None:
-        for unit in self.units:
-            for block in unit.blocks:
-                for slot in block.slots:
-                    check_parameter(slot, block.trainable)
-
-    def _check_unwritten(self) -> None:
-        for unit in self.units:
-            if unit.index == 0 or self.residence.is_held(unit):
-                _check_unwritten(unit)
-
-    def _check_readable(self) -> None:
-        if self._phase is Phase.BACKWARD and backward_id() == -1:
-            self.roll_back()
-        if self._phase in (Phase.BACKWARD, Phase.DONE):
-            raise StepOrderError(f"use of the model between backward and optim.step(): {FINISH_FIRST}")
-
-
-def _check_unwritten(unit: Unit) -> None:
-    for block in unit.blocks:
-        for slot in block.slots:
-            check_unwritten(slot)
 
 
 def _hand_over_gradient(runtime: weakref.ref[Runtime], unit: int, index: int, parameter: Tensor) -> None:

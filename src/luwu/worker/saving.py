@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.flatten import Unit
 from luwu.worker.placeholders import put_placeholders, refuse_placeholders
 from luwu.worker.uncopyable import Uncopyable

@@ -1,4 +1,4 @@
-"""Which modules become units: by class, by name pattern, or the model's repeated layers."""
+"""Selection of the modules that become units: by class, by name pattern, or the model's repeated layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.compiled import inside_compiled
 
 Blocks = Iterable["type[nn.Module] | str"] | None
@@ -63,12 +63,12 @@ def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tu
 
 
 def has_parameters(module: nn.Module) -> bool:
-    """Whether it, or a module inside, has any."""
+    """Return True if the module, or one inside it, has parameters."""
     return any(True for _ in module.parameters())
 
 
 def matches(name: str, module: nn.Module, entry: type[nn.Module] | str) -> bool:
-    """Whether a class or name pattern means this module; containers that nobody calls are never meant."""
+    """Return True if a class or name pattern means this module; containers that nobody calls are never meant."""
     if isinstance(module, NEVER_CALLED):
         return False
     return fnmatchcase(name, entry) if isinstance(entry, str) else isinstance(inside_compiled(module), entry)

@@ -1,4 +1,4 @@
-"""Where blocks are computed with: on the CPU in the server's memory itself, on a GPU in a few device buffers."""
+"""Memory that blocks are computed with: the server's memory itself on a CPU, a few device buffers on a GPU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from luwu.errors import MemoryBudgetError, StepOrderError
-from luwu.fabric.memory import copy_past_cache
+from luwu.core.errors import MemoryBudgetError, StepOrderError
+from luwu.core.native import copy_past_cache
+from luwu.core.protocols import Endpoint
 from luwu.worker.flatten import Block, Unit
-from luwu.worker.interface import Endpoint
 
 _LARGE_BYTES = 1 << 18
-"""From here on a copy past the cache is faster than torch's."""
+"""Bytes from which a copy past the cache is faster than torch's."""
 
 _PAGE_BYTES = 4096
 _BUFFERS_USED = 4

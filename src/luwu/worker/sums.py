@@ -47,7 +47,7 @@ class GradientSums:
 
     @property
     def keeps(self) -> bool:
-        """Whether there are sums from backward passes that have ended."""
+        """True while there are sums from backward passes that have ended."""
         return bool(self._kept)
 
     def add(self, block: Block, slot: int, gradient: Tensor) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.worker.loss_scale import forward_scale
 from luwu.worker.watched import use_by_name
 
@@ -24,10 +24,10 @@ _TILE_ELEMENTS = 1 << 23
 """Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""
 
 _DEVICE_TILE_ELEMENTS = 1 << 27
-"""On a GPU: 512 MiB of float32. Each tile reads the whole weight and adds to its gradient: few tiles move little."""
+"""Elements of a tile on a GPU: 512 MiB of float32. Each tile reads the whole weight and adds to its gradient."""
 
 Transform = Callable[[Tensor], Tensor]
-"""What is done to logits [rows, classes] before their loss is taken."""
+"""Function applied to logits [rows, classes] before their loss is taken."""
 
 
 def tiled_cross_entropy(

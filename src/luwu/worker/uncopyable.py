@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 
 
 class Uncopyable:

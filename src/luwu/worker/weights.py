@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from luwu.errors import CheckpointError
-from luwu.models.pretrained import PretrainedReader
+from luwu.core.errors import CheckpointError
 from luwu.store.checkpoint import CheckpointReader, listed
-from luwu.store.sources import TensorReader, is_quantised
+from luwu.store.pretrained import PretrainedReader
+from luwu.store.sources import OTHER_CHECKPOINT, TensorReader, check_tensor, extra_names
 from luwu.worker.recipes import adapter_parameters, is_pretrained, plain_name
-
-_REMEDY = "name a checkpoint of this model, or the configuration that belongs to it"
 
 
 class CheckpointWeights:
@@ -46,10 +43,11 @@ class CheckpointWeights:
         self._found = self._find()
         self._check_names(plain, getattr(inner, "_keys_to_ignore_on_load_unexpected", None) or ())
         for name, source in self._found.items():
-            self._check_tensor(source, self._tensors[name])
+            tensor = self._tensors[name]
+            check_tensor(self._reader, source, tuple(tensor.shape), floating=tensor.is_floating_point())
 
     def has(self, name: str) -> bool:
-        """Whether there are values for the model's tensor of this name."""
+        """Return True if there are values for the model's tensor of this name."""
         return name in self._found
 
     def read(self, name: str) -> Tensor:
@@ -63,7 +61,7 @@ class CheckpointWeights:
         return self._reader.read_range(source, 0, math.prod(shape)).view(shape)
 
     def _find(self) -> dict[str, str]:
-        """By the model's name of a tensor, that in the checkpoint, perhaps of one that it is tied to."""
+        """Return by the model's name of a tensor its name in the checkpoint, perhaps of one that it is tied to."""
         of_tensor = {
             id(tensor): plain_name(name) for name, tensor in self._tensors.items() if plain_name(name) in self._there
         }
@@ -77,24 +75,11 @@ class CheckpointWeights:
         missing = [plain_name(name) for name in self._tensors if name not in self._found]
         if missing:
             raise CheckpointError(
-                f"{self._reader.path}: {len(missing)} of {len(plain)} tensors are missing: {listed(missing)}; {_REMEDY}"
+                f"{self._reader.path}: {len(missing)} of {len(plain)} tensors are missing: {listed(missing)}; "
+                f"{OTHER_CHECKPOINT}"
             )
-        extra = [name for name in self._reader.names() if name not in plain]
-        extra = [name for name in extra if not any(re.search(pattern, name) for pattern in ignored)]
+        extra = extra_names(self._reader, plain, ignored)
         if extra:
             raise CheckpointError(
-                f"{self._reader.path}: {len(extra)} tensors are not the model's: {listed(extra)}; {_REMEDY}"
-            )
-
-    def _check_tensor(self, source: str, tensor: Tensor) -> None:
-        shape, dtype = self._reader.shape(source), self._reader.dtype(source)
-        if shape != tuple(tensor.shape):
-            raise CheckpointError(
-                f"{self._reader.path}: tensor {source}: expected shape {list(tensor.shape)}, found {list(shape)}; "
-                f"{_REMEDY}"
-            )
-        if tensor.is_floating_point() and is_quantised(dtype):
-            raise CheckpointError(
-                f"{self._reader.path}: tensor {source}: expected float32, bfloat16, float16 or float64, found {dtype}; "
-                "name a checkpoint that is not quantised"
+                f"{self._reader.path}: {len(extra)} tensors are not the model's: {listed(extra)}; {OTHER_CHECKPOINT}"
             )

@@ -58,7 +58,7 @@ class Window:
         return self._held[block.index]
 
     def holds(self, block: Block) -> bool:
-        """Whether the block is held, not only asked for."""
+        """Return True if the block is held, not only asked for."""
         return block.index in self._held
 
     def flat(self, block: Block) -> Tensor:

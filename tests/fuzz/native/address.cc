@@ -1,5 +1,5 @@
 // An address as text, as the control plane and the command line bring it.
-#include "fabric/address.h"
+#include "fabric/core/address.h"
 
 #include "target.h"
 

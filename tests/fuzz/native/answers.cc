@@ -3,8 +3,8 @@
 
 #include <atomic>
 
-#include "fabric/link_lane.h"
-#include "fabric/socket.h"
+#include "fabric/tcp/socket.h"
+#include "fabric/tcp/tcp_lane.h"
 #include "stream.h"
 
 namespace {
@@ -48,17 +48,17 @@ LUWU_FUZZ_TARGET("answers") {
     luwu::fuzz::Input input(data);
     const bool pushes = input.number() % 2 != 0;
     const std::vector<std::byte> stream = luwu::fuzz::stream_of(input);
-    const LinkSettings settings{"127.0.0.1", port.number, 7, 0, 1, Token{}, std::nullopt, kTiming};
+    const TcpLinkSettings settings{"127.0.0.1", port.number, 7, 0, 1, Token{}, std::nullopt, kTiming};
     std::atomic<bool> ended{false};
     std::atomic<std::uint32_t> finished{0};
     std::optional<luwu::Error> failure;
     std::vector<std::vector<std::byte>> blocks;
     {
-        LinkLane lane(settings, nullptr, pushes ? Stream::gradients : Stream::parameters, 1,
-                      [&](const luwu::Error& error) {
-                          failure = error;
-                          ended = true;
-                      });
+        TcpLane lane(settings, nullptr, pushes ? Stream::gradients : Stream::parameters, 1,
+                     [&](const luwu::Error& error) {
+                         failure = error;
+                         ended = true;
+                     });
         for (std::uint32_t i = 0; i < kRequests; ++i) {
             std::span<std::byte> memory = blocks.emplace_back(kBlockBytes);
             const auto kind = pushes ? FrameKind::push : FrameKind::pull;

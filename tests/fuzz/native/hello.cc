@@ -1,5 +1,5 @@
 // The first bytes of a TCP connection.
-#include "fabric/frames.h"
+#include "fabric/tcp/frames.h"
 #include "kernels/crc32c.h"
 #include "target.h"
 

@@ -3,8 +3,8 @@
 #include <deque>
 #include <memory>
 
-#include "fabric/server_node.h"
-#include "fabric/worker_node.h"
+#include "fabric/protocol/server_node.h"
+#include "fabric/protocol/worker_node.h"
 #include "kernels/fixed_point.h"
 #include "switch/switch_node.h"
 #include "target.h"
@@ -12,6 +12,7 @@
 namespace {
 
 using namespace luwu::fabric;
+using namespace luwu::switching;
 using luwu::fuzz::require;
 using Bytes = std::vector<std::byte>;
 

@@ -1,5 +1,5 @@
 // A datagram: told apart by what is wrong with it, or exactly what sealing its head and payload gives.
-#include "fabric/packet.h"
+#include "fabric/protocol/packet.h"
 
 #include "target.h"
 

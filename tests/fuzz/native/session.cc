@@ -1,7 +1,7 @@
 // What a worker whose token is good sends over TCP after its hello: a session reads it as a server does.
 #include <memory>
 
-#include "fabric/tcp_session.h"
+#include "fabric/tcp/tcp_session.h"
 #include "folder.h"
 #include "stream.h"
 

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "fabric/descriptor.h"
-#include "fabric/frames.h"
+#include "fabric/core/descriptor.h"
+#include "fabric/tcp/frames.h"
 #include "kernels/crc32c.h"
 #include "target.h"
 

@@ -9,19 +9,19 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tests.fuzz.python.support import Input
 
-from luwu import errors
+from luwu.control import control_pb2 as pb
+from luwu.control.credentials import NONCE_BYTES, Credentials
+from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
+from luwu.core import errors
+from luwu.core.manifest import Manifest
+from luwu.core.striping import Standing
 from luwu.errors import AuthenticationError, LuwuError, ServerError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.credentials import NONCE_BYTES, Credentials
-from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
-from luwu.fabric.striping import Standing
 from luwu.server.control import ControlService
 from luwu.server.gate import Gate
 from luwu.server.participants import Participants
 from luwu.server.run import Terms, Worker
 from luwu.server.runs import Attached, claim_nothing
 from luwu.server.topology import Place, SwitchMember
-from luwu.store.manifest import Manifest
 from luwu.store.run_record import Counts
 
 KEY = b"a key that is long enough"
@@ -179,7 +179,7 @@ def _prove(
 
     Returns the challenge of the last good proof.
     """
-    from luwu.fabric.credentials import switch_request, worker_request
+    from luwu.control.credentials import switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")

@@ -11,16 +11,16 @@ import grpc
 from google.protobuf.message import DecodeError
 from tests.fuzz.python.support import Input, allowing
 
+from luwu.control import control_pb2 as pb
+from luwu.control.address import HostPort
+from luwu.control.credentials import Credentials
+from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION
+from luwu.control.timeouts import Timeouts
+from luwu.control.wiring import make_wiring
+from luwu.core.manifest import Manifest
 from luwu.errors import LuwuError
-from luwu.fabric import control_pb2 as pb
-from luwu.fabric.address import HostPort
-from luwu.fabric.credentials import Credentials
-from luwu.fabric.remote_endpoint import RemoteEndpoint
-from luwu.fabric.remote_server import RemoteServer
-from luwu.fabric.rpc import ERROR_METADATA, PROTOCOL_VERSION
-from luwu.fabric.timeouts import Timeouts
-from luwu.fabric.wiring import make_wiring
-from luwu.store.manifest import Manifest
+from luwu.session.remote_endpoint import RemoteEndpoint
+from luwu.session.remote_server import RemoteServer
 
 TIMEOUTS = Timeouts(
     connect_seconds=0.03, retry_seconds=0.01, answer_seconds=0.05, leave_seconds=0.05, close_seconds=0.01

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.fuzz.python.support import Input, allowing
 
+from luwu.control.address import parse_host_port, parse_url, parse_urls
 from luwu.errors import ConfigError
-from luwu.fabric.address import parse_host_port, parse_url, parse_urls
 
 
 def test_one_input(data: bytes) -> None:

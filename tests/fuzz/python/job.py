@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from luwu.config import build_settings
 from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
-from luwu.config import build_settings
 from luwu.errors import ConfigError
 from luwu.launch.job import Job, RemoteServer
 

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 from tests.fuzz.python.support import Input
 
+from luwu.control.address import HostPort
 from luwu.errors import ServerError
-from luwu.fabric.address import HostPort
-from luwu.observe import link
+from luwu.probe import link
 
 PATIENCE_SECONDS = 0.05
 SECONDS = 0.0002

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.fuzz.python.support import Input, allowing, edited
 
+from luwu.control.messages import raise_if_error, receive, send
 from luwu.errors import LuwuError
-from luwu.fabric.messages import raise_if_error, receive, send
 
 MESSAGE = {"error": "ConfigError", "message": "why", "type": "attach", "manifest": "{}", "segments": [[1, 0]]}
 PATIENCE_SECONDS = 0.5

@@ -6,9 +6,9 @@ import json
 
 from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
+from luwu.core.manifest import Manifest, first_difference
 from luwu.errors import StoreCorruptError, StoreFormatError, StorePermissionError
 from luwu.store.folders import MANIFEST_NAME, read_identity
-from luwu.store.manifest import Manifest, first_difference
 from luwu.store.sealed_json import sealed
 
 MANIFEST = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tests.fuzz.python.support import Input, allowing, put, scratch
 
-from luwu.config import Settings, build_settings, read_toml
+from luwu.core.settings import read_toml
 from luwu.errors import ConfigError
+from luwu.launch.settings import Settings, build_settings
 
 BEGINNING = b'[model]\nlayers = 2\nhidden = 64\n[run]\nsteps = 3\n[optimizer]\nname = "adamw"\nlr = '
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import signal
 
-from luwu.fabric.session import Session
 from luwu.launch import reports
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
+from luwu.session.session import Session
 
 count_step, append = Session.count_step, MetricsLog.append
 fault = os.environ["TEST_FAULT"].split()

@@ -8,25 +8,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.config import RunSettings, Settings, format_size
-from luwu.plan.budget import UNLIMITED
+from luwu.core.quantities import format_size
+from luwu.core.units import bytes_text
+from luwu.launch.settings import RunSettings, Settings
+from luwu.models.shapes import ModelShape
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
 from luwu.plan.machines import whole_mebibytes
-from luwu.plan.measured.machine import Machine
 from luwu.plan.measured.step import element_bytes, local_step
 from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
-from luwu.plan.models import ModelShape
-from luwu.plan.planning import Miss
+from luwu.plan.planning import UNLIMITED, Miss
 from luwu.plan.steps import StepTime
-from luwu.plan.units import bytes_text
+from luwu.probe.training import Machine
 from luwu.server.forecast import Forecast, forecast
 
 RUNS = Path("runs")
 """Folder of the runs that name no folder."""
 
 TENTHS_OF_FREE = 8
-"""Of ten of the memory that is free, that a run is given; the rest is for what else goes on."""
+"""Tenths of the free memory that a run may use; the rest is for other programs."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class LocalPlan:
 
     @property
     def memory_bytes(self) -> float:
-        """Of all processes."""
+        """Bytes of all processes."""
         return sum(self.memory.values())
 
     @property
     def disk_bytes(self) -> int:
-        """Of the store, in all of its folders."""
+        """Bytes of the store, in all of its folders."""
         return sum(self.server.file_bytes)
 
     @property
     def bytes_read(self) -> int:
-        """From the store, in a step: parameters in both passes, and states."""
+        """Bytes read from the store in a step: parameters in both passes, and states."""
         return 2 * self.server.parameters_read_bytes + self.server.states_read_bytes
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers."""
+        """Tokens per second of all workers."""
         return self.settings.run.batch * self.model.sequence / self.step.seconds
 
     @property
     def misses(self) -> list[Miss]:
-        """What does not fit."""
+        """Parts that do not fit."""
         run, found = self.settings.run, []
         if self.server.minimum_bytes > run.memory:
             change = f"raise the memory budget to {bytes_text(self.server.minimum_bytes)} (--memory)"
@@ -106,7 +106,7 @@ def plan_here(settings: Settings, model: ModelShape, machine: Machine, disk_room
 
 
 def worker_bytes(model: ModelShape, run: RunSettings) -> float:
-    """What a worker has of its own: inputs of layers, one layer's activations, gradients on their way."""
+    """Return the bytes of a worker's own: inputs of layers, one layer's activations, gradients on their way."""
     rows = -(-run.batch // run.workers)
     at_once = min(rows, run.micro_batch or rows)
     element = element_bytes(run)

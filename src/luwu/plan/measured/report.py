@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from luwu.observe.link import LinkRates
+from luwu.core.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
 from luwu.plan.measured.planning import LocalPlan, command
 from luwu.plan.report import Rows, phase_rows, step_json
-from luwu.plan.units import amount, bit_rate_text, bytes_text, count_text, rate_text, seconds_text
+from luwu.probe.link import LinkRates
 
 
 def sections(
@@ -19,7 +19,7 @@ def sections(
     tokens: float | None = None,
     link: LinkRates | None = None,
 ) -> dict[str, Rows]:
-    """What to show, by heading."""
+    """Return the rows to show, by heading."""
     found = {
         "verdict": _verdict(plan),
         "what was measured": _machine(plan) + (_link(link) if link is not None else []),

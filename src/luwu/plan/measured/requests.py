@@ -1,4 +1,4 @@
-"""What a user may say of a run that is planned for this machine, and the plan that comes of it."""
+"""Requests for a run that is planned for this machine, and the plans that follow."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.config import ModelSettings, RunSettings, Settings, absolute, build_settings
-from luwu.errors import ConfigError
-from luwu.observe.machine import nearest_existing
-from luwu.plan.measured.machine import measure_machine
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import absolute
+from luwu.core.units import parse_bytes
+from luwu.launch.settings import RunSettings, Settings, build_settings
+from luwu.models.settings import ModelSettings
+from luwu.models.shapes import ModelShape
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
 from luwu.plan.model_presets import read_config
-from luwu.plan.models import ModelShape
 from luwu.plan.requests import Choices, choose_model, named
-from luwu.plan.units import parse_bytes
+from luwu.probe.machine import nearest_existing
+from luwu.probe.training import measure_machine
 
 SECONDS = 2.0
-"""Of each of the longer measurements."""
+"""Seconds of each of the longer measurements."""
 
 ELSEWHERE = (
     "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",

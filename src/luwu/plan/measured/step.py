@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from luwu.config import RunSettings
-from luwu.plan.measured.machine import Machine, backward_seconds
-from luwu.plan.models import ModelShape
+from luwu.launch.settings import RunSettings
+from luwu.models.shapes import ModelShape
 from luwu.plan.steps import Phase, StepTime
+from luwu.probe.training import Machine, backward_seconds
 from luwu.server.forecast import Forecast
 
 
 @dataclass(frozen=True)
 class Busy:
-    """What a worker does in a phase: ``kernels`` on all of its threads, ``alone`` on one."""
+    """Work of a worker in a phase: seconds of ``kernels`` on all of its threads, ``alone`` on one."""
 
     kernels: float
     alone: float
@@ -63,21 +63,24 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
 
 
 def update_seconds(model: ModelShape, machine: Machine, server: Forecast) -> float:
-    """Of one processor: states that come from the disk have their checksums compared."""
+    """Return the update's seconds of one processor. States that come from the disk have their checksums compared."""
     elements = sum(model.block_elements())
     kept = server.written_pinned_bytes / server.written_bytes
     return machine.processors * elements * (kept / machine.update_rate + (1 - kept) / machine.verified_update_rate)
 
 
 def check_seconds_per_byte(run: RunSettings, machine: Machine, server: Forecast) -> float:
-    """Of one processor, for what is read: parameters have checksums as states do, which the update was timed with."""
+    """Return one processor's seconds for each byte read.
+
+    Parameters have checksums as states do, which the update was timed with.
+    """
     elements = (server.chunk_record_bytes - server.chunk_state_bytes) / element_bytes(run)
     checks = 1 / machine.verified_update_rate - 1 / machine.update_rate
     return machine.processors * max(0.0, checks) * elements / server.chunk_state_bytes
 
 
 def delay_seconds(machine: Machine, server_seconds: float, busy: Busy) -> float:
-    """What is left of the server's work, in seconds of one processor, for which no worker left one idle."""
+    """Return the rest of the server's work, in seconds of one processor, for which no worker left a processor idle."""
     idle = busy.alone * max(0, machine.processors - machine.workers)
     return max(0.0, server_seconds - idle) / machine.workers
 
@@ -107,7 +110,7 @@ class WorkerTime:
         return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.parameters))
 
     def first_gradient(self) -> float:
-        """From the loss until the server has a block's gradient to work with."""
+        """Return the seconds from the loss until the server has a block's gradient to work with."""
         return self._layer_backward() + self._handing_over(self._model.layer_size) + self._block_seconds / 2
 
     def _layer_backward(self) -> float:
@@ -123,7 +126,7 @@ class WorkerTime:
 
 
 class DiskTime:
-    """How long the disk takes for its part of the phases, and for what comes after the last update."""
+    """Seconds of the disk for its part of the phases, and for the rest after the last update."""
 
     def __init__(self, server: Forecast, machine: Machine) -> None:
         rates = machine.disk
@@ -137,5 +140,5 @@ class DiskTime:
 
 
 def element_bytes(run: RunSettings) -> int:
-    """Of a parameter, a gradient, or an activation."""
+    """Return the bytes of a parameter, a gradient, or an activation."""
     return 4 if run.dtype == "float32" else 2

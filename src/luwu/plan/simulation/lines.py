@@ -1,4 +1,4 @@
-"""What carries bytes one after the other, and the record of who was busy when."""
+"""Lines that carry bytes one after the other, and the record of their busy times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Record:
             self.spans.append(Span(track, name, start, end))
 
     def busy_seconds(self, track: str, since: float = 0.0) -> float:
-        """How long a track was busy, from a time on; what overlaps counts once."""
+        """Return the seconds that a track was busy, from a time on. Overlapping intervals count once."""
         busy, until = 0.0, since
         for span in sorted(self.spans, key=lambda span: span.start):
             if span.track == track and span.end > until:

@@ -1,4 +1,4 @@
-"""What a simulation leaves behind: a trace for Perfetto, a picture of its last step, and numbers."""
+"""Output of a simulation: a trace for Perfetto, a picture of its last step, and numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.chart import FORMATS, GRID
 from luwu.plan.simulation.run import Played
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import simpy
 
-from luwu.errors import ConfigError, MemoryBudgetError
-from luwu.fabric.striping import stripe
+from luwu.core.errors import ConfigError, MemoryBudgetError
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.striping import stripe
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
 from luwu.plan.luwu_step import Variant, layer_times
@@ -17,13 +18,12 @@ from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import Order, ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times
 from luwu.plan.simulation.workers import BlockSeconds, Workers
-from luwu.server.schedule import window_schedule
-from luwu.store.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.server.forecast import window_schedule
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """How a run is played.
+    """Conditions of a simulated run.
 
     Attributes:
         steps: to play; the first records the pass, so the last is what later ones look like.
@@ -46,7 +46,7 @@ class Scenario:
     seed: int = 0
 
     def slowness(self, workers: int, random: np.random.Generator) -> Times:
-        """How many times the usual time each worker takes; ConfigError for impossible settings."""
+        """Return for each worker the factor on its usual time; ConfigError for impossible settings."""
         if not 0 <= self.stragglers <= workers:
             raise ConfigError(f"stragglers: expected at most the {workers} workers, found {self.stragglers}")
         if self.slowdown < 1:
@@ -60,7 +60,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Played:
-    """What happened: when each step was committed, who was busy, and the tree there was."""
+    """Result of a simulated run: the time of each commit, the busy times, and the tree."""
 
     request: Request
     scenario: Scenario
@@ -71,17 +71,17 @@ class Played:
 
     @property
     def step_seconds(self) -> float:
-        """Of the last step."""
+        """Seconds of the last step."""
         return self.ends[-1] - self.last_begin
 
     @property
     def last_begin(self) -> float:
-        """When the last step began."""
+        """Time at which the last step began, in seconds."""
         return self.ends[-2] if len(self.ends) > 1 else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers, in the last step."""
+        """Tokens per second of all workers, in the last step."""
         run = self.request.settings.run
         return run.batch * self.request.model.sequence / self.step_seconds
 

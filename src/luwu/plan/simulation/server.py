@@ -15,7 +15,7 @@ import simpy
 from luwu.plan.clusters import Server
 from luwu.plan.constants import HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.simulation.lines import Disks, Line, Record
-from luwu.server.schedule import WindowSchedule
+from luwu.server.forecast import WindowSchedule
 
 Order = Literal["step", "layer"]
 ORDERS: tuple[Order, ...] = ("step", "layer")
@@ -33,7 +33,7 @@ GROUPS = 6
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the blocks as they travel: bytes of parameters down, and of gradients up, for each block of this server."""
+    """Bytes of the blocks as they travel: of parameters down, and of gradients up, for each block of this server."""
 
     down: tuple[float, ...]
     up: tuple[float, ...]
@@ -41,7 +41,7 @@ class Sizes:
 
 
 class ServerSteps:
-    """One server of a run."""
+    """The steps of one server in a simulated run."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from luwu.errors import ConfigError
+from luwu.core.errors import ConfigError
 from luwu.plan.constants import GOODPUT_SHARE, HEARTBEAT_SECONDS, HOP_SECONDS, PACKET_BYTES
 
 Times = NDArray[np.float64]
@@ -39,12 +39,12 @@ class Links:
 
     @property
     def levels(self) -> int:
-        """Of switches, one above the other."""
+        """Number of levels of switches, one above the other."""
         return max(1, math.ceil(math.log(max(self.workers, 2), self.fan_in) - 1e-9))
 
     @property
     def switches(self) -> int:
-        """In all levels."""
+        """Number of switches in all levels."""
         count, total = self.workers, 0
         for _ in range(self.levels):
             count = math.ceil(count / self.fan_in)
@@ -53,11 +53,11 @@ class Links:
 
     @property
     def latency_seconds(self) -> float:
-        """From a worker to the server, or back."""
+        """Seconds from a worker to the server, or back."""
         return (self.levels + 1) * HOP_SECONDS.value
 
     def resent_seconds(self, count: float, random: np.random.Generator) -> Times | float:
-        """What losses of a transfer of so many bytes add on each worker's link."""
+        """Return the seconds that losses of a transfer of ``count`` bytes add on each worker's link."""
         if not self.loss:
             return 0.0
         packets = max(1, round(count / (PACKET_BYTES.value * GOODPUT_SHARE.value)))
@@ -76,7 +76,7 @@ class Uplinks:
         self._free_at: Times = np.zeros(links.workers)
 
     def push(self, ready: Times, count: float) -> Any:
-        """When the sum of all workers' pushes is complete at the root; each begins when it is ready."""
+        """Return the time when the sum of all workers' pushes is complete at the root; each begins when ready."""
         self._free_at = np.maximum(self._free_at, ready) + count / self._links.rate
         self._free_at += self._links.resent_seconds(count, self._random)
         return float(self._free_at.max()) + self._links.latency_seconds

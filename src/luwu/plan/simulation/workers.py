@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from luwu.plan.models import BlockNumbers
+from luwu.models.shapes import BlockNumbers
 from luwu.plan.simulation.lines import Record
 from luwu.plan.simulation.server import ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times, Uplinks
@@ -22,7 +22,7 @@ from luwu.worker.passes import Pass
 
 ROOT = 0
 GRADIENT_BUFFERS = 2
-"""Of the largest block, on a worker: a backward waits for the push before the last."""
+"""Buffers for gradients of the largest block on a worker: a backward waits for the push before the last."""
 
 Events = Generator[simpy.Event, Any, Any]
 
@@ -37,7 +37,7 @@ class BlockSeconds:
 
 
 class Workers:
-    """What a training loop does on every worker, step after step."""
+    """The training loop of every worker, step after step."""
 
     def __init__(
         self,

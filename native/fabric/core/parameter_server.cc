@@ -1,0 +1,166 @@
+#include "fabric/core/parameter_server.h"
+
+#include <utility>
+
+#include "store/snapshots.h"
+
+namespace luwu::fabric {
+
+ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
+    : config_(std::move(config)),
+      layout_(config_.shape, static_cast<std::uint32_t>(config_.folders.size())),
+      plan_(schedule::plan_residency(layout_, config_.memory_bytes, config_.one_stream ? 1 : config_.workers,
+                                     config_.held, config_.gradient_dtype)),
+      store_(config_.folders, layout_, config_.uuid, config_.mode),
+      findings_(store_.findings()),
+      initialised_(store_.initialised()),
+      window_file_("luwu-window", plan_.window_bytes),
+      window_(window_file_.descriptor(), MapMode::shared) {
+    if (config_.mode != store::OpenMode::read_only) {
+        store::remove_remains(config_.folders);
+        store_.make_room();
+        if (config_.at_step) go_to_step(*config_.at_step);
+        if (config_.snapshots.every > 0) {
+            keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, config_.snapshots);
+        }
+    }
+    pipeline::PipelineSettings settings;
+    settings.plan = plan_;
+    settings.window = window_.data();
+    settings.workers = config_.workers;
+    settings.one_stream = config_.one_stream;
+    settings.on_given_up = config_.on_given_up;
+    settings.gradient_dtype = config_.gradient_dtype;
+    settings.gradient_scale = config_.gradient_scale;
+    settings.optimizer_threads = config_.optimizer_threads;
+    settings.prepares = config_.one_of_several;
+    settings.disk_full_wait = config_.disk_full_wait;
+    if (keeper_) {
+        settings.on_writing = [this] { keeper_->writing(); };
+        settings.on_commit = [this] { keeper_->committed(); };
+    }
+    settings.on_failure = std::move(on_failure);
+    pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(settings));
+}
+
+void ParameterServer::go_to_step(std::uint64_t step) {
+    const std::uint64_t newest = store_.committed().step;
+    if (newest == step) return;
+    if (!store_.before() || store_.before()->step != step) {
+        throw Error(ErrorKind::order, "the servers of this job stand too far apart: expected step " +
+                                          std::to_string(step) + " in " + config_.folders[0] + ", found " +
+                                          (store_.before() ? std::to_string(store_.before()->step) + " and " : "") +
+                                          std::to_string(newest) + "; name the servers whose stores belong together");
+    }
+    store_.go_back();
+}
+
+ParameterServer::~ParameterServer() { pipeline_.reset(); }
+
+std::uint64_t ParameterServer::parameter_bytes(std::uint32_t block) const {
+    return layout_.shape().blocks[block].bytes();
+}
+
+std::uint64_t ParameterServer::gradient_bytes(std::uint32_t block) const {
+    const kernels::Dtype dtype = config_.gradient_dtype.value_or(layout_.dtype(block));
+    return layout_.shape().blocks[block].elements * kernels::size_of(dtype);
+}
+
+void ParameterServer::initialise(std::uint32_t block, const float* values) {
+    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    pipeline_->initialise(block, values);
+}
+
+void ParameterServer::finish_initialise() {
+    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    pipeline_->finish_initialise();
+    initialised_ = true;
+}
+
+void ParameterServer::set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments) {
+    if (block >= layout_.block_count()) {
+        throw Error(ErrorKind::invalid, "parameter group segments name block " + std::to_string(block) + " of " +
+                                            std::to_string(layout_.block_count()));
+    }
+    const std::string expected = std::to_string(layout_.shape().blocks[block].elements);
+    std::uint64_t end = 0;
+    for (const pipeline::Segment& segment : segments) {
+        if (segment.end <= end) throw Error(ErrorKind::invalid, "parameter group segments must ascend");
+        end = segment.end;
+    }
+    if (end != layout_.shape().blocks[block].elements) {
+        throw Error(ErrorKind::invalid, "parameter group segments of block " + std::to_string(block) + " end at " +
+                                            std::to_string(end) + "; expected " + expected);
+    }
+    pipeline_->set_segments(block, std::move(segments));
+}
+
+void ParameterServer::check_worker(std::uint32_t worker) const {
+    if (worker < config_.workers) return;
+    throw Error(ErrorKind::invalid,
+                "worker " + std::to_string(worker) + " is not one of this server's " + std::to_string(config_.workers));
+}
+
+pipeline::Pipeline::Begun ParameterServer::begin(std::uint32_t worker,
+                                                 const std::vector<pipeline::GroupSettings>& groups,
+                                                 const pipeline::GradientSettings& gradient) {
+    check_worker(worker);
+    return pipeline_->begin(worker, groups, gradient);
+}
+
+void ParameterServer::pull(std::uint32_t stream, std::uint32_t block, pipeline::Reply reply) {
+    pipeline_->pull(stream, block, std::move(reply));
+}
+
+void ParameterServer::read(std::uint32_t block, pipeline::Reply reply) { pipeline_->read(block, std::move(reply)); }
+
+void ParameterServer::push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient,
+                           pipeline::Reply reply) {
+    pipeline_->push(stream, block, gradient, std::move(reply));
+}
+
+void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
+    pipeline_->commit(worker, roll_back, std::move(reply));
+}
+
+void ParameterServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+    check_worker(worker);
+    pipeline_->vote(worker, roll_back, pushes);
+}
+
+std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    check_worker(worker);
+    return pipeline_->wait_for_end(worker, at_most);
+}
+
+std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chrono::milliseconds at_most,
+                                                         double squares) {
+    return pipeline_->decide(commits, at_most, squares);
+}
+
+std::uint64_t ParameterServer::take_snapshot() {
+    if (const auto error = pipeline_->wait_until_written()) throw *error;
+    store::ChunkStore seen(config_.folders, layout_, config_.uuid, store::OpenMode::read_only);
+    return store::take_snapshot(seen, true);
+}
+
+pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
+    return keeper_ ? keeper_->stats() : pipeline::SnapshotStats{};
+}
+
+void ParameterServer::close() {
+    fail(Error(ErrorKind::server, "the server was closed"));
+    if (const auto error = pipeline_->wait_until_written()) throw *error;
+}
+
+void ParameterServer::joined(std::uint32_t worker) {
+    check_worker(worker);
+    pipeline_->joined(worker);
+}
+
+void ParameterServer::leave(std::uint32_t worker) {
+    check_worker(worker);
+    pipeline_->leave(worker);
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,113 @@
+// What every transport of a server stands on: a store, its residency plan, the memory that workers' pulls come from,
+// and the pipeline. fabric/shm/shm_server.h serves it through shared memory, fabric/tcp/tcp_server.h over TCP.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabric/core/shared_memory.h"
+#include "pipeline/pipeline.h"
+#include "pipeline/snapshot_keeper.h"
+#include "store/chunk_store.h"
+
+namespace luwu::fabric {
+
+struct ServerConfig {
+    std::vector<std::string> folders;  // of the store's stripes; they exist
+    store::Uuid uuid{};
+    store::OpenMode mode = store::OpenMode::open;
+    store::StoreShape shape;
+    std::vector<bool> held;  // per block: held through the whole step (the root unit's)
+    std::uint64_t memory_bytes = 0;
+    std::uint32_t workers = 1;
+    bool one_stream = false;  // pipeline::PipelineSettings, as the next is
+    std::function<void()> on_given_up = [] {};
+    std::uint32_t optimizer_threads = 1;
+    std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
+    std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
+    // Of one server of several, which only together have a step: it is prepared before it is committed, and where one
+    // has committed a step that another has not, it goes back to the one that all have.
+    bool one_of_several = false;
+    std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
+    pipeline::SnapshotSettings snapshots;
+    std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
+};
+
+// Every function may be called from any thread. Replies come with the pipeline's lock held, see pipeline/pipeline.h.
+class ParameterServer {
+  public:
+    // Throws Error as the store and the residency plan do. `on_failure` is called once, with the pipeline's lock held.
+    ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure);
+    ~ParameterServer();  // fails the pipeline first, so `on_failure` must still work
+    ParameterServer(const ParameterServer&) = delete;
+    ParameterServer& operator=(const ParameterServer&) = delete;
+
+    [[nodiscard]] const ServerConfig& config() const { return config_; }
+    [[nodiscard]] const store::Layout& layout() const { return layout_; }
+    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return plan_; }
+    [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t block) const;  // of the whole block, without padding
+    [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const;
+    [[nodiscard]] const std::byte* window() const { return window_.data(); }
+    [[nodiscard]] int window_descriptor() const { return window_file_.descriptor(); }
+
+    [[nodiscard]] bool initialised() const { return initialised_; }
+    [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }  // ChunkStore::findings
+    void initialise(std::uint32_t block, const float* values);                            // throws Error
+    void finish_initialise();                                                             // throws Error
+
+    void set_segments(std::uint32_t block, std::vector<pipeline::Segment> segments);  // throws Error(invalid)
+    pipeline::Pipeline::Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
+                                    const pipeline::GradientSettings& gradient = {});
+    void pull(std::uint32_t stream, std::uint32_t block, pipeline::Reply reply);
+    void read(std::uint32_t block, pipeline::Reply reply);  // belongs to no worker's pass; release it soon
+    void release(std::uint32_t block) { pipeline_->release(block); }
+    void push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient, pipeline::Reply reply);
+    // The worker's vote, where it and the worker's pushes travel in order.
+    void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
+    // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
+    // since it joined. wait_commit gives how the step ended, nothing when that takes longer; a second time the same,
+    // until the next vote. Both throw Error(order) or what failed the server.
+    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
+    // nothing when that takes longer, to be asked again. Throws what failed the server.
+    [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,
+                                                          double squares = pipeline::kNoSquares);
+    void epoch_begun() { pipeline_->epoch_begun(); }
+    void joined(std::uint32_t worker);  // its pushes are counted from zero again
+    void leave(std::uint32_t worker);   // it will make no more steps
+
+    // Takes a snapshot of the last step that was answered; which that is. Throws Error, and the training goes on.
+    std::uint64_t take_snapshot();
+
+    void fail(const Error& error) { pipeline_->fail(error); }
+    // Fails, and returns when every step that was answered is on the disk. Throws the store's error where one is lost.
+    void close();
+    [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
+    [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
+    [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const;
+    [[nodiscard]] const char* io_name() const { return pipeline_->io_name(); }
+    [[nodiscard]] bool direct_io() const { return store_.direct(); }
+
+  private:
+    void go_to_step(std::uint64_t step);
+    void check_worker(std::uint32_t worker) const;
+
+    ServerConfig config_;
+    store::Layout layout_;
+    schedule::ResidencyPlan plan_;
+    store::ChunkStore store_;
+    std::vector<std::string> findings_;
+    std::atomic<bool> initialised_;
+    MemoryFile window_file_;
+    Mapping window_;
+    std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // where snapshots are taken every so many steps
+    std::unique_ptr<pipeline::Pipeline> pipeline_;
+};
+
+}  // namespace luwu::fabric

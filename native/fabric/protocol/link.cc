@@ -1,0 +1,122 @@
+#include "fabric/protocol/link.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace luwu::fabric {
+
+namespace {
+constexpr std::size_t kFixedBytes = offsetof(Heartbeat, holes);
+constexpr std::uint32_t kSteady = 8;
+constexpr Time kMicrosecond = 1'000;
+
+bool parse(std::span<const std::byte> payload, Heartbeat& heartbeat) {
+    heartbeat = {};
+    if (payload.size() < kFixedBytes || payload.size() > sizeof(Heartbeat)) return false;
+    std::memcpy(&heartbeat, payload.data(), payload.size());
+    return heartbeat.holes_used <= LUWU_MOST_HOLES &&
+           payload.size() == kFixedBytes + heartbeat.holes_used * sizeof(Hole);
+}
+
+// Between the first and the last hole of each stream.
+std::array<std::uint64_t, LUWU_STREAMS> behind_holes(const Heartbeat& heartbeat) {
+    std::array<std::uint64_t, LUWU_STREAMS> sums{};
+    std::array<std::uint64_t, LUWU_STREAMS> ends{};
+    for (const Hole& hole : std::span(heartbeat.holes, heartbeat.holes_used)) {
+        if (hole.stream >= LUWU_STREAMS) continue;
+        std::uint64_t& end = ends[hole.stream];
+        if (end != 0 && hole.first > end) sums[hole.stream] += hole.first - end;
+        end = std::max(end, hole.first + hole.length);
+    }
+    return sums;
+}
+
+// Clocks and queues apart.
+bool same_state(const Heartbeat& left, const Heartbeat& right) {
+    constexpr std::size_t kState = offsetof(Heartbeat, below) - offsetof(Heartbeat, next);
+    return std::memcmp(left.next, right.next, kState) == 0 &&
+           std::memcmp(left.holes, right.holes, sizeof left.holes) == 0;
+}
+}  // namespace
+
+Link::Link(const Seal& seal, const NetworkTiming& timing, Address other, std::uint16_t sender,
+           std::uint32_t incarnation, std::uint32_t most_under_way, std::uint32_t packet_bytes)
+    : seal_(seal),
+      timing_(timing),
+      other_(other),
+      sender_(sender),
+      congestion_(most_under_way, packet_bytes, timing.queueing),
+      number_sent_(std::uint64_t{incarnation} << kNumberBits) {}
+
+bool Link::take(const Packet& packet, Time now, PacketDrops& drops) {
+    Heartbeat heartbeat;
+    if (!parse(packet.payload, heartbeat)) {
+        ++drops[static_cast<std::size_t>(PacketDrop::form)];
+        return false;
+    }
+    // A sender that was started again has a higher incarnation, so its heartbeats are not taken for replays.
+    if (packet.head.sequence <= number_heard_) {
+        ++drops[static_cast<std::size_t>(PacketDrop::replayed)];
+        return false;
+    }
+    news_ = !heard() || heartbeat.holes_used > 0 || !same_state(heartbeat, theirs_);
+    number_heard_ = packet.head.sequence;
+    theirs_ = heartbeat;
+    behind_holes_ = behind_holes(heartbeat);
+    heard_at_ = now;
+    ++heartbeats_heard_;
+    trip_ = {};
+    const Time echo = heartbeat.echo < began_ ? 0 : heartbeat.echo;
+    const bool new_echo = echo != std::exchange(echo_, echo);  // a repeated echo tells only of the way back
+    if (new_echo && echo != 0 && echo <= now && heartbeat.held <= now - echo) {
+        trip_.round = std::max<Time>(1, now - echo - heartbeat.held);
+        trip_.there = heartbeat.time - heartbeat.held - echo + Time{heartbeat.below} * kMicrosecond;
+        meter_.observe(now, trip_.there);
+    }
+    return true;
+}
+
+void Link::changed() {
+    quiet_ = 0;
+    if (sent_at_ != 0) due_ = std::min(due_, sent_at_ + timing_.heartbeat);
+}
+
+void Link::send_heartbeat(Heartbeat& ours, std::uint32_t epoch, Time now, Outbox& outbox) {
+    ours.time = now;
+    ours.echo = theirs_.time;
+    ours.held = heard() ? now - heard_at_ : 0;
+    began_ = std::min(began_, now);
+    Head head{};
+    head.kind = LUWU_HEARTBEAT;
+    head.epoch = epoch;
+    head.sender = sender_;
+    head.sequence = ++number_sent_;
+    const std::size_t bytes = kFixedBytes + ours.holes_used * sizeof(Hole);
+    std::byte* body = outbox.room(bytes);
+    std::memcpy(body, &ours, bytes);
+    seal_.close(head, {body, bytes});
+    outbox.send(other_, std::as_bytes(std::span(&head, 1)), {body, bytes});
+    // Under load they come at a steady rate, whatever the packets do. The last news are told several times, then ever
+    // more slowly: the first heartbeats that have them may be lost.
+    pause_ = quiet_ < kSteady ? timing_.heartbeat : std::min(2 * pause_, timing_.idle_heartbeat);
+    const bool in_time = sent_at_ != 0 && now - due_ < pause_;  // a little late does not make the next one late
+    due_ = (in_time ? due_ : now) + pause_;
+    sent_at_ = now;
+    ++quiet_;
+    ++heartbeats_sent_;
+}
+
+Time Link::resend_age(Time now) const {
+    const Time round_trip = congestion_.round_trip();
+    return std::max({timing_.heartbeat, round_trip + round_trip / 2, now - std::min(now, echo_)});
+}
+
+void Link::reset() {
+    theirs_ = {};
+    behind_holes_ = {};
+    number_heard_ = 0;
+    changed();
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,105 @@
+#include "fabric/shm/shm_server.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fabric/core/arena.h"
+
+namespace luwu::fabric {
+
+namespace {
+
+pipeline::Reply reply_to(Request& request) {
+    return
+        [&request](pipeline::Outcome outcome) { Streams::reply(request, outcome.ok, outcome.value, outcome.squares); };
+}
+
+}  // namespace
+
+ShmServer::ShmServer(ServerConfig config) : streams_(config.workers, bytes_of_blocks(config.shape)) {
+    core_ = std::make_unique<ParameterServer>(std::move(config),
+                                              [this](const Error& error) { streams_.announce_failure(error); });
+    streams_.control().gradient_bytes = core_->plan().arena_bytes;
+    for (std::uint32_t rank = 0; rank < core_->config().workers; ++rank) {
+        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->config().shape, core_->plan()));
+        arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
+    }
+    streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });
+}
+
+ShmServer::~ShmServer() {
+    streams_.stop();
+    core_.reset();
+}
+
+std::array<int, 3> ShmServer::files_of(std::uint32_t rank) const {
+    return {streams_.descriptor(), core_->window_descriptor(), arena_files_.at(rank).descriptor()};
+}
+
+void ShmServer::handle(std::uint32_t rank, Request& request) {
+    const std::uint32_t blocks = core_->layout().block_count();
+    if (request.block >= blocks) {
+        fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " named block " +
+                                           std::to_string(request.block) + " of " + std::to_string(blocks)));
+        return reply_to(request)({false, 0});
+    }
+    const pipeline::Reply reply = reply_to(request);
+    switch (request.kind) {
+        case RequestKind::begin: {
+            const WorkerArea& area = worker_area(streams_.control(), rank);
+            const auto count = std::min(area.group_count, kMaximumGroups);
+            pipeline::GradientSettings gradient;
+            if (area.max_norm > 0) gradient.max_norm = area.max_norm;
+            if (area.loss_scale > 0) gradient.loss_scale = {area.loss_scale, area.good_steps};
+            core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, gradient);
+            return reply({});
+        }
+        case RequestKind::pull:
+            return core_->pull(rank, request.block, reply);
+        case RequestKind::release:
+            core_->release(request.block);
+            return reply({});
+        case RequestKind::push:
+            return handle_push(rank, request);
+        case RequestKind::commit:
+            return core_->commit(rank, request.flag != 0, reply);
+        case RequestKind::initialise:
+        case RequestKind::finish_initialise:
+            return handle_initialise(rank, request);
+    }
+}
+
+bool ShmServer::within_arena(std::uint32_t rank, std::uint64_t offset, std::uint64_t bytes) const {
+    return offset <= arenas_[rank].bytes() && bytes <= arenas_[rank].bytes() - offset;
+}
+
+void ShmServer::handle_push(std::uint32_t rank, Request& request) {
+    const store::BlockShape& block = core_->layout().shape().blocks[request.block];
+    if (!within_arena(rank, request.argument, core_->gradient_bytes(request.block)) || !block.trainable) {
+        fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " pushed block '" + block.name +
+                                           "', which is frozen or does not fit its arena there"));
+        return reply_to(request)({false, 0});
+    }
+    core_->push(rank, request.block, arenas_[rank].data() + request.argument, reply_to(request));
+}
+
+void ShmServer::handle_initialise(std::uint32_t rank, Request& request) {
+    try {
+        if (request.kind == RequestKind::finish_initialise) {
+            core_->finish_initialise();
+            arenas_[rank].discard();  // fp32 first values may take more than gradients, which the budget counts
+        } else {
+            const std::uint64_t bytes = core_->layout().shape().blocks[request.block].elements * sizeof(float);
+            if (!within_arena(rank, request.argument, bytes)) {
+                throw Error(ErrorKind::invalid, "the first values of a block do not fit the arena there");
+            }
+            core_->initialise(request.block, reinterpret_cast<const float*>(arenas_[rank].data() + request.argument));
+        }
+        reply_to(request)({});
+    } catch (const Error& error) {
+        fail(error);
+        reply_to(request)({false, 0});
+    }
+}
+
+}  // namespace luwu::fabric

@@ -1,0 +1,59 @@
+// A listening socket and its connections that have sent nothing yet. Each costs a descriptor, and no thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "fabric/core/descriptor.h"
+#include "fabric/tcp/crowd.h"
+#include "fabric/tcp/timing.h"
+
+namespace luwu::fabric {
+
+class Lobby {
+  public:
+    struct Guest {
+        Descriptor socket;
+        Origin origin;
+    };
+
+    // `listener` does not block. At most `most` connections wait, each for `patience`. When descriptors have run out,
+    // no connection is accepted for `pause`.
+    Lobby(Descriptor listener, std::size_t most, std::chrono::milliseconds patience, std::chrono::milliseconds pause);
+
+    [[nodiscard]] const Descriptor& listener() const { return listener_; }
+    // A descriptor that is readable when look() has something to do. At the deadline look() has something to do, too.
+    [[nodiscard]] int descriptor() const { return events_.get(); }
+    [[nodiscard]] Clock::time_point deadline() const;
+    // Accepts new connections and closes those whose time is over. Returns those that have sent something.
+    [[nodiscard]] std::vector<Guest> look(Clock::time_point now);
+    struct Counts {
+        std::uint64_t crowded = 0;  // closed for others
+        std::uint64_t silent = 0;   // sent nothing in time
+        std::uint64_t closed = 0;   // were closed by the client, which had sent nothing
+    };
+    [[nodiscard]] const Counts& counts() const { return counts_; }
+
+  private:
+    struct Waiting {
+        Guest guest;
+        Clock::time_point until;
+    };
+
+    void accept_some(Clock::time_point now);
+    void listen(bool listens);
+
+    Descriptor listener_;
+    Descriptor events_;
+    std::chrono::milliseconds patience_;
+    std::chrono::milliseconds pause_;
+    std::map<std::uint64_t, Waiting> waiting_;  // by number, the oldest first
+    Crowd crowd_;
+    std::uint64_t next_ = 1;  // 0 is the listener's number
+    Clock::time_point pauses_until_ = Clock::time_point::min();
+    Counts counts_;
+};
+
+}  // namespace luwu::fabric

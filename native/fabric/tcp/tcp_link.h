@@ -1,0 +1,31 @@
+// A worker's two connections to a TcpServer: one for pulls, one for pushes and first values, so that neither waits for
+// the other.
+#pragma once
+
+#include "fabric/tcp/tcp_lane.h"
+
+namespace luwu::fabric {
+
+class TcpLink {
+  public:
+    // Throws Error(invalid) for TLS files that cannot be used.
+    TcpLink(TcpLinkSettings settings, std::function<void(const Error&)> on_failure);
+
+    void start();                   // connects, in threads of its own
+    void post(TcpRequest request);  // any thread; never waits
+    void ask_to_stop();             // any thread: requests without an answer fail
+    void stop();                    // waits for the threads
+    // Whether both connections are there, or have failed for good, by then.
+    [[nodiscard]] bool wait_connected(Clock::time_point deadline);
+    [[nodiscard]] TcpLinkStats stats() const;
+
+  private:
+    TcpLink(TcpLinkSettings settings, std::function<void(const Error&)> on_failure, std::uint64_t incarnation);
+
+    TcpLinkSettings settings_;
+    std::optional<TlsContext> tls_;
+    TcpLane pulls_;
+    TcpLane pushes_;
+};
+
+}  // namespace luwu::fabric

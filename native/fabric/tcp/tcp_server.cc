@@ -1,0 +1,259 @@
+#include "fabric/tcp/tcp_server.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace luwu::fabric {
+
+namespace {
+
+// Takes the same time wherever the two differ.
+bool equal(const Token& left, const Token& right) {
+    volatile unsigned difference = 0;
+    for (std::size_t i = 0; i < left.size(); ++i) {
+        difference = difference | std::to_integer<unsigned>(left[i] ^ right[i]);
+    }
+    return difference == 0;
+}
+
+}  // namespace
+
+TcpServer::TcpServer(ServerConfig server, const TcpConfig& config)
+    : config_(config),
+      lobby_(listen_at(config.address, config.port), config.most_silent, config.timing.hello, config.timing.backoff),
+      port_(bound_port(lobby_.listener())),
+      crowd_(config.most_greeting) {
+    if (config_.tls) tls_.emplace(*config_.tls, TlsContext::Side::server);
+    core_ = std::make_unique<ParameterServer>(std::move(server), [this](const Error& error) { failed(error); });
+    for (std::uint32_t rank = 0; rank < config_.readers.value_or(core_->config().workers); ++rank) {
+        members_.push_back(std::make_unique<TcpMember>(*core_, rank));
+    }
+    acceptor_ = std::thread([this] { accept_connections(); });
+}
+
+TcpServer::~TcpServer() {
+    core_->fail(Error(ErrorKind::server, "the server was closed"));
+    closing_ = true;
+    bell_.ring();
+    acceptor_.join();
+    for (Served& served : served_) {
+        if (served.admitted) {
+            served.connection->channel.limit(Clock::now() + config_.timing.farewell);
+            served.connection->bell.ring();
+        } else {
+            served.connection->channel.abort();  // a stranger hears no farewell
+        }
+    }
+    for (Served& served : served_) served.thread.join();
+    core_.reset();
+}
+
+void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
+    if (rank >= members_.size()) {
+        throw Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " is not one of this server's " +
+                                            std::to_string(members_.size()));
+    }
+    TcpMember& member = *members_[rank];
+    std::unique_lock lock(member.mutex);
+    member.token = token;
+    member.incarnation = 0;
+    member.abort_connections();
+    member.left.wait(lock, [&member] { return member.active[0] == nullptr && member.active[1] == nullptr; });
+    member.asked = member.taken = 0;
+    if (!config_.readers) core_->joined(rank);
+}
+
+// With the pipeline's lock held.
+void TcpServer::failed(const Error&) {
+    failed_ = true;
+    const std::lock_guard lock(served_mutex_);
+    for (const Served& served : served_) served.connection->bell.ring();
+}
+
+void TcpServer::accept_connections() {
+    pthread_setname_np(pthread_self(), "luwu-accept");
+    while (!closing_) {
+        join_ended();
+        release_abandoned();
+        try {
+            look_into_lobby();
+            wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
+        } catch (const TimedOut&) {
+        }
+    }
+}
+
+void TcpServer::look_into_lobby() {
+    for (Lobby::Guest& guest : lobby_.look(Clock::now())) accept_one(std::move(guest));
+    const Lobby::Counts before = std::exchange(seen_, lobby_.counts());
+    drops_[static_cast<std::size_t>(Drop::crowded)] += seen_.crowded - before.crowded;
+    drops_[static_cast<std::size_t>(Drop::timeout)] += seen_.silent - before.silent;
+    drops_[static_cast<std::size_t>(Drop::closed)] += seen_.closed - before.closed;
+}
+
+void TcpServer::accept_one(Lobby::Guest guest) {
+    // Threads of connections that had to go may need a moment to end; this limits how many there are meanwhile.
+    if (greeting_ >= 2 * config_.most_greeting) return count(Drop::crowded);
+    tune(guest.socket, config_.timing);
+    try {
+        auto connection = std::make_shared<TcpConnection>(std::move(guest.socket), tls_ ? &*tls_ : nullptr);
+        const std::lock_guard lock(served_mutex_);
+        Served& served = served_.emplace_back();
+        served.connection = std::move(connection);
+        served.number = next_number_++;
+        if (const auto goes = crowd_.enter(served.number, guest.origin)) {
+            const auto found = std::find_if(served_.begin(), served_.end(),
+                                            [&goes](const Served& each) { return each.number == *goes; });
+            found->evicted = true;
+            found->connection->channel.abort();
+        }
+        ++greeting_;
+        try {
+            served.thread = std::thread([this, &served] { serve(served); });
+        } catch (...) {
+            --greeting_;
+            crowd_.leave(served.number);
+            served_.pop_back();
+            throw;
+        }
+    } catch (const std::exception&) {  // no descriptor, memory or thread left for one more
+        count(Drop::crowded);
+    }
+}
+
+void TcpServer::join_ended() {
+    std::list<Served> ended;
+    {
+        const std::lock_guard lock(served_mutex_);
+        for (auto served = served_.begin(); served != served_.end();) {
+            const auto next = std::next(served);
+            if (served->ended) ended.splice(ended.end(), served_, served);
+            served = next;
+        }
+    }
+    for (Served& served : ended) served.thread.join();
+}
+
+// Blocks that came out of the pipeline for a connection that was gone by then.
+void TcpServer::release_abandoned() {
+    std::vector<std::uint32_t> blocks;
+    {
+        const std::lock_guard lock(abandoned_mutex_);
+        blocks.swap(abandoned_);
+    }
+    for (const std::uint32_t block : blocks) core_->release(block);
+}
+
+void TcpServer::serve(Served& served) {
+    pthread_setname_np(pthread_self(), "luwu-tcp");
+    block_sigpipe();
+    greet_and_serve(served);
+    served.connection->channel.abort();
+    served.ended = true;
+    bell_.ring();
+}
+
+void TcpServer::greet_and_serve(Served& served) {
+    const std::shared_ptr<TcpConnection> connection = served.connection;
+    Hello hello;
+    try {
+        connection->channel.limit(Clock::now() + config_.timing.hello);
+        hello = greet(*connection);
+        admit(hello, served);
+        --greeting_;
+    } catch (const Broken& broken) {
+        served.evicted ? count(Drop::crowded) : refuse(*connection, broken);
+        leave_crowd(served);  // not earlier: it may have to go while it is told the reason
+        --greeting_;
+        return;
+    }
+    TcpMember& member = *members_[hello.rank];
+    try {
+        const TcpSession::Rules rules{!config_.readers, config_.timing};
+        TcpSession session(*core_, member, connection, failed_, rules, [this](std::uint32_t block) {
+            const std::lock_guard lock(abandoned_mutex_);
+            abandoned_.push_back(block);
+            bell_.ring();
+        });
+        session.serve(hello.stream);
+    } catch (const Dropped& dropped) {
+        count(dropped.reason());
+    } catch (const Broken&) {  // the worker connects again, or is lost: the control plane knows
+    }
+    leave(member, hello.stream);
+}
+
+Hello TcpServer::greet(TcpConnection& connection) const {
+    connection.channel.handshake();
+    std::array<std::byte, kHelloBytes> bytes{};
+    for (std::size_t received = 0; received < bytes.size();) {
+        const std::size_t count = connection.channel.read_some(std::span(bytes).subspan(received));
+        received += count;
+        if (count == 0) connection.channel.wait(false);
+    }
+    Hello hello = decode_hello(bytes);
+    if (hello.job != config_.job) throw Dropped(Drop::job);
+    if (hello.rank >= members_.size() || hello.workers != members_.size()) throw Dropped(Drop::rank);
+    return hello;
+}
+
+// Makes the connection the only one of its worker on its stream: the one before it, if any, is gone when this returns.
+void TcpServer::admit(const Hello& hello, Served& served) {
+    const std::shared_ptr<TcpConnection>& connection = served.connection;
+    TcpMember& member = *members_[hello.rank];
+    std::unique_lock lock(member.mutex);
+    if (!member.token || !equal(*member.token, hello.token) || hello.incarnation == 0) throw Dropped(Drop::token);
+    if (member.incarnation == 0) member.incarnation = hello.incarnation;
+    if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);
+    leave_crowd(served);
+    auto& active = member.active[static_cast<std::size_t>(hello.stream)];
+    if (active != nullptr) active->channel.abort();
+    if (!member.left.wait_for(lock, config_.timing.hello, [&active] { return active == nullptr; })) {
+        throw TimedOut("the connection before this one does not end");
+    }
+    if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);  // replaced while this waited
+    active = connection;
+    served.admitted = true;
+    connection->channel.limit(closing_ ? Clock::now() + config_.timing.farewell : Clock::time_point::max());
+}
+
+// Removes a connection from the crowd: it is admitted, or it ends.
+void TcpServer::leave_crowd(const Served& served) {
+    const std::lock_guard lock(served_mutex_);
+    crowd_.leave(served.number);
+}
+
+void TcpServer::leave(TcpMember& member, Stream stream) {
+    {
+        const std::lock_guard lock(member.mutex);
+        member.active[static_cast<std::size_t>(stream)] = nullptr;
+    }
+    member.left.notify_all();
+}
+
+void TcpServer::refuse(TcpConnection& connection, const Broken& broken) {
+    const auto* dropped = dynamic_cast<const Dropped*>(&broken);
+    if (dropped == nullptr) {
+        const bool timed_out = dynamic_cast<const TimedOut*>(&broken) != nullptr;
+        const bool tls = dynamic_cast<const TlsRefused*>(&broken) != nullptr;
+        count(tls ? Drop::tls : timed_out ? Drop::timeout : Drop::closed);
+        if (tls) connection.channel.finish(Clock::now() + config_.timing.farewell);  // OpenSSL has told it
+        return;
+    }
+    const Drop reason = dropped->reason();
+    count(reason);
+    // Who speaks our language is told why; others are not.
+    if (reason == Drop::stranger || reason == Drop::malformed || reason == Drop::checksum) return;
+    try {
+        FrameWriter writer;
+        writer.start({FrameKind::refused, static_cast<std::uint32_t>(reason), 0, 0}, {});
+        writer.write(connection.channel);
+        connection.channel.finish(Clock::now() + config_.timing.farewell);
+    } catch (const Broken&) {
+    }
+}
+
+}  // namespace luwu::fabric

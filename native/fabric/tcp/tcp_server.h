@@ -1,0 +1,90 @@
+// The server of workers on other hosts: a ParameterServer behind TCP, with TLS if asked for. What travels through this
+// port is in fabric/tcp/frames.h; a worker joins, begins and commits its steps through the control plane.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <list>
+#include <thread>
+
+#include "fabric/tcp/lobby.h"
+#include "fabric/tcp/tcp_session.h"
+
+namespace luwu::fabric {
+
+struct TcpConfig {
+    std::string address;     // of this host: a name, IPv4 or IPv6
+    std::uint16_t port = 0;  // 0: the kernel chooses
+    std::uint64_t job = 0;
+    std::optional<TlsSettings> tls;
+    Timing timing;
+    // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
+    std::optional<std::uint32_t> readers = {};
+    // Limits on connections; one more than a limit closes another one, see fabric/tcp/crowd.h.
+    std::size_t most_silent = 256;   // connections that have sent nothing yet
+    std::size_t most_greeting = 64;  // connections without a whole and good hello; each has a thread
+};
+
+class TcpServer {
+  public:
+    TcpServer(ServerConfig server, const TcpConfig& config);  // throws Error
+    ~TcpServer();                                             // workers that wait are told that the server was closed
+    TcpServer(const TcpServer&) = delete;
+    TcpServer& operator=(const TcpServer&) = delete;
+
+    [[nodiscard]] ParameterServer& core() { return *core_; }
+    [[nodiscard]] const ParameterServer& core() const { return *core_; }
+    [[nodiscard]] std::uint16_t port() const { return port_; }
+    // Lets a worker in that brings this token: one TcpWorker, as often as its connections break. Called again for a
+    // rank, another takes its place, whose pushes are counted from zero. Throws Error(invalid).
+    void allow_worker(std::uint32_t rank, const Token& token);
+    [[nodiscard]] std::uint64_t dropped(Drop reason) const { return drops_[static_cast<std::size_t>(reason)]; }
+
+  private:
+    struct Served {
+        std::shared_ptr<TcpConnection> connection;
+        std::uint64_t number = 0;  // its number in the crowd
+        std::thread thread;
+        std::atomic<bool> admitted{false};
+        std::atomic<bool> evicted{false};
+        std::atomic<bool> ended{false};
+    };
+
+    void accept_connections();
+    void look_into_lobby();
+    void accept_one(Lobby::Guest guest);
+    void join_ended();
+    void release_abandoned();
+    void serve(Served& served);
+    void greet_and_serve(Served& served);
+    [[nodiscard]] Hello greet(TcpConnection& connection) const;
+    void admit(const Hello& hello, Served& served);
+    void leave_crowd(const Served& served);
+    void leave(TcpMember& member, Stream stream);
+    void refuse(TcpConnection& connection, const Broken& broken);
+    void count(Drop reason) { ++drops_[static_cast<std::size_t>(reason)]; }
+    void failed(const Error& error);
+
+    TcpConfig config_;
+    std::optional<TlsContext> tls_;
+    Lobby lobby_;  // of the accepting thread
+    Lobby::Counts seen_;
+    std::uint16_t port_;
+    std::array<std::atomic<std::uint64_t>, kDrops> drops_{};
+    std::atomic<std::uint32_t> greeting_{0};
+    std::atomic<bool> failed_{false};
+    std::atomic<bool> closing_{false};
+    Bell bell_;  // of the accepting thread
+    // Both taken with the pipeline's lock held, so never the other way round.
+    std::mutex served_mutex_;
+    std::list<Served> served_;
+    Crowd crowd_;  // the connections of served_ that have sent no good hello
+    std::uint64_t next_number_ = 1;
+    std::mutex abandoned_mutex_;
+    std::vector<std::uint32_t> abandoned_;  // blocks
+    std::vector<std::unique_ptr<TcpMember>> members_;
+    std::unique_ptr<ParameterServer> core_;
+    std::thread acceptor_;
+};
+
+}  // namespace luwu::fabric

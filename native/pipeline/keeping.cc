@@ -1,0 +1,170 @@
+#include "pipeline/keeping.h"
+
+#include <cmath>
+#include <utility>
+
+#include "kernels/keep.h"
+#include "pipeline/executor.h"
+#include "pipeline/gradients.h"
+#include "pipeline/optimizers.h"
+#include "pipeline/states.h"
+#include "pipeline/updates.h"
+#include "pipeline/writing.h"
+
+namespace luwu::pipeline {
+
+void Keeping::plan() {
+    std::vector<kernels::Dtype> dtypes;  // per block
+    for (std::uint32_t block = 0; block < shared_.layout.block_count(); ++block) {
+        dtypes.push_back(kernels::kept_dtype(shared_.settings.streams(), shared_.gradient_dtype(block)));
+    }
+    try {
+        const auto planned = schedule::plan_clipping(shared_.layout, shared_.settings.plan, dtypes);
+        shared_.states = schedule::StateCache(shared_.layout, planned.plan);
+        kept_ = std::make_unique<KeptGradients>(shared_.store, planned.kept, std::move(dtypes));
+    } catch (const Error& error) {
+        return shared_.parts.executor->tell(shared_.machine.fail(error));
+    }
+    shared_.parts.writing->post([this] { reserve(); });  // before any kept gradient is written
+}
+
+void Keeping::reserve() {
+    try {
+        shared_.room.retry([this] { kept_->reserve(); });
+    } catch (const Error& error) {
+        const std::lock_guard lock(shared_.mutex);
+        shared_.parts.executor->break_down(error);
+    }
+}
+
+void Keeping::expect(std::uint32_t block) {
+    blocks_[block].chunks_to_collect = blocks_[block].chunks_to_keep = shared_.chunks_of(block);
+}
+
+void Keeping::start(std::uint32_t block) {
+    expect(block);
+    if (shared_.failed()) return;
+    for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) {
+        const std::uint32_t chunk = shared_.layout.first_chunk(block) + i;
+        on_disk(chunk) ? want_memory(chunk) : shared_.parts.optimizers->add({chunk, true});
+    }
+}
+
+void Keeping::want_memory(std::uint32_t chunk) {
+    waiting_.push_back(chunk);
+    serve_memory();
+}
+
+void Keeping::serve_memory() {
+    while (!waiting_.empty()) {
+        const std::uint32_t chunk = waiting_.front();
+        const std::uint32_t block = shared_.place(chunk).block;
+        if (!shared_.step().given_up(block)) {
+            if (!kept_->take_buffer(chunk)) return;
+            if (shared_.step().blocks[block].owes()) {
+                read(chunk);
+                shared_.parts.states->want(chunk);
+            } else if (shared_.step().clipping.speculates()) {
+                shared_.parts.updates->chunk_has(chunk);
+                shared_.parts.states->want(chunk);
+            } else {
+                shared_.parts.optimizers->add({chunk, true});
+            }
+        }
+        waiting_.pop_front();
+    }
+}
+
+void Keeping::read(std::uint32_t chunk) {
+    auto task = std::make_unique<IoTask>();
+    task->chunk = chunk;
+    task->bytes = kept_->bytes(chunk);
+    task->kept = true;
+    task->request = kept_->read(chunk);
+    shared_.parts.states->submit(std::move(task));
+}
+
+void Keeping::read_done(IoTask& task) {
+    const bool right = task.request.error == 0 && kept_->checksum(task.chunk) == kept_->expected_checksum(task.chunk);
+    const std::lock_guard lock(shared_.mutex);
+    --shared_.reads_in_flight;
+    shared_.stats.bytes_read += task.bytes;
+    if (task.request.error != 0) {
+        return shared_.parts.executor->break_down(kept_->failed(task.request, task.chunk));
+    }
+    if (!right) return shared_.parts.executor->break_down(kept_->damaged(task.chunk));
+    if (!shared_.step().broken) shared_.parts.updates->chunk_has(task.chunk);
+}
+
+void Keeping::keep_one(std::uint32_t chunk) {
+    const store::ChunkPlace& place = shared_.place(chunk);
+    ChunkUpdate update;
+    {
+        const std::lock_guard lock(shared_.mutex);
+        if (shared_.failed()) return release(chunk);
+        shared_.parts.gradients->pick_up(place.block);
+        update.place = &place;
+        update.gradients = shared_.parts.gradients->at(place);
+        update.gradient_dtype = shared_.gradient_dtype(place.block);
+        update.scale = shared_.step().average();
+    }
+    keep(update, chunk);
+    const std::lock_guard lock(shared_.mutex);
+    shared_.parts.gradients->put_down(place.block);
+    if (!std::isfinite(kept_->squares(chunk))) shared_.parts.executor->tell(shared_.machine.spoiled());
+    chunk_collected(chunk);
+    store(chunk);
+}
+
+void Keeping::keep(const ChunkUpdate& update, std::uint32_t chunk) {
+    const std::vector<const void*> buffers(update.gradients.begin(), update.gradients.end());
+    const kernels::Gradients gradients{buffers.data(), buffers.size(), update.gradient_dtype, update.scale};
+    kept_->set_squares(chunk, kernels::keep_gradients(kept_->memory(chunk), gradients, update.place->elements));
+    if (kept_->on_disk(chunk)) kept_->set_checksum(chunk, kept_->checksum(chunk));
+}
+
+void Keeping::chunk_collected(std::uint32_t chunk) {
+    const std::uint32_t block = shared_.place(chunk).block;
+    if (--blocks_[block].chunks_to_collect == 0) shared_.parts.gradients->give_back(block);
+}
+
+void Keeping::store(std::uint32_t chunk) {
+    if (shared_.failed() || !kept_->on_disk(chunk) || shared_.step().is_void()) return written(chunk);
+    shared_.parts.writing->write_kept(chunk);
+}
+
+void Keeping::written(std::uint32_t chunk) {
+    release(chunk);
+    chunk_kept(chunk);
+}
+
+void Keeping::release(std::uint32_t chunk) {
+    kept_->give_buffer_back(chunk);
+    serve_memory();
+}
+
+void Keeping::chunk_kept(std::uint32_t chunk) {
+    const std::uint32_t block = shared_.place(chunk).block;
+    if (shared_.failed() || --blocks_[block].chunks_to_keep > 0) return;
+    shared_.parts.executor->tell(shared_.machine.kept(block, squares(block)));
+}
+
+// In one order, whichever came first: the same bits.
+double Keeping::squares(std::uint32_t block) const {
+    double sum = 0;
+    for (std::uint32_t i = 0; i < shared_.chunks_of(block); ++i) {
+        sum += kept_->squares(shared_.layout.first_chunk(block) + i);
+    }
+    return sum;
+}
+
+void Keeping::give_up(std::uint32_t chunk) {
+    if (!shared_.step().clipping.speculates()) chunk_collected(chunk);
+    written(chunk);
+}
+
+void Keeping::drop(std::uint32_t chunk) {
+    if (kept_) kept_->give_buffer_back(chunk);
+}
+
+}  // namespace luwu::pipeline

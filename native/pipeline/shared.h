@@ -1,0 +1,67 @@
+// The state that the parts of a pipeline share, guarded by one lock, and the parts themselves. A part's function that
+// takes the lock itself says so; every other is called with the lock held.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+#include "pipeline/types.h"
+#include "schedule/pass.h"
+#include "schedule/state_cache.h"
+#include "schedule/window_cache.h"
+#include "step/machine.h"
+#include "store/chunk_store.h"
+
+namespace luwu::pipeline {
+
+class Executor;
+class Gradients;
+class Keeping;
+class Optimizers;
+class OwedUpdates;
+class Parameters;
+class States;
+class Updates;
+class Writing;
+
+struct Shared {
+    Shared(store::ChunkStore& store_, PipelineSettings settings_);
+
+    store::ChunkStore& store;
+    const store::Layout& layout;
+    PipelineSettings settings;
+    std::mutex mutex;
+    std::condition_variable changed;  // a step ended or was written, or the run failed
+    step::Machine machine;
+    schedule::Pass pass;
+    schedule::WindowCache window;
+    schedule::StateCache states;
+    Room room;
+    PipelineStats stats;  // counts alone; what the machine knows is added to them
+    bool initialised;     // the store has values
+    std::uint32_t reads_in_flight = 0;
+
+    struct Parts {
+        Executor* executor = nullptr;
+        Gradients* gradients = nullptr;
+        Keeping* keeping = nullptr;
+        Optimizers* optimizers = nullptr;
+        OwedUpdates* owed = nullptr;
+        Parameters* parameters = nullptr;
+        States* states = nullptr;
+        Updates* updates = nullptr;
+        Writing* writing = nullptr;
+    } parts;
+
+    [[nodiscard]] const step::State& step() const { return machine.state(); }
+    [[nodiscard]] bool failed() const { return step().failed(); }
+    [[nodiscard]] const store::ChunkPlace& place(std::uint32_t chunk) const { return layout.chunks()[chunk]; }
+    [[nodiscard]] std::uint32_t chunks_of(std::uint32_t block) const {
+        return static_cast<std::uint32_t>(layout.chunks_of(block).size());
+    }
+    [[nodiscard]] std::byte* parameters_of(const store::ChunkPlace& place) const;  // in the window
+    [[nodiscard]] kernels::Dtype gradient_dtype(std::uint32_t block) const;
+};
+
+}  // namespace luwu::pipeline

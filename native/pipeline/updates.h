@@ -1,0 +1,57 @@
+// Step 5: blocks on their way from all gradients to the last record written, chunk by chunk.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pipeline/chunk_update.h"
+#include "pipeline/shared.h"
+
+namespace luwu::pipeline {
+
+class Updates {
+  public:
+    explicit Updates(Shared& shared);
+
+    // Which parameter group each range of a block belongs to; without a call all is group 0.
+    void set_segments(std::uint32_t block, std::vector<Segment> segments);
+
+    void begin(const step::Update& action);
+    // The block's parameters have a place in the window, and what is needed of them is there.
+    void start_chunks(std::uint32_t block);
+    // Those of a block that start_chunks() has to wait for are on their way.
+    void await_parameters(std::uint32_t block) { blocks_[block].needs_parameters = true; }
+    void parameters_there(std::uint32_t block);
+    void chunk_has(std::uint32_t chunk);   // its states, or memory with its kept gradient
+    void update_one(std::uint32_t chunk);  // takes the lock
+    void chunk_updated(std::uint32_t chunk, bool write);
+    void chunk_written(std::uint32_t chunk);
+    void end_step();
+
+    // From its first chunk until its last record is written.
+    [[nodiscard]] bool started(std::uint32_t block) const { return blocks_[block].started; }
+    // Memory holds something other than the committed version: from this step's first update until the step ends.
+    [[nodiscard]] bool changed(std::uint32_t block) const { return blocks_[block].changed; }
+    [[nodiscard]] bool any_under_way() const { return under_way_ > 0; }
+
+  private:
+    struct Block {
+        bool started = false;
+        bool changed = false;
+        bool needs_parameters = false;
+        std::uint32_t chunks_to_update = 0;
+        std::uint32_t chunks_to_write = 0;
+        std::vector<Segment> segments;
+    };
+
+    void want_chunk(std::uint32_t chunk);
+    [[nodiscard]] ChunkUpdate make_update(std::uint32_t chunk) const;
+    void seal_record(const ChunkUpdate& update, const ChunkUpdateResult& result) const;  // without the lock
+
+    Shared& shared_;
+    std::vector<Block> blocks_;
+    std::vector<std::uint8_t> needs_;  // per chunk, before its update: states, and memory for its kept gradient
+    std::uint32_t under_way_ = 0;      // blocks: they need nothing more of the window
+};
+
+}  // namespace luwu::pipeline

@@ -1,0 +1,115 @@
+#include "pipeline/writing.h"
+
+#include <utility>
+
+#include "pipeline/executor.h"
+#include "pipeline/keeping.h"
+#include "pipeline/updates.h"
+
+namespace luwu::pipeline {
+
+Writing::Writing(Shared& shared)
+    : shared_(shared),
+      writer_(std::make_unique<IoStage>("luwu-6-write", shared.settings.make_engine(shared.settings.io_depth),
+                                        [this](IoTask& task) { done(task); })) {}
+
+void Writing::write_record(std::uint32_t chunk) {
+    const store::ChunkPlace& place = shared_.place(chunk);
+    auto task = std::make_unique<IoTask>();
+    task->chunk = chunk;
+    task->count = shared_.step().progress.count(place.block) + 1;
+    task->bytes = place.record_bytes();
+    if (prepared_) return write(std::move(task));
+    first_.push_back(std::move(task));
+    if (first_.size() == 1) post([this] { prepare(); });
+}
+
+void Writing::write_kept(std::uint32_t chunk) {
+    auto task = std::make_unique<IoTask>();
+    task->chunk = chunk;
+    task->bytes = shared_.parts.keeping->gradients().bytes(chunk);
+    task->kept = true;
+    write(std::move(task));
+}
+
+void Writing::write(std::unique_ptr<IoTask> task) {
+    task->request = request_of(*task);
+    writer_->submit(std::move(task));
+}
+
+// Runs in the writer's thread, as commits do, because it may have to wait for room or for another process.
+void Writing::prepare() {
+    std::optional<Error> error;
+    try {
+        shared_.room.retry([this] { shared_.store.prepare_to_write(); });
+    } catch (const Error& caught) {
+        error = caught;
+    }
+    const std::lock_guard lock(shared_.mutex);
+    if (error) return shared_.parts.executor->break_down(*error);
+    prepared_ = true;
+    shared_.settings.on_writing();
+    for (auto& task : std::exchange(first_, {})) {
+        if (!shared_.step().given_up(shared_.place(task->chunk).block)) write(std::move(task));
+    }
+}
+
+// The memory stays as it is until the task is done.
+store::IoRequest Writing::request_of(const IoTask& task) const {
+    if (task.kept) return shared_.parts.keeping->gradients().write(task.chunk);
+    const store::ChunkPlace& place = shared_.place(task.chunk);
+    return shared_.store.records().write_record(place, task.count, shared_.parameters_of(place),
+                                                shared_.states.memory(task.chunk));
+}
+
+// Makes a failed write that found no room again, all of it, until there is room; at once the first time, because
+// another write that failed with it may have waited for room already. Returns the error if the write fails in the end.
+std::optional<Error> Writing::write_again(IoTask& task) {
+    const store::ChunkPlace& place = shared_.place(task.chunk);
+    const auto failed = [&] {
+        return task.kept ? shared_.parts.keeping->gradients().failed(task.request, task.chunk)
+                         : shared_.store.records().failed(task.request, place, task.count);
+    };
+    if (shared_.settings.disk_full_wait.count() == 0 || failed().kind() != ErrorKind::no_space) return failed();
+    try {
+        shared_.room.retry([&] {
+            task.request = request_of(task);
+            store::transfer_now(task.request);
+            if (task.request.error != 0) throw failed();
+        });
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
+void Writing::done(IoTask& task) {
+    const auto error = task.request.error != 0 ? write_again(task) : std::nullopt;
+    const std::lock_guard lock(shared_.mutex);
+    shared_.stats.bytes_written += task.bytes;
+    if (error) return shared_.parts.executor->break_down(*error);
+    if (task.kept) return shared_.parts.keeping->written(task.chunk);
+    if (!shared_.step().given_up(shared_.place(task.chunk).block)) shared_.parts.updates->chunk_written(task.chunk);
+}
+
+void Writing::commit(store::CommitRecord record) {
+    post([this, record = std::move(record)]() mutable { commit_now(std::move(record)); });
+}
+
+void Writing::commit_now(store::CommitRecord record) {
+    try {
+        shared_.room.retry([&] { shared_.store.commit(record); });
+    } catch (const Error& error) {
+        const std::lock_guard lock(shared_.mutex);
+        return shared_.parts.executor->break_down(error);
+    }
+    {
+        const std::lock_guard lock(shared_.mutex);
+        prepared_ = false;
+        shared_.parts.executor->tell(shared_.machine.recorded());
+        shared_.changed.notify_all();
+    }
+    shared_.settings.on_commit();
+}
+
+}  // namespace luwu::pipeline

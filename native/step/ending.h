@@ -1,0 +1,23 @@
+// The end of a step, as its workers are told it.
+#pragma once
+
+#include <cstdint>
+
+namespace luwu::step {
+
+// How a step ended. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of
+// a gradient, and nobody asked for it.
+enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2, kNotFinite = 3 };
+
+inline constexpr double kNoSquares = -1;
+
+struct Ending {
+    StepEnd end = kRolledBack;
+    // With clipping, the sum of squares of the averaged gradient; kNoSquares where nobody knows it. Of a prepared step
+    // it is that of this server's blocks alone.
+    double squares = kNoSquares;
+
+    bool operator==(const Ending&) const = default;
+};
+
+}  // namespace luwu::step

@@ -1,0 +1,386 @@
+#include "step/machine.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "step/agreement.h"
+
+namespace luwu::step {
+
+namespace {
+
+// An executor says that it ended what was not begun: an error of its code.
+void must(bool possible, const char* what) {
+    if (!possible) throw std::logic_error(what);
+}
+
+}  // namespace
+
+void Machine::to(std::uint32_t block, BlockEvent event) {
+    Phase& phase = state_.blocks[block].phase;
+    const auto next = next_phase(phase, event);
+    if (!next) {
+        throw std::logic_error("block " + std::to_string(block) + " in phase " +
+                               std::to_string(static_cast<int>(phase)) + " met event " +
+                               std::to_string(static_cast<int>(event)));
+    }
+    state_.busy_blocks += holds_up(*next) ? 1U : 0U;
+    state_.busy_blocks -= holds_up(phase) ? 1U : 0U;
+    phase = *next;
+}
+
+void Machine::refuse(const std::string& message) {
+    state_.failure = Error(ErrorKind::order, message);
+    actions_.emplace_back(Fail{*state_.failure});
+}
+
+// ---- what workers ask
+
+Actions Machine::begin(std::uint32_t worker, const StepSettings& settings) {
+    if (state_.failed()) return take();
+    if (const auto left = state_.members.left()) return fail(left_too_early(*left, state_.progress.step()));
+    if (state_.stage == Stage::prepared) {
+        refuse(name_of(worker) + " began a step before the one before it was decided on");
+        return take();
+    }
+    if (state_.members.at(worker).standing != Standing::resting) {
+        refuse(name_of(worker) + " began a step twice");
+        return take();
+    }
+    const bool first = !state_.members.anyone_in_step();
+    if (first) {
+        const bool chosen = state_.clipping.chosen();
+        if (const auto error = state_.clipping.begin_step(settings.gradient.max_norm.has_value())) return fail(*error);
+        if (!chosen && state_.clipping.keeps_gradients()) actions_.emplace_back(PlanKept{});
+        state_.settings = settings;
+    } else if (state_.settings != settings) {
+        refuse(other_settings(worker, state_.progress.step() + 1));
+        return take();
+    }
+    state_.members.begin(worker);
+    if (first || !state_.rules.one_stream) actions_.emplace_back(BeginPass{state_.rules.one_stream ? 0 : worker});
+    return take();
+}
+
+Actions Machine::pull(std::uint32_t stream, std::uint32_t block) {
+    if (!state_.failed() && state_.blocks[block].came[stream]) {
+        refuse(name_of(stream) + " pulled block '" + state_.rules.blocks[block].name +
+               "' again after pushing its gradient in the same step");
+    }
+    return take();
+}
+
+Actions Machine::push(std::uint32_t stream, std::uint32_t block) {
+    if (state_.failed()) return take();
+    Block& entry = state_.blocks[block];
+    const bool one = state_.rules.one_stream;
+    const Standing standing = state_.members.at(stream).standing;
+    const bool in_step = one ? state_.working() : standing == Standing::begun || standing == Standing::voting;
+    if (!in_step || entry.came[stream]) {
+        refuse(name_of(stream) + " pushed block '" + state_.rules.blocks[block].name +
+               (in_step ? "' twice in one step" : "' before it began a step"));
+        return take();
+    }
+    entry.came[stream] = true;
+    if (state_.verdict == Verdict::given_up) {
+        // Nobody needs it: the worker that gave the step up may never push its own.
+        actions_.emplace_back(GiveBack{block});
+    } else if (++entry.arrived == state_.rules.streams()) {
+        all_arrived(block);
+    }
+    if (one) {
+        ++state_.stream_pushes;
+    } else {
+        state_.members.push(stream);
+        if (state_.members.vote_is_due(stream)) count_vote(stream);
+    }
+    try_close();
+    return take();
+}
+
+void Machine::all_arrived(std::uint32_t block) {
+    state_.arrivals.push_back(block);
+    if (state_.is_void()) {
+        to(block, BlockEvent::give_back);
+        actions_.emplace_back(GiveBack{block});
+    } else if (!state_.clipping.keeps_gradients()) {
+        to(block, BlockEvent::update);
+        actions_.emplace_back(Update{block, false});
+    } else if (state_.clipping.speculates()) {
+        if (state_.owed) return to(block, BlockEvent::wait_to_update);
+        to(block, BlockEvent::speculate);
+        actions_.emplace_back(Update{block, true});
+    } else if (state_.blocks[block].owes()) {
+        to(block, BlockEvent::wait_to_keep);
+        actions_.emplace_back(HurryOwed{block});
+    } else {
+        to(block, BlockEvent::keep);
+        actions_.emplace_back(Keep{block});
+    }
+}
+
+Actions Machine::vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes) {
+    if (state_.failed()) {
+        state_.members.forget_ending(worker);  // of the step before: this one has none
+        return take();
+    }
+    const Member& member = state_.members.at(worker);
+    if (member.waits()) {
+        actions_.emplace_back(Refuse{Error(ErrorKind::order, name_of(worker) + " voted twice on one step")});
+        return take();
+    }
+    if (member.standing != Standing::begun || (pushes && *pushes < member.at_last_vote)) {
+        refuse(name_of(worker) + " ended a step that it had not begun");
+        return take();
+    }
+    state_.members.vote(worker, roll_back, pushes);
+    if (state_.rules.one_stream || state_.members.vote_is_due(worker)) count_vote(worker);
+    try_close();
+    return take();
+}
+
+void Machine::count_vote(std::uint32_t worker) {
+    state_.members.count_vote(worker);
+    if (!state_.members.at(worker).rolls_back || state_.verdict == Verdict::given_up) return;
+    state_.verdict = Verdict::given_up;
+    return_unfinished();  // their workers may wait for them before they vote
+    if (!state_.rules.one_stream) return;
+    state_.awaits_epoch = true;
+    actions_.emplace_back(BeginEpoch{});
+}
+
+void Machine::return_unfinished() {
+    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        const std::uint32_t arrived = state_.blocks[block].arrived;
+        if (arrived > 0 && arrived < state_.rules.streams()) actions_.emplace_back(GiveBack{block});
+    }
+}
+
+Actions Machine::epoch_begun() {
+    must(state_.awaits_epoch, "an epoch began that nobody awaits");
+    state_.awaits_epoch = false;
+    try_close();
+    return take();
+}
+
+// The votes of workers with one stream come another way than their sums, which may still be under way.
+void Machine::try_close() {
+    if (state_.failed() || state_.stage != Stage::collecting || !state_.members.all_voted()) return;
+    const bool given_up = state_.verdict == Verdict::given_up;
+    if (state_.rules.one_stream) {
+        if (state_.awaits_epoch) return;
+        const auto uneven = given_up ? std::nullopt : uneven_pushes(state_);
+        if (uneven) return refuse(*uneven);
+        if (!given_up && state_.stream_pushes < state_.members.at(0).in_step) return;
+    }
+    state_.stage = stage_after(state_.stage, StageEvent::all_voted);
+    if (state_.is_void()) {
+        return_unfinished();
+    } else if (const auto missing = missing_push(state_)) {
+        return refuse(*missing);
+    }
+    actions_.emplace_back(FinishOwed{});
+    try_end();
+}
+
+Actions Machine::decide(bool commits, double squares) {
+    if (state_.failed() || state_.stage != Stage::prepared) return take();
+    state_.stage = stage_after(state_.stage, StageEvent::decide);
+    state_.squares = squares;
+    const bool finite = !state_.clipping.keeps_gradients() || std::isfinite(squares);
+    if (!commits || !finite) state_.verdict = Verdict::given_up;
+    try_end();
+    return take();
+}
+
+Actions Machine::join(std::uint32_t worker) {
+    state_.members.join(worker);
+    return take();
+}
+
+Actions Machine::leave(std::uint32_t worker) {
+    state_.members.leave(worker);
+    if (!state_.members.anyone_in_step()) return take();
+    return fail(left_too_early(worker, state_.progress.step()));
+}
+
+// ---- what the executor has done
+
+Actions Machine::kept(std::uint32_t block, double squares) {
+    if (state_.failed()) return take();
+    state_.blocks[block].squares = squares;
+    to(block, BlockEvent::kept);
+    try_end();
+    return take();
+}
+
+Actions Machine::spoiled() {
+    if (state_.verdict == Verdict::good) state_.verdict = Verdict::not_finite;
+    return take();
+}
+
+Actions Machine::caught_up(std::uint32_t block) {
+    must(state_.blocks[block].stale(), "a block caught up that was up to date");
+    state_.blocks[block].debt = Debt::record;
+    return take();
+}
+
+Actions Machine::written(std::uint32_t block) {
+    if (state_.given_up(block)) return take();
+    must(!state_.blocks[block].stale(), "a block was written before memory held it");
+    state_.progress.updated(block);
+    Block& entry = state_.blocks[block];
+    if (!entry.owes()) {
+        to(block, BlockEvent::updated);
+        try_end();
+        return take();
+    }
+    entry.debt = Debt::none;
+    if (--state_.owed->blocks == 0) actions_.emplace_back(WriteRecord{state_.owed->record});
+    if (entry.phase == Phase::waiting_to_keep && !state_.failed()) {
+        to(block, BlockEvent::keep);
+        actions_.emplace_back(Keep{block});
+    }
+    return take();
+}
+
+Actions Machine::taken_back() {
+    if (state_.failed()) return take();
+    must(state_.stage == Stage::restoring || state_.stage == Stage::redoing, "nothing was to be taken back");
+    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        if (is_updated(state_.blocks[block].phase)) state_.progress.taken_back(block);
+    }
+    if (state_.stage == Stage::redoing) {
+        state_.progress.note_redone();
+        settle();
+        return take();
+    }
+    const bool wanted = state_.verdict == Verdict::given_up;
+    const bool spoilt = state_.clipping.keeps_gradients() && !wanted;
+    state_.squares = spoilt ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
+    finish(wanted ? kRolledBack : kNotFinite);
+    return take();
+}
+
+Actions Machine::recorded() {
+    must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording, "no record was to be written");
+    state_.progress.on_disk();
+    if (!state_.owed) {
+        finish(kCommitted);
+        return take();
+    }
+    state_.owed.reset();
+    if (state_.failed()) return take();
+    for (const std::uint32_t block : state_.arrivals) {
+        if (state_.blocks[block].phase != Phase::waiting_to_update) continue;
+        to(block, BlockEvent::speculate);
+        actions_.emplace_back(Update{block, true});
+    }
+    try_end();
+    return take();
+}
+
+// ---- the end of a step
+
+void Machine::try_end() {
+    const bool decided = state_.stage == Stage::decided;
+    if (state_.failed() || state_.busy_blocks > 0 || (state_.stage != Stage::closing && !decided)) return;
+    if (state_.is_void()) {
+        TakeBack action;
+        for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+            if (is_updated(state_.blocks[block].phase)) action.blocks.push_back(block);
+        }
+        state_.stage = stage_after(state_.stage, StageEvent::restore);
+        actions_.emplace_back(std::move(action));
+        return;
+    }
+    if (state_.owed) return;  // at most one step that was answered is not on the disk yet
+    if (!state_.clipping.keeps_gradients() && (decided || !state_.rules.prepares)) return write_record();
+    double squares = decided ? state_.squares : 0;
+    for (const Block& block : state_.blocks) {
+        if (!decided && is_kept(block.phase)) squares += block.squares;  // in one order: the same bits
+    }
+    if (decided || !state_.rules.prepares) return end_clipped(squares);
+    state_.stage = stage_after(state_.stage, StageEvent::prepare);
+    const Ending ending{kPrepared, state_.clipping.keeps_gradients() ? squares : kNoSquares};
+    state_.members.answer(ending);
+    actions_.emplace_back(Answer{ending});
+}
+
+void Machine::end_clipped(double squares) {
+    state_.squares = squares;
+    const bool clips = Clipping::decide(squares, *state_.settings.gradient.max_norm).clips;
+    if (!state_.clipping.speculates()) return settle();
+    if (!clips) return write_record();
+    TakeBack action;
+    for (const std::uint32_t block : state_.arrivals) {
+        if (is_updated(state_.blocks[block].phase)) action.blocks.push_back(block);
+    }
+    state_.stage = stage_after(state_.stage, StageEvent::redo);
+    actions_.emplace_back(std::move(action));
+}
+
+// Answers the step now. Its updates follow, and their record after them.
+void Machine::settle() {
+    const auto [clips, factor] = Clipping::decide(state_.squares, *state_.settings.gradient.max_norm);
+    if (clips) state_.progress.note_clipped();
+    state_.clipping.settled(clips);
+    const float average = state_.average();
+    Settle action{{}, clips ? static_cast<float>(static_cast<double>(average) * factor) : average};
+    Owed owed{state_.progress.next_record(state_.settings.gradient.loss_scale), 0};
+    for (const std::uint32_t block : state_.arrivals) {
+        state_.blocks[block].debt = Debt::update;
+        ++owed.record.counts[block];
+        ++owed.blocks;
+        action.blocks.push_back(block);
+    }
+    if (owed.blocks == 0) return write_record();
+    state_.owed = std::move(owed);
+    actions_.emplace_back(std::move(action));
+    finish(kCommitted);
+}
+
+void Machine::write_record() {
+    state_.stage = stage_after(state_.stage, StageEvent::record);
+    actions_.emplace_back(WriteRecord{state_.progress.next_record(state_.settings.gradient.loss_scale)});
+}
+
+void Machine::finish(StepEnd end) {
+    state_.stage = stage_after(state_.stage, StageEvent::end);
+    if (end == kCommitted) {
+        state_.progress.end_committed(state_.settings.gradient.loss_scale);
+    } else {
+        state_.progress.end_rolled_back();
+    }
+    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
+        Block& entry = state_.blocks[block];
+        to(block, BlockEvent::end);
+        entry.arrived = 0;
+        entry.came.assign(entry.came.size(), false);
+    }
+    state_.stream_pushes = 0;
+    state_.verdict = Verdict::good;
+    state_.last_end = {end, std::exchange(state_.squares, kNoSquares)};
+    state_.members.answer(state_.last_end);
+    state_.members.end_step();
+    actions_.emplace_back(EndStep{state_.last_end, std::exchange(state_.arrivals, {})});
+}
+
+// ---- what ends a run
+
+Actions Machine::fail(const Error& error) {
+    if (!state_.failed()) {
+        state_.failure = error;
+        actions_.emplace_back(Fail{error});
+    }
+    return take();
+}
+
+Actions Machine::break_down(const Error& error) {
+    state_.broken = error;
+    return fail(error);
+}
+
+}  // namespace luwu::step

@@ -1,0 +1,71 @@
+// A server's step as a pure machine: events in, actions out. It decides who is in a step, when gradients are kept,
+// updated or given back, and when a step is prepared, committed or rolled back. It has no lock, thread, clock or I/O:
+// the pipeline executes its actions, and tests and simulations run it alone. docs/decisions/0016-step-machine.md
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "step/actions.h"
+#include "step/state.h"
+
+namespace luwu::step {
+
+// Every event returns the actions that it causes, in their order. After a failure, events change only what is owed to
+// the step before, whose updates go on. `worker` and `stream` count from 0, and are the same where each worker pushes
+// its own gradients.
+class Machine {
+  public:
+    // `standing`: the store's last commit.
+    Machine(Rules rules, const store::CommitRecord& standing) : state_(std::move(rules), standing) {}
+
+    [[nodiscard]] const State& state() const { return state_; }
+
+    // ---- what workers ask
+    [[nodiscard]] Actions begin(std::uint32_t worker, const StepSettings& settings);
+    [[nodiscard]] Actions pull(std::uint32_t stream, std::uint32_t block);
+    [[nodiscard]] Actions push(std::uint32_t stream, std::uint32_t block);
+    // The vote may overtake the worker's pushes: it counts when `pushes` in all have come since the worker joined.
+    // None: all have come.
+    [[nodiscard]] Actions vote(std::uint32_t worker, bool roll_back, std::optional<std::uint64_t> pushes = {});
+    // The last word on a prepared step. The first call counts. `squares`: with clipping, the sum over all servers.
+    [[nodiscard]] Actions decide(bool commits, double squares = kNoSquares);
+    // A worker takes this place; the one before it there is gone.
+    [[nodiscard]] Actions join(std::uint32_t worker);
+    // The worker makes no more steps.
+    [[nodiscard]] Actions leave(std::uint32_t worker);
+
+    // ---- what the executor has done
+    [[nodiscard]] Actions kept(std::uint32_t block, double squares);  // the sum is where it stays until the update
+    [[nodiscard]] Actions spoiled();                                  // a gradient of this step is not finite
+    [[nodiscard]] Actions caught_up(std::uint32_t block);             // memory holds the update that it owed
+    [[nodiscard]] Actions written(std::uint32_t block);               // the update is in memory and on the disk
+    [[nodiscard]] Actions taken_back();
+    [[nodiscard]] Actions recorded();  // the commit record is durable
+    [[nodiscard]] Actions epoch_begun();
+
+    // ---- what ends a run
+    [[nodiscard]] Actions fail(const Error& error);
+    [[nodiscard]] Actions break_down(const Error& error);  // the store is at fault: nothing more is written
+
+  private:
+    [[nodiscard]] Actions take() { return std::exchange(actions_, {}); }
+    void refuse(const std::string& message);  // fails the run: workers did not do what all must do alike
+    void all_arrived(std::uint32_t block);
+    void count_vote(std::uint32_t worker);
+    void return_unfinished();
+    void try_close();
+    void try_end();
+    void end_clipped(double squares);
+    void settle();
+    void write_record();
+    void finish(StepEnd end);
+    void to(std::uint32_t block, BlockEvent event);
+
+    State state_;
+    Actions actions_;  // of the event under way
+};
+
+}  // namespace luwu::step

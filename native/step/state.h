@@ -1,0 +1,89 @@
+// The whole state of the step machine, and the questions that an executor asks it. Only the machine changes it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "step/block.h"
+#include "step/clipping.h"
+#include "step/members.h"
+#include "step/progress.h"
+#include "step/settings.h"
+#include "step/stage.h"
+#include "store/error.h"
+
+namespace luwu::step {
+
+struct BlockRules {
+    std::string name;
+    bool trainable = true;
+};
+
+// What does not change during a run.
+struct Rules {
+    std::vector<BlockRules> blocks;
+    std::uint32_t workers = 1;
+    bool one_stream = false;  // the gradients of all workers come as one sum; else each worker pushes its own
+    bool prepares = false;    // a step that nobody rolled back waits for decide(): other servers have the other blocks
+    float mean = 1.0F;        // what the sum over workers is multiplied by, but for the loss scale
+
+    [[nodiscard]] std::uint32_t streams() const { return one_stream ? 1 : workers; }
+};
+
+// A step that was answered, and whose updates are not all on the disk yet.
+struct Owed {
+    store::CommitRecord record;
+    std::uint32_t blocks = 0;  // not on the disk yet
+};
+
+struct State {
+    State(Rules rules_, const store::CommitRecord& standing)
+        : rules(std::move(rules_)),
+          members(rules.workers),
+          progress(standing),
+          clipping(!rules.prepares),
+          blocks(rules.blocks.size()) {
+        for (Block& block : blocks) block.came.assign(rules.streams(), false);
+    }
+
+    Rules rules;
+    Members members;
+    Progress progress;
+    Clipping clipping;
+    std::vector<Block> blocks;
+    Stage stage = Stage::collecting;
+    Verdict verdict = Verdict::good;
+    StepSettings settings;                // of this step
+    double squares = kNoSquares;          // of this step, once known
+    std::uint32_t busy_blocks = 0;        // that the end of this step waits for
+    std::uint64_t stream_pushes = 0;      // in this step; with one stream for all
+    bool awaits_epoch = false;            // what is under way from the workers of a step that was given up
+    std::vector<std::uint32_t> arrivals;  // blocks of this step, in the order in which their last gradient came
+    std::optional<Owed> owed;
+    Ending last_end;
+    std::optional<Error> failure;
+    std::optional<Error> broken;  // the error of the store, after which nothing is written
+
+    [[nodiscard]] bool failed() const { return failure.has_value(); }
+    [[nodiscard]] bool is_void() const { return verdict != Verdict::good; }  // of this step nothing will stay
+    // The block's update will not be needed.
+    [[nodiscard]] bool is_void(std::uint32_t block) const { return !blocks[block].owes() && is_void(); }
+    [[nodiscard]] bool given_up(std::uint32_t block) const { return broken || (failure && !blocks[block].owes()); }
+    // A worker is in the step, and its pulls and pushes may come.
+    [[nodiscard]] bool working() const {
+        return stage == Stage::collecting && (rules.one_stream ? members.anyone_in_step() : members.anyone_working());
+    }
+    [[nodiscard]] bool nobody_pulls() const { return failed() || !working(); }
+    // Blocks are updated as their gradients come, not once the step is decided.
+    [[nodiscard]] bool updates_at_once() const { return !clipping.keeps_gradients() || clipping.speculates(); }
+    // What the sum over workers is multiplied by.
+    [[nodiscard]] float average() const {
+        const auto& scale = settings.gradient.loss_scale;
+        return scale ? static_cast<float>(static_cast<double>(rules.mean) / scale->scale) : rules.mean;
+    }
+};
+
+}  // namespace luwu::step

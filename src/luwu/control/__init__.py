@@ -1,0 +1,1 @@
+"""The control plane: addresses, credentials, messages, timeouts, and the links that they lead to."""

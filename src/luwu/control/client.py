@@ -1,0 +1,293 @@
+"""A participant's end of the control plane: reaching the server, proving the key, calls, and the watch."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from luwu.control import control_pb2 as pb
+from luwu.control import control_pb2_grpc
+from luwu.control.address import parse_url
+from luwu.control.credentials import Credentials, make_nonce
+from luwu.control.probing import answers_otherwise
+from luwu.control.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
+from luwu.control.timeouts import Timeouts
+from luwu.control.waiting import saying
+from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
+from luwu.core.forks import OfThisProcess, keep_connections_from_children
+
+log = logging.getLogger(__name__)
+
+REFUSALS = 3
+"""A port that answers so often (and for `refused_seconds`) as no server does is not ours; one that is silent may be."""
+
+ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+"""Status codes of calls whose server has ended."""
+
+
+def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
+    """A channel to the server at ``luwu://HOST:PORT``; connects when it is first used. Raises ConfigError."""
+    target, options = str(parse_url(url)), channel_options(timeouts)
+    if credentials.tls is None:
+        return grpc.insecure_channel(target, options)
+    certificate, key, authority = credentials.tls.read()
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
+
+
+def connection_refused(url: str, timeouts: Timeouts) -> bool:
+    """Tell whether a machine is there and refuses the connection: no server listens at ``luwu://HOST:PORT``."""
+    address = parse_url(url)
+    try:
+        with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+
+
+class ControlClient(OfThisProcess):
+    """Client of one session on a server's control plane. Calls may come from any thread.
+
+    Args:
+        url: ``luwu://HOST:PORT``.
+        credentials: what this side proves itself with.
+        timeouts: of the network.
+        on_event: called with each event of the watch, in a thread of its own.
+        on_end: called with the error that the session ended with, unless it was closed.
+    """
+
+    _what = "this session"
+
+    def __init__(
+        self,
+        url: str,
+        credentials: Credentials,
+        timeouts: Timeouts,
+        on_event: Callable[[pb.Event], None],
+        on_end: Callable[[LuwuError], None],
+    ) -> None:
+        super().__init__()
+        self.url = url
+        self._credentials = credentials
+        self._timeouts = timeouts
+        self._on_event = on_event
+        self._on_end = on_end
+        self._channel = open_channel(url, credentials, timeouts)
+        self._stub = control_pb2_grpc.ControlStub(self._channel)
+        self._metadata: tuple[tuple[str, str], ...] = ()
+        self._lock = threading.Lock()
+        self._error: LuwuError | None = None
+        self._closed = False
+        self._given_up = threading.Event()
+        self._watching = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="luwu-watch", daemon=True)
+
+    def join(self, asked: str, join: Callable[[Any, bytes, bytes, float], pb.JoinReply]) -> str:
+        """Prove the key, join and watch.
+
+        Args:
+            asked: what the proof is about, see control/credentials.py.
+            join: makes the call from the stub, the server's nonce, the proof, and how long it may take in seconds.
+
+        Returns:
+            The server's transport.
+
+        Raises:
+            ServerError: nobody answered in time. AuthenticationError: the keys or certificates do not fit.
+            ConfigError: the server does not want this participant. Others: see `luwu.errors`.
+        """
+        address = parse_url(self.url)
+        keep_connections_from_children(address.host, address.port)
+        own = make_nonce()
+        with saying(log, f"a server at {self.url}, which does not answer yet,", self._timeouts.connect_seconds):
+            hello = self._hello(own)
+        proof = self._credentials.prove_participant(own, hello.nonce, asked)
+        seconds = self._timeouts.rejoin_seconds + self._timeouts.answer_seconds
+        try:
+            with saying(log, f"the server at {self.url}, whose run before this one has not ended,", seconds):
+                reply = join(self._stub, hello.nonce, proof, seconds)
+        except grpc.RpcError as error:
+            raise self._translated(error, "joining") from None
+        expected = self._credentials.prove_server(own, hello.nonce, asked)
+        if expected and reply.proof != expected:
+            raise AuthenticationError(f"the server at {self.url} does not know the job key; check the address")
+        self._metadata = ((SESSION_METADATA, reply.session.hex()),)
+        self._thread.start()
+        if not self._watching.wait(self._timeouts.answer_seconds):
+            raise self.error() or ServerError(f"the server at {self.url} did not let this participant watch; run again")
+        if self._error is not None:
+            raise self._error
+        return str(reply.transport)
+
+    def error(self) -> LuwuError | None:
+        """Error that the session ended with, or None."""
+        return self._error
+
+    def call(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> Any:
+        """Call a method and return its answer.
+
+        Args:
+            method: of control.proto.
+            request: its message.
+            seconds: how long it may take; default: ``answer_seconds``.
+            patient: it waits for other workers, so only the session's end ends it.
+        """
+        return self.finish(self.start(method, request, seconds, patient=patient))
+
+    def start(self, method: str, request: Any, seconds: float | None = None, *, patient: bool = False) -> grpc.Future:
+        """Begin a call; `finish` waits for its answer."""
+        self.require_process()
+        if self._error is not None:
+            raise self._again(self._error)
+        limit = None if patient else seconds or self._timeouts.answer_seconds
+        return getattr(self._stub, method).future(request, timeout=limit, metadata=self._metadata)
+
+    def finish(self, call: grpc.Future) -> Any:
+        """Wait for a call's answer; Ctrl-C is seen. Raises what the server answered with, or the session ended with."""
+        while True:
+            try:
+                return call.result(timeout=self._timeouts.signal_check_seconds)
+            except grpc.FutureTimeoutError:
+                continue
+            except grpc.FutureCancelledError:
+                raise self._again(self._error or ServerError("the session was closed during a call")) from None
+            except grpc.RpcError as error:
+                raise self._translated(error, "waiting for an answer") from None
+
+    @property
+    def met(self) -> bool:
+        """True once the server has taken this participant in."""
+        return bool(self._metadata)
+
+    def give_up(self) -> None:
+        """Let a join that has not reached a server end at once."""
+        self._given_up.set()
+
+    def close(self, *, leave: bool, failure: str = "") -> None:
+        """End the session; without leaving first it counts as a loss. In a forked child it does nothing.
+
+        Args:
+            leave: tell the server. failure: why this participant cannot go on; then it counts as a loss nevertheless.
+        """
+        if self.forked:
+            return
+        with self._lock:
+            self._closed = True  # what the watch says from now on is no news
+        if leave and self._error is None and self._metadata:
+            with suppress(LuwuError):  # the server may be gone already
+                self.call("Leave", pb.LeaveRequest(failure=failure), self._timeouts.leave_seconds)
+        self._channel.close()
+        if self._thread.is_alive():
+            self._thread.join(self._timeouts.leave_seconds)
+
+    def _hello(self, nonce: bytes) -> pb.HelloReply:
+        request = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce)
+        deadline = time.monotonic() + self._timeouts.connect_seconds
+        refusals, refused_at = 0, 0.0
+        while True:
+            remaining = max(0.001, deadline - time.monotonic())
+            try:
+                reply = self._stub.Hello(request, timeout=min(remaining, self._timeouts.answer_seconds))
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    raise self._translated(error, "saying hello") from None
+                if self._answered_otherwise():
+                    refusals, refused_at = refusals + 1, refused_at or time.monotonic()
+                if refusals >= REFUSALS and time.monotonic() - refused_at >= self._timeouts.refused_seconds:
+                    raise self._misunderstood(error) from None
+                if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
+                    refused = connection_refused(self.url, self._timeouts)
+                    why = "the connection was refused: no server listens there" if refused else _reason(error)
+                    raise ServerError(
+                        f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s "
+                        f"({why}); start it, or check the address and what lies between"
+                    ) from None
+                self._given_up.wait(self._timeouts.retry_seconds)
+                continue
+            if reply.protocol_version != PROTOCOL_VERSION:
+                raise ConfigError(
+                    f"protocol version: expected {PROTOCOL_VERSION}, found {reply.protocol_version} at {self.url}; "
+                    "install the server's version of luwu"
+                )
+            return reply
+
+    def _answered_otherwise(self) -> bool:
+        """Return true when the port is another program's, or the certificates do not fit."""
+        tls = self._credentials.tls is not None
+        return answers_otherwise(parse_url(self.url), self._timeouts.retry_seconds, tls=tls)
+
+    def _misunderstood(self, error: grpc.RpcError) -> LuwuError:
+        reason = _reason(error)
+        if self._credentials.tls is not None:
+            return AuthenticationError(
+                f"TLS with the server at {self.url} failed ({reason}); use certificates that the same authority "
+                "signed on both sides, and on the server one that names its host"
+            )
+        return AuthenticationError(
+            f"{self.url} takes connections but does not answer as a luwu server without TLS does ({reason}); "
+            "check the address, or name certificates with tls=, --tls-cert or LUWU_TLS_CERT"
+        )
+
+    def _watch(self) -> None:
+        error: LuwuError = ServerError(f"the server at {self.url} ended the session; run again to resume")
+        try:
+            for event in self._stub.Watch(pb.WatchRequest(), metadata=self._metadata):
+                if event.HasField("watching"):
+                    self._watching.set()
+                elif event.HasField("failure"):
+                    self._end(error_named(event.failure.error, ServerError)(event.failure.message))
+                elif event.HasField("closing"):
+                    self._end(ServerError(event.closing.message))
+                else:
+                    self._on_event(event)
+        except grpc.RpcError as broken:
+            error = self._translated(broken, "watching")
+        except Exception as broken:  # raised by the events' taker: without this thread nobody would see the session end
+            error = ServerError(f"what the server at {self.url} sent could not be used: {broken}")
+        self._end(error)
+        self._watching.set()
+
+    def _end(self, error: LuwuError) -> None:
+        with self._lock:
+            if self._closed or self._error is not None:
+                return
+            self._error = error
+        self._on_end(error)
+
+    def _translated(self, error: grpc.RpcError, what: str) -> LuwuError:
+        sent = error_from(error.trailing_metadata(), error.details() or "")
+        if sent is not None:
+            return sent
+        if error.code() in ENDED:
+            self._hear_why()
+        if self._error is not None:
+            return self._again(self._error)
+        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return ServerError(f"the server at {self.url} did not answer in time while {what}; look at its log")
+        return ServerError(
+            f"the server at {self.url} ended while {what} ({_reason(error)}); "
+            "start it where it is down, and run again to resume at the last committed step"
+        )
+
+    def _hear_why(self) -> None:
+        """A server that goes says why on the watch, which may be heard after the end of a call."""
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(self._timeouts.close_seconds)
+
+    @staticmethod
+    def _again(error: LuwuError) -> LuwuError:
+        """The same error to raise once more: an exception belongs to one place."""
+        return type(error)(str(error))
+
+
+def _reason(error: grpc.RpcError) -> str:
+    details = (error.details() or "no details").split("last error: ")[-1]
+    return f"{error.code().name.lower()}: {details}"

@@ -1,0 +1,103 @@
+"""Makes files and the names in folders durable, and keeps copies that were made with hard links (`cp -al`) as they are.
+
+A file that is made under another name and then renamed needs `drop_shared` only for that other name: a crash may have
+left a file with it, and the copy may share that file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+_NOTHING_TO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unfinished(path: Path) -> Path:
+    """Return the name that `whole_file` gives a file until it is whole; a crash may leave it."""
+    return path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def replaced_file(path: Path, partial: Path) -> Iterator[FileIO]:
+    """Open a file that gets its name when the block ends without an error; nothing is synced.
+
+    A file that had the name is replaced, and a copy made with hard links keeps it.
+
+    Args:
+        path: the name.
+        partial: the name until then, in the same folder; a crash may leave a file with it.
+    """
+    drop_shared(partial)
+    try:
+        with partial.open("wb", buffering=0) as file:
+            yield file
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[FileIO]:
+    """Open a file as `replaced_file` does; all of it is durable when the block has ended, and the name."""
+    with replaced_file(path, unfinished(path)) as file:
+        yield file
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write or replace a file, whole or not at all, for readers on this machine: a power cut may lose it."""
+    with replaced_file(path, unfinished(path)) as file:
+        write_all(file, text.encode())
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write all bytes to a file without a buffer, which may take fewer at once."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def sync_path(folder: Path) -> None:
+    """Make the names of a folder and of all folders above it durable.
+
+    Whoever made them may have been killed before they were durable. Left out are folders that this user may not read,
+    and those of file systems without a sync, which keep no new names.
+    """
+    for above in folder.absolute().parents:
+        try:
+            sync_folder(above)
+        except OSError as error:
+            if error.errno not in _NOTHING_TO_SYNC:
+                raise OSError(error.errno, error.strerror, str(above)) from error
+
+
+def drop_shared(path: Path) -> None:
+    """Remove this name of a file that has another one; call it before the file is written from its beginning."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            path.unlink()
+
+
+def unshare(path: Path) -> None:
+    """Replace a file that has another name by a copy; call it before the file is appended to or changed in place."""
+    with suppress(FileNotFoundError):
+        if path.stat().st_nlink > 1:
+            own = path.with_name(path.name + ".own")
+            own.unlink(missing_ok=True)
+            shutil.copy2(path, own)
+            own.replace(path)

@@ -1,0 +1,71 @@
+"""Fields of JSON that may be damaged or made up: each is what it must be, or a ValueError says what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from luwu.core.quantities import has_utf8, shown
+
+MALFORMED = (KeyError, TypeError, ValueError, RecursionError)
+"""Errors that the reading of such JSON raises."""
+
+
+MOST_BYTES = 2**28
+"""Bound of a file of JSON: the manifest of a million parameters is no larger."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of JSON; raises OSError, or ValueError for a file that is no text or longer than any."""
+    nbytes = path.stat().st_size
+    if nbytes > MOST_BYTES:
+        raise ValueError(f"{nbytes} bytes, which are more than {MOST_BYTES}")
+    return path.read_text(encoding="utf-8")
+
+
+def read_object(text: str) -> Mapping[str, Any]:
+    """The JSON object in a text; raises one of `MALFORMED`."""
+    raw = json.loads(text)
+    if not isinstance(raw, dict):
+        raise ValueError(f"no object but {shown(raw)}")
+    return raw
+
+
+def whole(raw: Mapping[str, Any], name: str, least: int, most: int, default: int | None = None) -> int:
+    """A whole number in a range; raises ValueError, or KeyError if it is missing and has no default."""
+    value = raw[name] if default is None else raw.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError(f"{name} {shown(value)}, which is no whole number from {least} to {most}")
+    return value
+
+
+def words(value: object, name: str) -> str:
+    """Text that can be encoded in UTF-8; raises ValueError."""
+    if not isinstance(value, str) or not has_utf8(value):
+        raise ValueError(f"{name} {shown(value)}, which is no text")
+    return value
+
+
+def listed(value: object, name: str) -> list[Any]:
+    """A list; raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError(f"{name} {shown(value)}, which is no list")
+    return value
+
+
+def table(value: object, name: str) -> dict[str, Any]:
+    """An object; raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} {shown(value)}, which is no object")
+    return value
+
+
+def explained(error: Exception) -> str:
+    """Describe the error of a reader, for a message after `found`."""
+    if isinstance(error, RecursionError):
+        return "lists or objects thousands deep"
+    if isinstance(error, KeyError):
+        return f"none named {error.args[0]}"
+    return str(error) if isinstance(error, ValueError) else repr(error)

@@ -1,0 +1,147 @@
+"""Groups of typed settings: one source for the TOML file, the command line and the documentation.
+
+Each room declares its settings once, beside what they configure, with their meaning below them. A setting marked
+`FIXED` decides which numbers a run computes, so a run that is resumed must keep it; the others may change between two
+starts of the same run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import format_size, parse_size, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+FIXED = "fixed"
+"""Marks a setting that a resumed run must keep."""
+
+
+class Group(BaseModel):
+    """A group of settings: unknown names are refused, and the text below each field describes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> GroupT:
+    """`build_settings` for any group of groups."""
+    merged: dict[str, dict[str, Any]] = {}
+    for overlay in overlays:
+        for group, values in overlay.items():
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {shown(values)}")
+            merged.setdefault(group, {}).update(values)
+    try:
+        return kind.model_validate(merged)
+    except ValidationError as error:
+        raise _config_error(kind, error) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a settings file; ConfigError if it cannot be read or is not TOML."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"settings file {path}: cannot be read: {error.strerror}; check the path") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"settings file {path}: expected TOML in UTF-8, found {error}; correct the file") from None
+    try:
+        return tomllib.loads(text.replace("\r\n", "\n"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"settings file {path}: expected TOML, found a mistake: {error}{_line_of(text, str(error))}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ConfigError(
+            f"settings file {path}: expected TOML of settings, found a number of thousands of digits or lists "
+            "thousands deep; correct the file"
+        ) from None
+
+
+def _line_of(text: str, mistake: str) -> str:
+    """The line that TOML's error message names, with a mark below its column; empty where it names none."""
+    place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
+    lines = text.splitlines()
+    if place is None or not 0 < int(place[1]) <= len(lines):
+        return ""
+    line = lines[int(place[1]) - 1].replace("\t", " ")
+    return f"\n  {line}\n  {' ' * (int(place[2]) - 1)}^"
+
+
+def to_toml(settings: Group) -> str:
+    """The settings as a TOML file that says what each of them means."""
+    lines: list[str] = []
+    for group_name, group in settings:
+        lines.append(f"[{group_name}]")
+        for name, value in group:
+            lines.append(f"# {describe(group_name, name, type(settings))}")
+            shown = format_size(value) if is_size(type(settings), group_name, name) else value
+            lines.append(f"# {name} = (not set)" if value is None else f"{name} = {_toml_value(shown)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def describe(group: str, name: str, kind: type[Group]) -> str:
+    """The meaning of one setting, as declared with it."""
+    return fields_of(kind, group)[name].description or ""
+
+
+def is_size(kind: type[Group], group: str, name: str) -> bool:
+    """Tell whether a setting counts bytes, which people write with a unit."""
+    return any(getattr(mark, "func", None) is parse_size for mark in fields_of(kind, group)[name].metadata)
+
+
+def fields_of(kind: type[Group], group: str) -> Mapping[str, FieldInfo]:
+    """The settings of a group, or the groups where the name is none of theirs."""
+    field = kind.model_fields.get(group)
+    annotation = field.annotation if field else kind
+    assert isinstance(annotation, type) and issubclass(annotation, Group)
+    return annotation.model_fields
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\u{ord(match[0]):04x}", escaped) + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml_value(name)} = {_toml_value(item)}" for name, item in value.items()) + "}"
+    return repr(value)
+
+
+def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
+    """The first complaint in our own words."""
+    first = error.errors()[0]
+    where = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
+    place = ".".join(str(part) for part in where if not isinstance(part, int))
+    inner = first.get("ctx", {}).get("error")
+    if isinstance(inner, ConfigError):
+        text = str(inner)
+        return ConfigError(
+            text if text.startswith(tuple(f"{group}." for group in kind.model_fields)) else f"{place}: {text}"
+        )
+    if first["type"] == "extra_forbidden":
+        known = fields_of(kind, str(first["loc"][0]))
+        return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
+    expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return ConfigError(
+        f"{place}: expected {expected}, found {shown(first['input'])}; change it in the settings or its flag"
+    )

@@ -1,0 +1,131 @@
+"""A model's blocks over several servers: which server has which, the same for every worker that asks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from luwu.core.errors import ConfigError, ManifestMismatchError
+from luwu.core.manifest import BlockManifest, Manifest
+
+PIECE_STEP = 2048
+"""Elements: whole chunks of the smallest size, and whole groups that share an exponent, so cuts change no bit."""
+
+
+class Piece(NamedTuple):
+    """Elements of a block that one server has: its number, the piece's block number there, first element, how many."""
+
+    server: int
+    block: int
+    first: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Striping:
+    """``pieces`` of each block, in the order of their elements, and ``parts``: each server's own manifest."""
+
+    pieces: tuple[tuple[Piece, ...], ...]
+    parts: tuple[Manifest, ...]
+
+    def servers_of(self, block: int) -> list[int]:
+        """Return the numbers of the servers that have a part of a block."""
+        return [piece.server for piece in self.pieces[block]]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A server's store before it is opened: ``uuid``, and committed ``steps`` it can be opened at, newest first.
+
+    Without steps it has no first values, and perhaps is not there yet.
+    """
+
+    uuid: str
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Share of one server in a job.
+
+    Attributes:
+        servers: how many have one.
+        uuid: of the store, which is made with it, or must have it; empty: any.
+        step: that all servers have, and that the store is opened at; None: its last, or there are no first values.
+    """
+
+    servers: int = 1
+    uuid: str = ""
+    step: int | None = None
+
+
+def stripe(manifest: Manifest, servers: int) -> Striping:
+    """Cut each block into one piece for each server, so that all links and disks carry the same.
+
+    Cuts are at multiples of `PIECE_STEP` elements. Of a block with fewer pieces than servers, the next servers in turn
+    have one.
+
+    Raises:
+        ConfigError: a server would have nothing.
+    """
+    parts: list[list[BlockManifest]] = [[] for _ in range(servers)]
+    pieces = []
+    turn = 0
+    for block in manifest.blocks:
+        length = -(-block.elements // (servers * PIECE_STEP)) * PIECE_STEP
+        found = []
+        for first in range(0, block.elements, length):
+            elements = min(length, block.elements - first)
+            found.append(Piece(turn, len(parts[turn]), first, elements))
+            parts[turn].append(replace(block, first=first, elements=elements))
+            turn = (turn + 1) % servers
+        pieces.append(tuple(found))
+    if not all(parts):
+        raise ConfigError(f"servers: expected at most {sum(map(bool, parts))} for so small a model, found {servers}")
+    return Striping(tuple(pieces), tuple(replace(manifest, blocks=tuple(part)) for part in parts))
+
+
+def cut_segments(segments: Sequence[tuple[int, int]], piece: Piece) -> list[tuple[int, int]]:
+    """The part of a block's (end element, group) segments that lies in a piece, counted from its first element."""
+    end = piece.first + piece.elements
+    starts = [0, *(stop for stop, _ in segments)]
+    return [
+        (min(stop, end) - piece.first, group)
+        for start, (stop, group) in zip(starts, segments, strict=False)
+        if stop > piece.first and start < end
+    ]
+
+
+def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
+    """Each server's share, where the stores belong together.
+
+    The first server's store names the job; the uuids of the others follow from it and from their places in the order.
+    Servers may be one step apart, when one was lost between the commits of the others and its own.
+
+    Raises:
+        ManifestMismatchError: stores of different jobs, in another order, or at steps that do not fit together.
+    """
+    names = [standings[0].uuid]
+    names += [uuid.uuid5(uuid.UUID(names[0]), str(number)).hex for number in range(1, len(standings))]
+    for number, (standing, name) in enumerate(zip(standings, names, strict=True)):
+        if standing.steps and standing.uuid != name:
+            raise ManifestMismatchError(
+                f"the store of {urls[number]} is not part {number + 1} of {len(urls)} of the job whose first part "
+                f"{urls[0]} has; name the same servers in the same order as when the stores were made"
+            )
+    started = [standing.steps for standing in standings if standing.steps]
+    step = min((steps[0] for steps in started), default=0)
+    for standing, url in zip(standings, urls, strict=True):
+        if step not in standing.steps and (standing.steps or step > 0):
+            found = " and ".join(map(str, standing.steps)) or "no values"
+            raise ManifestMismatchError(
+                f"the servers do not stand together: expected step {step} at {url}, found {found}; name the servers "
+                "whose stores belong together, or restore a snapshot of the same step on all of them "
+                f"(luwu snapshot restore STORE --step {step})"
+            )
+    return [
+        Share(len(standings), name, step if standing.steps else None)
+        for standing, name in zip(standings, names, strict=True)
+    ]

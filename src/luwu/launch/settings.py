@@ -1,0 +1,188 @@
+"""Settings of a whole run, made of the groups that its parts declare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from luwu.core.errors import ConfigError
+from luwu.core.quantities import (
+    Count,
+    CountOrZero,
+    Dtype,
+    Positive,
+    SecondsOrZero,
+    Sequences,
+    Size,
+    StoreFolders,
+    Tokens,
+    Workers,
+    absolute_unless_host,
+    format_size,
+    shown,
+)
+from luwu.core.settings import FIXED, Group, build, fields_of, is_size
+from luwu.data.settings import DataSettings
+from luwu.models.settings import GPT_PARTS, ModelSettings
+from luwu.optim.settings import OptimizerSettings
+
+
+def check_pattern(value: str) -> str:
+    """A pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
+    if not value or "[" in re.sub(r"\[!?\]?[^\]]*\]", "", value):
+        raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
+    return value
+
+
+BlockPattern = Annotated[str, AfterValidator(check_pattern)]
+
+ROOT = "<root>"
+
+
+class RunSettings(Group):
+    """Length of the run, number of workers, and resources."""
+
+    steps: Count = 1500
+    """optimizer steps of the whole run"""
+    batch: Annotated[Sequences, FIXED] = 16
+    """sequences a step, over all workers together"""
+    micro_batch: Sequences | None = None
+    """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
+    eval_every: CountOrZero = 0
+    """steps after which validation loss is measured, again and again; 0: after the last step alone"""
+    workers: Workers = 2
+    """worker processes; another number trains on the same samples in the same order"""
+    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
+    """seed of the initial parameters, the order of the data and dropout"""
+    dtype: Annotated[Dtype, FIXED] = "float32"
+    """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
+    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}  # noqa: RUF012 - pydantic copies it
+    """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """where workers compute: cpu or cuda; each worker takes a GPU of its own"""
+    device_memory: Size | None = None
+    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
+    checkpoint: bool = True
+    """recompute each block's activations in the backward pass instead of keeping them"""
+    offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
+    """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
+    memory: Size = 8 * 2**30
+    """memory budget of the server, for example 8GiB"""
+    snapshot_every: CountOrZero = 0
+    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    snapshot_keep: CountOrZero = 2
+    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
+    disk_full_wait_seconds: SecondsOrZero = 3600.0
+    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
+    stores: Annotated[StoreFolders, FIXED] = ()
+    """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
+
+
+class SampleSettings(Group):
+    """The text generated after training."""
+
+    length: Tokens = 400
+    """tokens to generate"""
+    temperature: Positive = 0.9
+    """randomness: towards 0 the likeliest token always wins, 1 samples what the model believes"""
+
+
+class Settings(Group):
+    """Every setting of a run."""
+
+    model: ModelSettings = ModelSettings()
+    data: DataSettings = DataSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    run: RunSettings = RunSettings()
+    sample: SampleSettings = SampleSettings()
+
+    @model_validator(mode="after")
+    def workers_have_work(self) -> Settings:
+        """A worker without a single sequence would only wait."""
+        if self.run.workers > self.run.batch:
+            raise ConfigError(
+                f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
+                f"found {self.run.workers}; use fewer workers or a larger batch"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def device_memory_has_a_device(self) -> Settings:
+        """Refuse device memory on a CPU: blocks are computed there in the server's memory itself."""
+        if self.run.device_memory is not None and self.run.device == "cpu":
+            raise ConfigError(
+                f"run.device_memory: expected none with run.device = cpu, found {format_size(self.run.device_memory)}; "
+                "leave it out, or compute on a GPU with --device cuda"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def offload_has_a_device(self) -> Settings:
+        """Refuse offloading to the host on a CPU: the inputs of blocks are in the host's memory already."""
+        if self.run.offload == "host" and self.run.device == "cpu":
+            raise ConfigError(
+                "run.offload: expected a folder with run.device = cpu, found host, in whose memory blocks' inputs are "
+                "already; leave it out, or compute on a GPU with --device cuda"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def patterns_match_blocks(self) -> Settings:
+        """The names in the GPT are known; those in another model are once a worker has built it."""
+        if self.model.path is not None or not self.run.block_dtypes:
+            return self
+        names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
+        for pattern in self.run.block_dtypes:
+            if pattern != ROOT and not any(fnmatchcase(name, pattern) for name in names):
+                raise ConfigError(
+                    f"run.block_dtypes: {shown(pattern)} matches no block; the model has: {ROOT}, "
+                    f"{', '.join(GPT_PARTS)}, blocks.0 to {names[-1]}"
+                )
+        return self
+
+
+def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Settings from the defaults and then each overlay ({group: {name: value}}), later ones winning.
+
+    Raises:
+        ConfigError: naming the setting, what was expected, what was found.
+    """
+    return build(Settings, *overlays)
+
+
+def default_text(group: str, name: str) -> str:
+    """The default of one setting as a user would write it; empty if it has none."""
+    value = getattr(getattr(Settings(), group), name)
+    if value is None or value in ((), {}):
+        return ""
+    return format_size(value) if is_size(Settings, group, name) else str(value).lower()
+
+
+def check_resume(saved: Settings, wanted: Settings) -> None:
+    """Refuse to go on with a run under settings that would change what it computes.
+
+    Raises:
+        ConfigError: naming the first fixed setting that differs.
+    """
+    for group, name in _fixed_settings():
+        before, now = getattr(getattr(saved, group), name), getattr(getattr(wanted, group), name)
+        if before != now:
+            raise ConfigError(
+                f"{group}.{name}: the run was started with {before!r}, found {now!r}; "
+                "leave it as it was to go on, or start another run with --run"
+            )
+
+
+def fixed_values(settings: Settings) -> dict[str, Any]:
+    """The settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
+    dumped = settings.model_dump(mode="json")
+    return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
+
+
+def _fixed_settings() -> Iterator[tuple[str, str]]:
+    for group in Settings.model_fields:
+        yield from ((group, name) for name, field in fields_of(Settings, group).items() if FIXED in field.metadata)

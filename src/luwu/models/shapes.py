@@ -1,0 +1,233 @@
+"""Models by their shape: how many parameters lie where, and what a token costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from luwu.core.errors import ConfigError
+from luwu.core.manifest import LEAST_SHARE
+
+BLOCK_ALIGNMENT_ELEMENTS = 32
+"""Elements that a parameter is aligned to. A test compares it with `luwu.worker.flatten`, which loads torch."""
+
+
+@dataclass(frozen=True)
+class BlockNumbers:
+    """Numbers of a model's blocks: of its ``tables``, in the order of a forward, its ``layers``, and its ``head``.
+
+    The head has the number of the table that it is tied to, and 0 where it lies in the root.
+    """
+
+    tables: tuple[int, ...]
+    layers: range
+    head: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A decoder-only transformer, dense or a mixture of experts.
+
+    ``feed_forward`` is the width of one expert's network; ``tied``: the head is the token table; ``positions``: rows of
+    a learned table, 0 for rotary ones; ``norm_vectors``: 2 for a layer norm with bias, 1 for a root-mean-square one.
+    ``counted``: parameters of a layer and of the rest, where somebody counted those of a model of another kind, and
+    ``counted_tables`` those of each module of the rest that is a block of its own.
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    vocabulary: int
+    sequence: int
+    feed_forward: int
+    key_value_heads: int
+    head_width: int
+    gated: bool = False
+    experts: int = 1
+    experts_per_token: int = 1
+    tied: bool = True
+    positions: int = 0
+    biases: bool = True
+    attention_biases: bool | None = None
+    norm_vectors: int = 2
+    counted: tuple[int, int] | None = None
+    counted_tables: tuple[int, ...] = ()
+
+    def layer_parameters(self) -> list[int]:
+        """Elements of each parameter of one layer, in no particular order."""
+        if self.counted is not None:
+            return [self.counted[0]]
+        query, key_value = self.heads * self.head_width, self.key_value_heads * self.head_width
+        found = [self.hidden * query, *[self.hidden * key_value] * 2, query * self.hidden]
+        if self.biases:
+            found += [query, *[key_value] * 2, self.hidden]
+        elif self.attention_biases:  # Qwen2: of the three projections alone
+            found += [query, *[key_value] * 2]
+        matrices = [self.hidden * self.feed_forward] * (3 if self.gated else 2)
+        found += matrices * self.experts
+        if self.biases:
+            found += [self.feed_forward, self.hidden]
+        if self.experts > 1:
+            found.append(self.hidden * self.experts)
+        return found + [self.hidden] * (2 * self.norm_vectors)
+
+    def outside_parameters(self) -> list[int]:
+        """Elements of each parameter outside the layers: tables, the last norm and the head."""
+        if self.counted is not None:
+            return [self.counted[1]]
+        found = [self.vocabulary * self.hidden] * (1 if self.tied else 2)
+        if self.positions:
+            found.append(self.positions * self.hidden)
+        return found + [self.hidden] * self.norm_vectors
+
+    @property
+    def layer_size(self) -> int:
+        """Parameters of one layer."""
+        return sum(self.layer_parameters())
+
+    def table_parameters(self) -> list[int]:
+        """Elements of each embedding, and head that is none, that is a block of its own, in the order of a forward."""
+        if self.counted is not None:
+            return list(self.counted_tables)
+        tables = [self.vocabulary * self.hidden, self.positions * self.hidden]
+        tables += [] if self.tied else [self.vocabulary * self.hidden]
+        return [size for size in tables if size >= self.layer_size / LEAST_SHARE]
+
+    @property
+    def outside_size(self) -> int:
+        """Parameters outside the layers."""
+        return sum(self.outside_parameters())
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return self.layers * self.layer_size + self.outside_size
+
+    @property
+    def active_layer_size(self) -> int:
+        """Parameters of one layer that a token passes: of a mixture, those of its experts alone."""
+        idle = (self.experts - self.experts_per_token) * self.hidden * self.feed_forward * (3 if self.gated else 2)
+        return self.layer_size - idle
+
+    def block_elements(self) -> list[int]:
+        """Elements of each block as the store has them: the root, then all others in order; parameters are padded."""
+        blocks = self.block_numbers()
+        found = [0] * (1 + len(blocks.tables) + self.layers)
+        tables = self.table_parameters()
+        root = self.outside_parameters()
+        for number, size in zip(blocks.tables, tables, strict=True):
+            found[number] = _padded([size])
+            if self.counted is None:
+                root.remove(size)
+        found[0] = _padded(root if self.counted is None else [root[0] - sum(tables)])
+        layers = blocks.layers
+        found[layers.start : layers.stop] = [_padded(self.layer_parameters())] * self.layers
+        return found
+
+    def block_numbers(self) -> BlockNumbers:
+        """Return the numbers of the blocks by their roles, as places in `block_elements`."""
+        tables = len(self.table_parameters())
+        own_head = int(tables > 0 and not self.tied and self._head_is_a_block())
+        first = 1 + tables - own_head
+        layers = range(first, first + self.layers)
+        head = layers.stop if own_head else 1 if self.tied and self._head_is_a_block() else 0
+        return BlockNumbers((*range(1, first), *([head] if own_head else [])), layers, head)
+
+    def _head_is_a_block(self) -> bool:
+        if self.counted is not None:
+            return bool(self.counted_tables)
+        return self.vocabulary * self.hidden >= self.layer_size / LEAST_SHARE
+
+    def forward_flop_per_token(self) -> float:
+        """Multiply-adds of matrices, times two, for one token's forward through layers and head.
+
+        Attention is counted whole, not its causal half, as arXiv 2104.04473 does.
+        """
+        matrices = 2 * (self.active_layer_size - self.hidden * 2 * self.norm_vectors)
+        attention = 4 * self.sequence * self.heads * self.head_width
+        return float(self.layers * (matrices + attention) + self.head_flop_per_token())
+
+    def head_flop_per_token(self) -> float:
+        """Operations per token of the projection to the vocabulary alone."""
+        return 2.0 * self.hidden * self.vocabulary
+
+    def step_flop_per_token(self, *, recompute: bool) -> float:
+        """Forward and backward; with recompute, a second forward of the layers."""
+        forward = self.forward_flop_per_token()
+        return 3 * forward + (forward - self.head_flop_per_token() if recompute else 0.0)
+
+    def with_sequence(self, sequence: int) -> ModelShape:
+        """The same model on sequences of another length."""
+        return replace(self, sequence=sequence)
+
+
+def gpt_shape(
+    layers: int, hidden: int, heads: int, *, sequence: int, vocabulary: int, name: str = "", biases: bool = True
+) -> ModelShape:
+    """A GPT: four times as wide inside, learned positions, tied head; ConfigError where heads do not divide."""
+    if hidden % heads:
+        raise ConfigError(f"hidden: expected a multiple of heads ({heads}), found {hidden}; choose other heads")
+    return ModelShape(
+        name=name or f"{layers} layers of {hidden}",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        feed_forward=4 * hidden,
+        key_value_heads=heads,
+        head_width=hidden // heads,
+        positions=sequence,
+        biases=biases,
+    )
+
+
+def llama_shape(
+    name: str,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    key_value_heads: int,
+    feed_forward: int,
+    vocabulary: int,
+    sequence: int,
+    experts: int = 1,
+    experts_per_token: int = 1,
+    tied: bool = False,
+    attention_biases: bool = False,
+) -> ModelShape:
+    """A model of Llama's kind: gated network, rotary positions, root-mean-square norms, no biases."""
+    return ModelShape(
+        name=name,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        feed_forward=feed_forward,
+        key_value_heads=key_value_heads,
+        head_width=hidden // heads,
+        gated=True,
+        experts=experts,
+        experts_per_token=experts_per_token,
+        tied=tied,
+        biases=False,
+        attention_biases=attention_biases,
+        norm_vectors=1,
+    )
+
+
+def _padded(parameters: list[int]) -> int:
+    return sum(-(-count // BLOCK_ALIGNMENT_ELEMENTS) * BLOCK_ALIGNMENT_ELEMENTS for count in parameters)
+
+
+def products(model: ModelShape, parallel: int = 1) -> list[tuple[float, float, float]]:
+    """(columns, inner, share of the tokens) of a layer's weight matrices on one of ``parallel`` GPUs."""
+    query = model.heads * model.head_width / parallel
+    key_value = 2 * max(model.key_value_heads / parallel, 1) * model.head_width
+    wide = model.feed_forward / parallel
+    # Experts see a share of the tokens each, one after the other.
+    share = model.experts_per_token / model.experts
+    network = [((2 if model.gated else 1) * wide, model.hidden, share), (model.hidden, wide, share)] * model.experts
+    return [(query + key_value, model.hidden, 1.0), (model.hidden, query, 1.0), *network]

@@ -1,0 +1,221 @@
+"""Sessions on one host: `open` embeds the server in this process, `join` finds one through its socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from luwu.control.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
+from luwu.control.waiting import saying
+from luwu.core import native
+from luwu.core.errors import ConfigError, ServerError
+from luwu.core.forks import keep_from_children
+from luwu.core.manifest import Manifest
+from luwu.core.quantities import LONGEST_SECONDS, parse_size
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.server.server import LocalServer
+from luwu.session.session import Session, choose_place
+from luwu.store.run_record import Counts
+
+DEFAULT_MEMORY = "8GiB"
+_JOIN_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
+_LEAVE_SECONDS = 60.0
+
+
+log = logging.getLogger(__name__)
+
+
+class LocalSession(Session):
+    """A session with a server of this host, through its Unix socket and shared memory."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        rank: int,
+        workers: int,
+        server: LocalServer | None = None,
+        room: Room | None = None,
+    ) -> None:
+        super().__init__(rank, workers, room)
+        self._connection = connection
+        self._server = server
+
+    @property
+    def server(self) -> LocalServer | None:
+        """The server that this process embeds, if it does."""
+        return self._server
+
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
+        first_values = ", and for worker 0 to write its first values" if self.rank else ""
+        with saying(log, f"the server to open the store{first_values}", None):
+            answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})
+        try:
+            self._endpoint = native.Endpoint(files, self.rank, self._connection.fileno(), shared_window)
+        finally:
+            for file in files:
+                os.close(file)
+        self.step, self.attempts, self.rolled_back = answer["step"], answer["attempts"], answer["rolled_back"]
+        self.first = Counts(*answer["first"])
+        if answer["loss_scale"] is not None:
+            self.loss_scale = float(answer["loss_scale"]), int(answer["good_steps"])
+        return bool(answer["fresh"])
+
+    def has_store(self, manifest: Manifest) -> bool:
+        """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
+        return bool(self._ask({"type": "has_store", "manifest": manifest.to_json()})[0]["has"])
+
+    def initialised(self) -> None:
+        """Let the other workers in: the store's first values are committed."""
+        self._ask({"type": "initialised"})
+
+    def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
+        self._ask({"type": "segments", "block": block, "segments": [list(segment) for segment in segments]})
+
+    def snapshot(self) -> int:
+        """Keep the store as the last step left it; which that is. Between two steps."""
+        return int(self._ask({"type": "snapshot"})[0]["step"])
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Send something that JSON can hold to whoever started the server; nothing comes back."""
+        self.require_process()
+        try:
+            send(self._connection, {"type": "report", "report": report})
+        except OSError as error:
+            raise ServerError("the server ended; run again to resume at the last committed step") from error
+
+    def _end(self, *, failed: bool) -> None:
+        try:
+            if not failed:
+                with suppress(OSError):  # the server may be gone already
+                    send(self._connection, {"type": "leave"})
+                if self._server is not None:
+                    with saying(log, "the other workers to leave", _LEAVE_SECONDS):
+                        self._server.wait_for_leaves(_LEAVE_SECONDS)
+                    self._server.wait_for_room()
+        finally:
+            try:
+                if self._server is not None:
+                    self._server.close()
+            finally:
+                self._connection.close()
+
+    def _ask(self, message: Message) -> tuple[Message, list[int]]:
+        self.require_process()
+        try:
+            send(self._connection, message)
+            received = receive(self._connection)
+        except OSError as error:
+            raise ServerError(f"the connection to the server broke: {error}") from error
+        if received is None:
+            raise ServerError("the server ended; run again to resume at the last committed step")
+        return raise_if_error(received[0]), received[1]
+
+
+def open(
+    path: str | Path,
+    *,
+    stores: Sequence[str | Path] | None = None,
+    memory: str | int = DEFAULT_MEMORY,
+    rank: int | None = None,
+    workers: int | None = None,
+    disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
+) -> LocalSession:
+    """Open a run in this process, which is then its own server, like SQLite.
+
+    Under torchrun (or with ``rank`` and ``workers``) the processes of this host share one run: rank 0 embeds the
+    server, the others join it through the run folder.
+
+    Args:
+        path: folder of the run; made where missing.
+        stores: folders to stripe the store over; default: ``path/store``.
+        memory: the server's budget for parameters, optimizer states and gradients, such as ``8GiB``.
+        rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, else one.
+        disk_full_wait_seconds: the longest time that a full disk pauses the run; the logger ``luwu.room`` reports
+            pauses. 0: a full disk ends the run.
+
+    Raises:
+        StoreLockedError: another process serves this folder. ConfigError: settings that cannot work.
+    """
+    rank, workers = choose_place(rank, workers)
+    if not 0 <= disk_full_wait_seconds <= LONGEST_SECONDS:
+        raise ConfigError(
+            f"disk_full_wait_seconds: expected 0 to {LONGEST_SECONDS:.0f}, found {disk_full_wait_seconds}; choose "
+            "a time in that range"
+        )
+    run_dir = Path(path)
+    room = Room(disk_full_wait_seconds)
+    if rank > 0:
+        return join(run_dir / SOCKET_NAME, rank, workers, room=room)
+    folders = [Path(folder) for folder in stores] if stores else None
+    server = LocalServer(run_dir, folders, parse_size(memory), workers, disk_full_wait_seconds=disk_full_wait_seconds)
+    return _embed(server, rank, workers, room)
+
+
+def open_to_read(path: str | Path, stores: Sequence[Path], memory: str | int) -> LocalSession:
+    """Open a store, or a snapshot of one, in this process to pull from it alone; others may do the same.
+
+    Args:
+        path: a folder for the session itself.
+        stores: the store's folders.
+        memory: the server's budget.
+    """
+    return _embed(LocalServer(path, list(stores), parse_size(memory), 1, read_only=True), 0, 1)
+
+
+def _embed(server: LocalServer, rank: int, workers: int, room: Room | None = None) -> LocalSession:
+    try:
+        return join(server.socket_path, rank, workers, server=server, room=room)
+    except BaseException:
+        server.close()
+        raise
+
+
+def join(
+    socket_path: str | Path,
+    rank: int,
+    workers: int,
+    *,
+    server: LocalServer | None = None,
+    room: Room | None = None,
+) -> LocalSession:
+    """Join the server that listens at a socket of this host, waiting up to a minute for it to be there.
+
+    Raises:
+        ServerError: nobody listens there. ConfigError: the server expects other workers.
+    """
+    path = Path(socket_path)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    keep_from_children(connection)
+    with saying(log, f"a server at {path}", _JOIN_SECONDS):
+        _reach(connection, path)
+    session = LocalSession(connection, rank, workers, server, room)
+    try:
+        session._ask({"type": "join", "protocol": PROTOCOL_VERSION, "rank": rank, "workers": workers})
+    except BaseException:
+        connection.close()
+        raise
+    return session
+
+
+def _reach(connection: socket.socket, path: Path) -> None:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    while True:
+        try:
+            with short_address(path) as address:
+                connection.connect(address)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                connection.close()
+                raise ServerError(
+                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                ) from error
+            time.sleep(_RETRY_SECONDS)

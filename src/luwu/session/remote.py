@@ -1,0 +1,231 @@
+"""Sessions with servers on the network: `connect`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from luwu.control import control_pb2 as pb
+from luwu.control.address import parse_urls
+from luwu.control.credentials import Credentials, TlsFiles, find_credentials
+from luwu.control.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
+from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.control.waiting import saying
+from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StepOrderError
+from luwu.core.manifest import Manifest
+from luwu.core.striping import Share, Striping, cut_segments, share_out, stripe
+from luwu.session.remote_endpoint import RemoteEndpoint
+from luwu.session.remote_server import RemoteServer
+from luwu.session.session import Session, choose_place
+from luwu.store.run_record import Claim, Counts
+
+log = logging.getLogger(__name__)
+
+
+class RemoteSession(Session):
+    """A session with one server on the network, or with several that share a job. Made by `connect`.
+
+    Attributes:
+        claim: claim of the run that asks for the store, set before a model attaches; None: the session has no claim.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        rank: int,
+        workers: int,
+        credentials: Credentials,
+        timeouts: Timeouts = TIMEOUTS,
+        transports: dict[str, OpenLink] = TRANSPORTS,
+        switch: str = "",
+    ) -> None:
+        super().__init__(rank, workers)
+        self._credentials = credentials
+        self._timeouts = timeouts
+        self._switch = switch
+        self.claim: Claim | None = None
+        self._lock = threading.Lock()  # a watch may end while the link is being opened
+        self._link: WorkerLink | None = None
+        self._error: LuwuError | None = None
+        self._striping: Striping | None = None
+        self._servers: list[RemoteServer] = []
+        try:
+            for address in parse_urls(url):
+                self._servers.append(RemoteServer(address, rank, workers, credentials, timeouts, self._fail))
+            self._transport = self._join(transports)
+        except BaseException:
+            self._close_servers(leave=True)
+            raise
+        self._open_link = transports[self._transport]
+
+    def has_store(self, manifest: Manifest) -> bool:
+        """Return True where the servers have a store made for this manifest. Called before `attach`."""
+        try:
+            parts = stripe(manifest, len(self._servers)).parts
+        except ConfigError:  # too few blocks for so many servers: no such store was made
+            return False
+        return all(server.has_store(part) for server, part in zip(self._servers, parts, strict=True))
+
+    def initialised(self) -> None:
+        """Let the other workers in: the store's first values are committed."""
+        for server in self._servers:
+            server.control.call("Initialised", pb.InitialisedRequest())
+
+    def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
+        assert self._striping is not None
+        for piece in self._striping.pieces[block]:
+            request = pb.SetSegmentsRequest(block=piece.block)
+            for end, group in cut_segments(segments, piece):
+                request.segments.add(end=end, group=group)
+            self._servers[piece.server].control.call("SetSegments", request)
+
+    def snapshot(self) -> int:
+        """Keep every server's store as the last step left it; which that is. Between two steps."""
+        if self._link is None:
+            raise ServerError("the session has no model yet: call luwu.parallelize first")
+        calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
+        steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
+        if len(set(steps)) > 1:
+            raise StepOrderError(
+                f"snapshot: expected one step on all servers, found {', '.join(map(str, steps))}; take it between two "
+                "steps, when no worker is in one"
+            )
+        return int(steps[0])
+
+    def report(self, report: dict[str, Any]) -> None:
+        """Send something that JSON can hold to whoever started the first server."""
+        self._servers[0].control.call("Report", pb.ReportRequest(report=json.dumps(report)))
+
+    def _join(self, transports: dict[str, OpenLink]) -> str:
+        found = [server.join() for server in self._servers]
+        for server, transport in zip(self._servers, found, strict=True):
+            if transport not in transports:
+                raise ConfigError(
+                    f"transport: expected one of {', '.join(transports)}, found {transport!r} at {server.url}; "
+                    "install the server's version of luwu"
+                )
+            if transport != found[0]:
+                raise ConfigError(
+                    f"transport: expected {found[0]} as at {self._servers[0].url}, found {transport} at {server.url}; "
+                    "start all servers of a job with the same --transport"
+                )
+        if found[0] == "udp" and self._credentials.tls is not None and not self._credentials.plain_data:
+            raise ConfigError(
+                f"transport: expected one that certificates protect, found udp at {self._servers[0].url}, over which "
+                "parameters and gradients travel unencrypted; start the server with --transport tcp, or agree to that "
+                "with plain_data=True, --plain-data or LUWU_PLAIN_DATA=1"
+            )
+        return found[0]
+
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
+        striping = stripe(manifest, len(self._servers))
+        replies = self._attach_all(striping, kept)
+        link = self._open_link(
+            LinkSettings(
+                servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
+                striping=striping,
+                rank=self.rank,
+                workers=self.workers,
+                manifest=manifest,
+                tls=self._credentials.tls,
+                timeouts=self._timeouts,
+                shared_window=shared_window,
+            )
+        )
+        with self._lock:
+            self._link, self._striping = link, striping
+            error = self._error
+        if error is not None:  # it came before there was a link to tell
+            link.fail(type(error).__name__, str(error))
+        controls = [server.control for server in self._servers]
+        self._endpoint = RemoteEndpoint(link, controls, striping)
+        self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
+        self.first = Counts(replies[0].first_step, replies[0].first_attempts, replies[0].first_rolled_back)
+        self.word = str(replies[0].word)
+        recorded = [reply.loss_scale for reply in replies if reply.HasField("loss_scale")]
+        if recorded:  # a server may have no block that needs one
+            self.loss_scale = recorded[0].scale, recorded[0].good_steps
+        return any(reply.fresh for reply in replies)
+
+    def _attach_all(self, striping: Striping, kept: Sequence[str]) -> list[pb.AttachReply]:
+        """Attach to all servers at once: each answers when all workers have come, and some when there are values."""
+        shares = [Share()]
+        if len(self._servers) > 1:
+            shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
+        run = "" if self.claim is None else self.claim.to_json()
+        calls = [
+            server.attach(part, share, self._transport, self._switch, run, kept)
+            for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
+        ]
+        others = "the server to open its store, and for the other workers and the switches of the run,"
+        with saying(log, others, self._timeouts.gather_seconds):
+            replies = [server.control.finish(call) for server, call in zip(self._servers, calls, strict=True)]
+        for server, reply in zip(self._servers, replies, strict=True):
+            if (reply.step, reply.attempts) != (replies[0].step, replies[0].attempts):
+                raise ManifestMismatchError(
+                    f"the servers do not stand together: expected step {replies[0].step} after {replies[0].attempts} "
+                    f"attempts, found {reply.step} after {reply.attempts} at {server.url}; name the servers whose "
+                    "stores belong together"
+                )
+        return replies
+
+    def _fail(self, error: LuwuError) -> None:
+        with self._lock:
+            self._error = self._error or error
+            link = self._link
+        if link is not None:
+            link.fail(type(error).__name__, str(error))
+
+    def _close_servers(self, *, leave: bool) -> None:
+        """End the sessions; when a server has ended this one, the others are told, and tell the other workers."""
+        failure = "" if leave or self._error is None else str(self._error)
+        for server in self._servers:
+            server.close(leave=leave, failure=failure)
+
+    def _end(self, *, failed: bool) -> None:
+        self._close_servers(leave=not failed)
+        if self._link is not None:
+            self._link.close()
+
+
+def connect(
+    url: str,
+    *,
+    rank: int | None = None,
+    workers: int | None = None,
+    key: str | bytes | None = None,
+    key_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
+    timeouts: Timeouts = TIMEOUTS,
+    switch: str | None = None,
+    plain_data: bool | None = None,
+) -> RemoteSession:
+    """Join a server on the network (`luwu server`) as one of its workers.
+
+    Args:
+        url: ``luwu://HOST:PORT``, as the server says when it starts; of several servers that share the model's blocks
+            ``luwu://HOST:PORT,HOST:PORT``, always in the same order.
+        rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, as torchrun sets
+            them, else one worker.
+        key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
+        tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
+        timeouts: how long to wait for what.
+        switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
+        plain_data: agree that over the transport udp parameters and gradients travel unencrypted although ``tls`` is
+            given; default: whether LUWU_PLAIN_DATA is 1.
+
+    Raises:
+        ServerError: nobody answered at an address within ``connect_seconds``; the message names both.
+        AuthenticationError: the key or the certificates are not the server's. ConfigError: the server expects other
+        workers, or another version of luwu.
+    """
+    rank, workers = choose_place(rank, workers)
+    switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
+    credentials = find_credentials(key, key_file, tls, plain_data)
+    return RemoteSession(url, rank, workers, credentials, timeouts, switch=switch)

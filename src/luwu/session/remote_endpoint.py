@@ -1,0 +1,168 @@
+"""A worker's end of the network's fabric: the native data plane, and begin and commit over the control plane."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from luwu.control import control_pb2 as pb
+from luwu.control.client import ControlClient
+from luwu.control.links import LinkEndpoint, WorkerLink
+from luwu.core.protocols import HyperParameters, LossScale, Memory
+from luwu.core.striping import Striping
+
+
+class RemoteEndpoint:
+    """Puts a data plane and the control planes of its servers together. Functions may be called from any thread.
+
+    Handles of commits are negative, the data plane's are not.
+
+    Args:
+        link: the data plane.
+        controls: of each server.
+        striping: which servers have what of each block.
+    """
+
+    def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping) -> None:
+        self._link = link
+        self._data: LinkEndpoint = link.endpoint()
+        self._controls = controls
+        self._striping = striping
+        self._pushes = [0] * len(controls)
+        self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
+        self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # by handle: time of the request, and its calls
+        self._last_commit = 0
+        self._grad_norm: float | None = None
+
+    @property
+    def window(self) -> Memory:
+        """The mapped window, bytes; pulled blocks lie in it at the offset that `wait` returned."""
+        return self._data.window
+
+    @property
+    def arena_bytes(self) -> int:
+        """Size of the arena, which first values and gradients travel through."""
+        return self._data.arena_bytes
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes at the front of the arena that gradients may use."""
+        return self._data.gradient_bytes
+
+    def register(self, nbytes: int) -> Memory:
+        """Take the next ``nbytes`` of the arena."""
+        return self._data.register(nbytes)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
+        return self._grad_norm
+
+    def begin(
+        self,
+        groups: Sequence[HyperParameters],
+        max_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        """Start an attempt at a step with these hyper-parameters, before its first pull."""
+        request = pb.BeginRequest(max_grad_norm=max_grad_norm)
+        if loss_scale is not None:
+            request.loss_scale.CopyFrom(pb.LossScale(scale=loss_scale[0], good_steps=loss_scale[1]))
+        for values in groups:
+            request.groups.add(values=values)
+        started = time.monotonic_ns()
+        replies = self._finish([control.start("Begin", request) for control in self._controls])
+        self._data.count_wait(started, started)
+        for server, reply in enumerate(replies):
+            self._link.begin_step(server, reply.epoch, reply.given_up)
+
+    def pull(self, block: int, alone: bool = False) -> int:
+        """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not."""
+        return self._data.pull(block, alone)
+
+    def release(self, block: int) -> None:
+        """Give a pulled block back; its place in the window is then meaningless."""
+        self._data.release(block)
+
+    def push(self, block: int, arena_offset: int) -> int:
+        """Hand over a block's gradient; once waited for, the buffer may be reused."""
+        handle = self._data.push(block, arena_offset)
+        self.note_push(block, handle)
+        return handle
+
+    @property
+    def data_plane(self) -> LinkEndpoint:
+        """The data plane alone, which native code calls from its threads."""
+        return self._data
+
+    def note_push(self, block: int, handle: int) -> None:
+        """Count a push: a commit tells each server how many it has to wait for."""
+        for server in self._striping.servers_of(block):
+            self._pushes[server] += 1
+            self._last_pushes[server] = handle
+
+    def initialise(self, block: int, arena_offset: int) -> int:
+        """Hand over a block's first values, float32."""
+        return self._data.initialise(block, arena_offset)
+
+    def finish_initialise(self) -> int:
+        """Commit step 0, after every block's `initialise`."""
+        return self._data.finish_initialise()
+
+    def commit(self, skip: bool = False) -> int:
+        """End the attempt; `wait` gives how, see `luwu.core.protocols.Endpoint`."""
+        asked = time.monotonic_ns()
+        calls = [
+            control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
+            for control, pushes in zip(self._controls, self._pushes, strict=True)
+        ]
+        self._last_commit -= 1
+        self._commits[self._last_commit] = asked, calls
+        return self._last_commit
+
+    def wait(self, handle: int) -> int:
+        """Block until the request is done and return its result."""
+        if handle >= 0:
+            return self._data.wait(handle)
+        started = time.monotonic_ns()
+        asked, calls = self._commits.pop(handle)
+        try:
+            end = self._decide(self._finish(calls))
+            if end != pb.COMMITTED:
+                for push in self._last_pushes.values():
+                    self._data.wait(push)  # else one that is late would belong to the next step
+            self._last_pushes.clear()
+            self._link.end_step()
+            return end
+        finally:
+            self._data.count_wait(asked, started)
+
+    def _decide(self, replies: Sequence[pb.CommitReply]) -> int:
+        """Return the decision on a step: all servers that have prepared it commit it, or none."""
+        squares = [reply.squares for reply in replies if reply.HasField("squares")]
+        known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
+        total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
+        # A server that sends less than nothing has gone wrong; a norm that is no number says so.
+        self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
+        ends = [reply.end for reply in replies]
+        prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]
+        commits = all(end == pb.PREPARED for end in ends) or all(end == pb.COMMITTED for end in ends)
+        request = pb.DecideRequest(commits=commits, squares=total)
+        for control, call in [(control, control.start("Decide", request, patient=True)) for control in prepared]:
+            control.finish(call)
+        if commits:
+            return int(pb.COMMITTED)
+        # A worker that gave the step up told every server; a gradient that is not finite is known to one alone.
+        return int(pb.NOT_FINITE if pb.NOT_FINITE in ends else pb.ROLLED_BACK)
+
+    def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
+        """The answers of all servers."""
+        return [control.finish(call) for control, call in zip(self._controls, calls, strict=True)]
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the worker attached: bytes_pulled, bytes_pushed, wait_seconds, busy_seconds."""
+        return self._data.stats()

@@ -1,0 +1,111 @@
+"""A session's side of one server: the control plane, and this worker's place in the server's tree."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from luwu.control import control_pb2 as pb
+from luwu.control.address import HostPort
+from luwu.control.client import ControlClient
+from luwu.control.credentials import Credentials, worker_request
+from luwu.control.links import ServerSettings
+from luwu.control.timeouts import Timeouts
+from luwu.control.wiring import look_up
+from luwu.core import native
+from luwu.core.errors import LuwuError, ServerError
+from luwu.core.manifest import Manifest
+from luwu.core.striping import Share, Standing
+
+
+class RemoteServer:
+    """Connection of a session to one server.
+
+    Args:
+        address: of its control plane.
+        rank, workers: this process among the run's.
+        credentials: what this side proves itself with.
+        timeouts: of the network.
+        on_end: called with the error that the session with this server ended with, unless it was closed.
+    """
+
+    def __init__(
+        self,
+        address: HostPort,
+        rank: int,
+        workers: int,
+        credentials: Credentials,
+        timeouts: Timeouts,
+        on_end: Callable[[LuwuError], None],
+    ) -> None:
+        self.url = address.url
+        self._address = address
+        self._rank, self._workers = rank, workers
+        self._timeouts = timeouts
+        self._on_end = on_end
+        self._topology: pb.Topology | None = None
+        self._placed = threading.Event()  # the topology is there, or the session has ended
+        self._udp: native.UdpPlace | None = None
+        self.control = ControlClient(address.url, credentials, timeouts, self._take, self._fail)
+
+    def join(self) -> str:
+        """Join the server's run; its transport."""
+        return self.control.join(worker_request(self._rank, self._workers), self._join)
+
+    def standing(self) -> Standing:
+        """Return the identity and the counts of the server's store."""
+        reply = self.control.call("Standing", pb.StandingRequest())
+        return Standing(reply.uuid, tuple(reply.steps))
+
+    def has_store(self, manifest: Manifest) -> bool:
+        """Return True where its store was made for this manifest."""
+        request = pb.StandingRequest(manifest=manifest.to_json())
+        return bool(self.control.call("Standing", request).has_model)
+
+    def attach(
+        self, manifest: Manifest, share: Share, transport: str, switch: str, run: str, kept: Sequence[str]
+    ) -> grpc.Future:
+        """Begin to open its store for this manifest; `ControlClient.finish` waits for the pb.AttachReply."""
+        request = pb.AttachRequest(manifest=manifest.to_json(), switch=switch, run=run)
+        if share.servers > 1:
+            request.share.CopyFrom(pb.Share(servers=share.servers, uuid=share.uuid, step=share.step))
+        if transport == "udp":
+            reach = look_up(self._address.host, self._address.port)
+            self._udp = native.UdpPlace(reach.own, 0)
+            request.address, request.port, request.payload_bytes = reach.own, self._udp.port, reach.payload_bytes
+            request.kept.extend(kept)
+        return self.control.start("Attach", request, patient=True)
+
+    def place(self, attached: pb.AttachReply) -> ServerSettings:
+        """Return the settings of a link to the server, once every worker has attached; raises ServerError."""
+        if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
+            raise self.control.error() or ServerError("the server sent no place in the tree; run again")
+        return ServerSettings(
+            address=self._topology.address or self._address.host,
+            port=self._topology.port,
+            job=self._topology.job,
+            token=attached.data_token,
+            initialised=not attached.fresh,
+            topology=self._topology,
+            place=self._udp,
+        )
+
+    def close(self, *, leave: bool, failure: str = "") -> None:
+        """End the session; without leaving first it counts as a loss. `failure`: why, if it is another server's."""
+        self.control.close(leave=leave or bool(failure), failure=failure)
+
+    def _join(self, stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:
+        request = pb.JoinWorkerRequest(nonce=nonce, proof=proof, rank=self._rank, workers=self._workers)
+        return stub.JoinWorker(request, timeout=seconds)
+
+    def _take(self, event: pb.Event) -> None:
+        if event.HasField("topology"):
+            self._topology = event.topology
+            self._placed.set()
+
+    def _fail(self, error: LuwuError) -> None:
+        self._placed.set()
+        self._on_end(error)

@@ -1,0 +1,168 @@
+"""A worker's connection to a server: what every kind of session has in common."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from luwu.core.closing import close_after
+from luwu.core.errors import ConfigError, ServerError
+from luwu.core.forks import OfThisProcess
+from luwu.core.manifest import Manifest
+from luwu.core.protocols import Endpoint, LossScale
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.store.run_record import Counts
+
+if TYPE_CHECKING:
+    from luwu.server.server import LocalServer
+
+SessionT = TypeVar("SessionT", bound="Session")
+
+
+def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
+    """Return this process's rank and the number of workers: as given, else by RANK and WORLD_SIZE, else one worker.
+
+    Raises:
+        ConfigError: there is no such rank.
+    """
+    rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+    workers = int(os.environ.get("WORLD_SIZE", 1)) if workers is None else workers
+    if not 0 <= rank < workers:
+        raise ConfigError(f"rank: expected 0 to {workers - 1} for {workers} workers, found {rank}")
+    return rank, workers
+
+
+class Session(OfThisProcess, ABC):
+    """Membership of one worker in a job. Use it as a context manager, or `close` it at the end.
+
+    Attributes:
+        rank: this worker, from 0.
+        workers: workers that make a step together.
+        step: committed optimizer steps; on resume, where training goes on.
+        attempts: steps that were begun and ended, rolled-back ones included: counts the batches that were used.
+        rolled_back: attempts that were rolled back because a gradient was not finite.
+        first: the store's counts when this run began in it: zeros, unless it went on from another run's weights.
+        word: the server's message about that for the user; mostly empty.
+        loss_scale: loss scale of the store's last step when this worker attached; None: that step had none.
+        endpoint: the data plane, there once `attach` returned.
+        room: how this worker waits for room where it writes to a disk itself.
+    """
+
+    _what = "this session"
+
+    def __init__(self, rank: int, workers: int, room: Room | None = None) -> None:
+        super().__init__()
+        self.rank = rank
+        self.workers = workers
+        self.step = 0
+        self.attempts = 0
+        self.rolled_back = 0
+        self.first = Counts()
+        self.word = ""
+        self.loss_scale: LossScale | None = None
+        self.room = room or Room(DISK_FULL_WAIT_SECONDS)
+        self._closed = False
+        self._endpoint: Endpoint | None = None
+
+    def __enter__(self: SessionT) -> SessionT:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_after(error, lambda: self._close_once(failed=error is not None))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The worker's data plane; raises ServerError before `attach`, ForkedError in a forked child."""
+        self.require_process()
+        if self._endpoint is None:
+            raise ServerError("the session has no model yet: call luwu.parallelize first")
+        return self._endpoint
+
+    @property
+    def server(self) -> LocalServer | None:
+        """The server that this process embeds, if it does."""
+        return None
+
+    @abstractmethod
+    def has_store(self, manifest: Manifest) -> bool:
+        """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
+
+    def attach(self, manifest: Manifest, *, shared_window: bool = False, kept: Sequence[str] = ()) -> bool:
+        """Open or create the server's store for this model.
+
+        Args:
+            manifest: the model's blocks and parameters.
+            shared_window: map parameters so that a device can copy from them (CUDA).
+            kept: names of blocks that stay on this worker's device, which it does not pull whenever it uses them.
+
+        Returns:
+            True if the store is fresh: this worker (rank 0) then writes the first values and calls `initialised`.
+
+        Raises:
+            ManifestMismatchError: the store holds another model.
+            ConfigError: over UDP, other workers keep other blocks. Others: see `luwu.errors`.
+        """
+        self.require_process()
+        if self._endpoint is not None:
+            raise ConfigError("this session has a model already; open another session for another model")
+        return self._attach(manifest, shared_window, kept)
+
+    @abstractmethod
+    def initialised(self) -> None:
+        """Let the other workers in: the store's first values are committed."""
+
+    @abstractmethod
+    def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
+        """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
+
+    @abstractmethod
+    def snapshot(self) -> int:
+        """Keep the store, on every server, as the last step left it; training goes on at once. Between two steps.
+
+        Returns:
+            The step, which `luwu snapshot` and the option ``--snapshot`` of other commands take as its name.
+
+        Raises:
+            StoreSpaceError: the disk has no room for what the next steps write; training may go on without it.
+        """
+
+    @abstractmethod
+    def report(self, report: dict[str, Any]) -> None:
+        """Send something that JSON can hold to whoever started the server; nothing comes back."""
+
+    def count_step(self, committed: bool) -> None:
+        """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
+        self.attempts += 1
+        if committed:
+            self.step += 1
+        else:
+            self.rolled_back += 1
+
+    def close(self) -> None:
+        """Leave the job; a server that this process embeds stops, up to a minute later, when the others have left.
+
+        The store stands at its last commit. Leaving the ``with`` block by an exception instead counts as a worker's
+        failure: the others get WorkerLostError (or ServerError, if the server was in this process) and do not wait.
+        In a process that was forked from the one that opened the session it does nothing.
+
+        Raises:
+            StoreError, StoreSpaceError: this process is the server, and a step that was answered could not be written.
+        """
+        self._close_once(failed=False)
+
+    def _close_once(self, *, failed: bool) -> None:
+        if not self._closed and not self.forked:
+            self._closed = True
+            self._end(failed=failed)
+
+    @abstractmethod
+    def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
+
+    @abstractmethod
+    def _end(self, *, failed: bool) -> None:
+        """Close; called once. A worker that failed does not leave first."""

@@ -1,0 +1,222 @@
+"""Work of a worker: it trains to the last step, then measures and samples the model."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from luwu.control.credentials import TlsFiles
+from luwu.core.errors import DataError, LuwuError
+from luwu.core.files import replace_text
+from luwu.core.room import Room, is_full
+from luwu.data.corpus import Corpus
+from luwu.data.sampler import Sampler, mixed
+from luwu.data.tokenizer import Tokens
+from luwu.launch.checks import check_steps
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import Job
+from luwu.launch.last_attempts import AttemptPart, LastAttempts
+from luwu.launch.reports import ReportFunction, WarningRelay
+from luwu.launch.settings import Settings
+from luwu.optim.choosing import make_optimizer
+from luwu.session.local import join
+from luwu.session.session import Session
+from luwu.store.run_record import Claim, Counts
+from luwu.train.devices import choose_device
+from luwu.train.evaluation import evaluate, validate
+from luwu.train.model import RunModel, make_model
+from luwu.train.worker import StopRequest
+
+
+def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFunction, room: Room) -> None:
+    """Join the launcher's server, train, evaluate, leave. Typed errors are the caller's to report."""
+    settings, folder = job.settings, Path(job.folder)
+    corpus = Corpus.load(folder)
+    if corpus is None:
+        raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
+    device = choose_device(settings, rank)
+    logging.getLogger("luwu").addHandler(WarningRelay(report))
+    session = find_session(job, rank, workers)
+    session.room = room
+    if rank == 0:
+        report({"kind": "stage", "text": "opening the store, and writing its first values if it is new", "detail": ""})
+    model = make_model(settings, session, device, corpus.vocabulary)
+    if session.word:
+        report({"kind": "say", "text": session.word})
+    made = counts_of_run(session)
+    check_steps(settings, made.step)
+    report({"kind": "start", "parameters": model.parameters, **asdict(made)})
+    sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
+    last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
+    trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)
+    stopped = False
+    while not stopped and counts_of_run(session).step < settings.run.steps:
+        stopped = trainer.run_step(stop, job.stop_path)
+    if stopped:
+        report({"kind": "stopped"})
+    else:
+        evaluate(settings, model, session, corpus, device, report)
+    session.close()  # only here: a worker that fails must not look as if it had left
+
+
+def counts_of_run(session: Session) -> Counts:
+    """The counts of this run alone: the store's counts less those at which the run began."""
+    first = session.first
+    return Counts(session.step - first.step, session.attempts - first.attempts, session.rolled_back - first.rolled_back)
+
+
+def find_session(job: Job, rank: int, workers: int) -> Session:
+    """Join the launcher's server, or the one on the network that the launcher was told of."""
+    if job.server is None:
+        assert job.socket_path is not None
+        return join(job.socket_path, rank, workers)
+    from luwu.session.remote import connect  # brings gRPC, which a run on one machine does without
+
+    tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
+    server = job.server
+    session = connect(
+        server.url, rank=rank, workers=workers, key_file=server.key_file, tls=tls, plain_data=server.plain_data
+    )
+    session.claim = Claim.from_json(job.claim) if job.claim is not None else None
+    return session
+
+
+class Trainer:
+    """Tries one step after another; everything a step depends on comes from the settings and the run's counts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        model: RunModel,
+        session: Session,
+        sampler: Sampler,
+        held_back: Tokens,
+        device: torch.device,
+        report: ReportFunction,
+        last_attempts: LastAttempts,
+    ) -> None:
+        self._report = report
+        self._last_attempts = last_attempts
+        self._settings = settings
+        self._module = model.module
+        self._predict = model.predict
+        self._held_back = held_back
+        self._session = session
+        self._sampler = sampler
+        self._device = device
+        self._optimizer = make_optimizer(settings.optimizer, model.module)
+        self._ended = time.monotonic()  # end of the attempt before
+        self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
+
+    def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
+        """Try a step and report it; whether it was the last because a stop was asked for.
+
+        Rank 0 alone is asked. It writes the attempt into the stop file before it votes for the commit, and no commit
+        ends without its vote, so after that commit every worker finds the attempt there.
+        """
+        session, run = self._session, self._settings.run
+        began, moved = self._ended, session.endpoint.stats()
+        made = counts_of_run(session)
+        attempt, before = made.attempts, made.step
+        lr = self._settings.optimizer.rate(before, run.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        inputs, targets = self._sampler.batch_of(attempt, session.rank, session.workers)
+        torch.manual_seed(int.from_bytes(mixed(run.seed, attempt, session.rank)[:8], "little"))
+        loss = self._predict(torch.from_numpy(inputs).to(self._device), torch.from_numpy(targets).to(self._device)).loss
+        # The server divides by the number of workers; a worker with more sequences than another must weigh more.
+        share = loss * (len(inputs) * session.workers / run.batch)
+        self._optimizer.scale(share).backward()
+        if session.rank == 0 and stop.asked:
+            _ask_to_stop(stop_path, attempt)
+        scale = self._optimizer.loss_scale if self._scales else None
+        known: AttemptPart = {
+            "attempt": attempt,
+            "loss": loss.item(),
+            "sequences": len(inputs),
+            "tokens": inputs.size,
+            "lr": lr,
+            "loss_scale": scale,
+        }
+        self._note(known)
+        self._optimizer.step()
+        step = counts_of_run(session).step
+        committed = step > before
+        words = {
+            **known,
+            "kind": "step",
+            "step": step,
+            "committed": committed,
+            "grad_norm": self._optimizer.last_grad_norm,
+            **self._times_since(began, moved),
+        }
+        last = stop_path.exists() and int(stop_path.read_text()) == attempt
+        if committed and not last:
+            validating = time.monotonic()
+            words["validation"] = self._validate_if_due()
+            self._ended += time.monotonic() - validating
+        self._report(words)
+        return last
+
+    def _times_since(self, began: float, before: Mapping[str, Any]) -> dict[str, Any]:
+        """The times and bytes of `StepReport` at the end of an attempt, from the endpoint's counts at its beginning."""
+        now = self._session.endpoint.stats()
+        self._ended = time.monotonic()
+        return {
+            "began": began,
+            "ended": self._ended,
+            "waited_seconds": now["wait_seconds"] - before["wait_seconds"],
+            "busy_seconds": now["busy_seconds"] - before["busy_seconds"],
+            "bytes_pulled": now["bytes_pulled"],
+            "bytes_pushed": now["bytes_pushed"],
+        }
+
+    def _note(self, known: AttemptPart) -> None:
+        """Note the data for this attempt's row, because this worker may end after its vote and before its report."""
+        session = self._session
+        stats = session.endpoint.stats()
+        try:
+            self._last_attempts.note(
+                {
+                    **known,
+                    "workers": session.workers,
+                    "step": counts_of_run(session).step,
+                    "bytes_pulled": stats["bytes_pulled"],
+                    "bytes_pushed": stats["bytes_pushed"],
+                }
+            )
+        except OSError as error:
+            raise LuwuError(
+                f"run folder: expected to note attempt {known['attempt']} in it, found: {error}; mend the disk and run "
+                "again, which goes on from the last commit"
+            ) from error
+
+    def _validate_if_due(self) -> tuple[float, int] | None:
+        """This worker's share of a validation in the middle of training; no random number is drawn.
+
+        All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`.
+        """
+        step, run = counts_of_run(self._session).step, self._settings.run
+        if not run.eval_every or step % run.eval_every or step >= run.steps:
+            return None
+        training = self._module.training
+        self._module.eval()
+        try:
+            return validate(self._settings, self._predict, self._session, self._held_back, self._device)
+        finally:
+            self._module.train(training)
+
+
+def _ask_to_stop(path: Path, attempt: int) -> None:
+    """Tell all workers that this attempt is the last; if the disk has no room for that, a later attempt will be."""
+    try:
+        replace_text(path, str(attempt))
+    except OSError as error:
+        if not is_full(error):
+            raise

@@ -1,0 +1,54 @@
+"""A worker process of a run: `python -m luwu.train.worker JOB.json` with RANK and WORLD_SIZE in the environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.room import Room
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
+from luwu.launch.processes import die_with
+from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
+from luwu.train.worker_log import wait_for_room_in_log
+
+
+class StopRequest:
+    """Remembers that the launcher asked this worker to stop at the end of the step."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+
+
+def main() -> int:
+    """Run the job; the exit status says whose fault an error was, the last line of the log what it was."""
+    stop = StopRequest()
+    job = read_job(Path(sys.argv[1]))
+    die_with(job.launcher_pid)
+    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
+    room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
+    wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
+    try:
+        from luwu.train.training import train  # after the signal handler, because torch takes a while to import
+
+        train(job, rank, workers, stop, report, room)
+    except LuwuError as error:
+        write_error(error)
+        with suppress(ServerError):  # the launcher may have ended
+            report(error_report(error))
+        return EXIT_SERVER_LOST if isinstance(error, (ServerError, WorkerLostError)) else EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""An attempt at a step as the server sees it: begun with hyper-parameters, ended with this worker's one vote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from luwu.core.errors import ConfigError, StepOrderError
+from luwu.core.protocols import COMMITTED, HyperParameters, Session
+from luwu.worker.loss_scale import LossScaler
+
+
+class ServerAttempt:
+    """Begins attempts with the server and ends them. ``scaler``, where blocks are float16, has the loss's scale."""
+
+    def __init__(self, session: Session, scaler: LossScaler | None) -> None:
+        self._session = session
+        self._endpoint = session.endpoint
+        self._scaler = scaler
+        self._hyper_parameters: Callable[[], list[HyperParameters]] | None = None
+        self._segments: dict[int, list[tuple[int, int]]] = {}
+        self._max_grad_norm: float | None = None
+        self._begun_with: list[HyperParameters] = []
+        self._vote: int | None = None  # the commit that was asked for and not answered
+        self.begun = False
+        """The model's first attempt has begun: its groups stay as they are."""
+
+    def bind(
+        self,
+        hyper_parameters: Callable[[], list[HyperParameters]],
+        segments: dict[int, list[tuple[int, int]]],
+        max_grad_norm: float | None,
+    ) -> None:
+        """Take hyper-parameters from an optimizer; see `Runtime.bind_optimizer`."""
+        if self.begun:
+            raise ConfigError("optimizer: expected one for the model's life, found a second after the first step began")
+        self._hyper_parameters = hyper_parameters
+        self._segments = segments
+        self._max_grad_norm = max_grad_norm
+
+    @property
+    def grad_norm(self) -> float | None:
+        """Global norm before clipping of the last attempt's gradient; None without clipping, or if it was given up."""
+        return self._endpoint.grad_norm
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor of the loss in this attempt, or in the next one; 1 without float16 blocks."""
+        return 1.0 if self._scaler is None else self._scaler.scale
+
+    @property
+    def scales(self) -> bool:
+        """True where the loss must be scaled, because blocks are float16."""
+        return self._scaler is not None
+
+    @property
+    def workers(self) -> int:
+        """Number of workers of the run."""
+        return self._session.workers
+
+    def hyper_parameters(self) -> list[HyperParameters]:
+        """Return those of now; raises StepOrderError without an optimizer."""
+        if self._hyper_parameters is None:
+            raise StepOrderError(
+                "forward with gradients before there is an optimizer: make one first, such as luwu.AdamW(model, ...), "
+                "or run the forward under torch.no_grad()"
+            )
+        return self._hyper_parameters()
+
+    def settings_changed(self) -> bool:
+        """Compare the hyper-parameters of now with those that the attempt began with."""
+        return self.hyper_parameters() != self._begun_with
+
+    def begin(self, hyper_parameters: list[HyperParameters]) -> None:
+        """Begin an attempt; the first one tells the server which parameters are in which group."""
+        if not self.begun and len(hyper_parameters) > 1:
+            for block, segments in self._segments.items():
+                self._session.set_segments(block, segments)
+        self.begun = True
+        loss_scale = None if self._scaler is None else self._scaler.state
+        self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
+        self._begun_with = hyper_parameters
+
+    def wait_for_end(self, *, skip: bool) -> int:
+        """Ask for the attempt's end, and return how it ended; after an exception (Ctrl-C) call it again to wait on."""
+        if self._vote is None:  # a worker has one vote in an attempt
+            self._vote = self._endpoint.commit(skip)
+        end = self._endpoint.wait(self._vote)
+        self._vote = None
+        return end
+
+    def count(self, end: int) -> bool:
+        """Count an attempt that has ended so; True if it was committed."""
+        committed = end == COMMITTED
+        self._session.count_step(committed)
+        if self._scaler is not None:
+            self._scaler.count(end)
+        return committed
