@@ -2,9 +2,9 @@
 
 Each operation of tests/disk runs once for every call that it makes in its folders and for every way in which that call
 may fail: the process is killed there, the call fails with EIO, or with ENOSPC, or a read or write transfers half of its
-bytes. Afterwards the store must open at a step that was promised, with the right bits. A process that lives on must
-have finished the operation or ended it with an error of luwu.errors, and must hold no more descriptors, threads, mapped
-files and memory than without the fault.
+bytes. Looking at a file (`stat`, `fstat`) and closing it are such calls, too. Afterwards the store must open at a step
+that was promised, with the right bits. A process that lives on must have finished the operation or ended it with an
+error of luwu.errors, and must hold no more descriptors, threads, mapped files and memory than without the fault.
 """
 
 from __future__ import annotations

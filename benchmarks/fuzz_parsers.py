@@ -70,14 +70,17 @@ NATIVE: Mapping[str, Parser] = {
 PYTHON: Mapping[str, Parser] = {
     "manifest": {
         "src/luwu/core/manifest.py": ("from_json", "_block_from", "_parameter_from", "_dtype_from"),
-        "src/luwu/core/json_fields.py": None,
+        "src/luwu/core/json_fields.py": ("read_text", "read_object", "whole", "words", "listed", "explained"),
         "src/luwu/store/sealed_json.py": ("require_unchanged", "_checksum"),
         "src/luwu/store/folders.py": ("read_identity",),
     },
     "run_record": {
         "src/luwu/store/run_record.py": ("from_json", "read_record", "_record_of", "check_claim", "claim_store"),
     },
-    "origin": {"src/luwu/store/origin.py": ("read_origin",)},
+    "origin": {
+        "src/luwu/store/origin.py": ("read_origin", "_digits"),
+        "src/luwu/core/json_fields.py": ("table",),
+    },
     "journal": {"src/luwu/store/outputs.py": ("__init__", "finished", "notes", "_is_journal", "_differences")},
     "safetensors_file": {"src/luwu/store/safetensors_file.py": None},
     "checkpoint_index": {"src/luwu/store/checkpoint.py": ("__init__", "_open_shards", "_read_index")},
@@ -121,6 +124,19 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),
         "src/luwu/observe/unreported.py": None,
     },
+    "job": {"src/luwu/launch/job.py": ("read",)},
+    "worker_words": {
+        "src/luwu/launch/words.py": None,
+        "src/luwu/launch/reports.py": ("room_wait", "reported_error"),
+    },
+    "model_config": {
+        "src/luwu/models/config_file.py": None,
+        "src/luwu/models/sizes.py": ("check_config", "check_sizes"),
+        "src/luwu/plan/model_presets.py": ("read_config", "number", "flag", "_opt_or_gpt2", "_gated"),
+        "src/luwu/launch/rates.py": ("_width_of",),
+        "src/luwu/store/upkeep.py": ("_architectures",),
+        "src/luwu/store/model_files.py": ("write_config",),
+    },
     "documents": {
         "src/luwu/data/documents.py": (
             "read_documents", "count_documents", "_text", "_jsonl", "_line_text", "_listed", "_kind",
@@ -154,6 +170,10 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "permission there or use another folder": _OTHER_USER,
         "} else {": _OTHER_USER,
         "return result;": _OTHER_USER,
+    },
+    "src/luwu/store/outputs.py": {
+        "except OSError as error:": _CHANGING,
+        'raise refused("read", path, error) from error': _CHANGING,
     },
     "src/luwu/store/safetensors_file.py": {
         "except OSError as error:": _CHANGING,

@@ -138,9 +138,12 @@ using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 class StoreWriter {
   public:
     StoreWriter(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer)
+                const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements, const std::string& optimizer,
+                bool restoring)
         : store_(std::in_place, folders, make_layout(folders, blocks, chunk_elements, optimizer), make_uuid(uuid),
-                 create ? store::OpenMode::create : store::OpenMode::go_on) {}
+                 create      ? store::OpenMode::create
+                 : restoring ? store::OpenMode::restore
+                             : store::OpenMode::go_on) {}
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
     [[nodiscard]] const std::vector<std::string>& findings() { return store().findings(); }
@@ -225,7 +228,7 @@ void bind_store(nb::module_& module) {
         .def_prop_ro("initialised", [](const StoreReader& self) { return self.committed().has_values; })
         .def_prop_ro(
             "findings", [](const StoreReader& self) { return self.findings(); },
-            "Damage to the commit records, in words. None of it hides more than the last commit.")
+            "Damage that opening for writing mends, in words. None of it hides more than the last commit.")
         .def_prop_ro(
             "loss_scale",
             [](const StoreReader& self) -> std::optional<double> {
@@ -249,12 +252,12 @@ void bind_store(nb::module_& module) {
 
     nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
-                      std::uint64_t, const std::string&>(),
-             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a)
+                      std::uint64_t, const std::string&, bool>(),
+             "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "restoring"_a = false,
+             "restoring: for restore_snapshot alone, which does not need the committed chunks' files.")
         .def_prop_ro("initialised", &StoreWriter::initialised, "True once anything was committed.")
         .def_prop_ro(
-            "findings", [](StoreWriter& self) { return self.findings(); },
-            "Damage to the commit records that was met and mended, in words.")
+            "findings", [](StoreWriter& self) { return self.findings(); }, "Damage that was met and mended, in words.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
              "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")
         .def("sync", &StoreWriter::sync, "Make what was written durable.")

@@ -119,24 +119,40 @@ void ChunkStore::open(OpenMode mode) {
         }
         found.newest.counts.resize(layout_.block_count());
     }
+    look_at_other_version(found);
     if (!read_only) {
         found.newest.opening = next_opening(found.newest.opening);
-        for (const StripeFiles& stripe : stripes_) {  // a snapshot has one version
-            for (std::uint32_t version = 0; version < kVersions; ++version) stripe.require(version);
+        if (mode != OpenMode::restore) {
+            for (const StripeFiles& stripe : stripes_) stripe.require(found.newest.version);
         }
         if (!found.newest.has_values && mode == OpenMode::open) {
             found.newest.frozen_attempt = attempt_of(found.newest.opening, 0);
         }
         commits_.open_for_writing(found);
+        // After the records: where chunks are lost, no record names them any more.
+        for (StripeFiles& stripe : stripes_) replaced_ = stripe.mend(1 - found.newest.version) || replaced_;
     }
-    note(std::move(found));
+    note(std::move(found), mode != OpenMode::restore);
 }
 
-void ChunkStore::note(Commits commits) {
+// Damage to the version that nothing committed is in is a finding; a snapshot has no such version.
+void ChunkStore::look_at_other_version(Commits& found) const {
+    if (commits_.path().ends_with(kSnapshotRecordName)) return;
+    const std::uint32_t other = 1 - found.newest.version;
+    for (const StripeFiles& stripe : stripes_) {
+        if (!stripe.damaged(other)) continue;
+        found.findings.push_back(stripe.finding(other));
+        if (stripe.lost(other)) found.before.reset();
+    }
+}
+
+void ChunkStore::note(Commits commits, bool require_chunks) {
     committed_ = std::move(commits.newest);
     before_ = std::move(commits.before);
     findings_ = std::move(commits.findings);
-    for (const StripeFiles& stripe : stripes_) stripe.require(committed_.version);
+    for (const StripeFiles& stripe : stripes_) {
+        if (require_chunks) stripe.require(committed_.version);
+    }
     versions_.stand_at(committed_);
 }
 

@@ -19,7 +19,8 @@ namespace luwu::store {
 
 // create: makes the store. It replaces what an unfinished creation left, but never a store that was committed to.
 // go_on: opens the store, and where it has no values yet, keeps the first values that were written in earlier openings.
-enum class OpenMode : std::uint8_t { create, open, go_on, read_only };
+// restore: opens the store for restore() alone, which does not need the committed chunks' files.
+enum class OpenMode : std::uint8_t { create, open, go_on, restore, read_only };
 
 // In the place of the file of commits, in a folder that holds a snapshot.
 inline constexpr const char* kSnapshotRecordName = "/snapshot.luwu";
@@ -33,8 +34,8 @@ class ChunkStore {
 
     // False from creation until the first commit: then the initial values are not complete and must be written again.
     [[nodiscard]] bool initialised() const { return committed_.has_values; }
-    // Damage to commit records that was found when the store was opened, in words. It cost nothing, or at most the last
-    // commit; opening the store for writing has mended it.
+    // Damage that was found when the store was opened, in words: to commit records, which cost nothing or at most the
+    // last commit, and to files of the version that is not committed. Opening the store for writing has mended it.
     [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }
     [[nodiscard]] Error no_values() const;  // of a store that is not initialised
     [[nodiscard]] const CommitRecord& committed() const { return committed_; }
@@ -84,7 +85,8 @@ class ChunkStore {
     void create();
     void remove_created() const;
     void open(OpenMode mode);
-    void note(Commits commits);
+    void look_at_other_version(Commits& found) const;
+    void note(Commits commits, bool require_chunks = true);
     void stand_at(CommitRecord record);  // durably; no other commit is left
 
     Layout layout_;

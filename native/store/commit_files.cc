@@ -11,7 +11,9 @@ namespace luwu::store {
 
 namespace {
 
-constexpr auto kAsk = "put the file back from a copy of the store, or go back to a snapshot of it";
+constexpr auto kAsk = "put the file back from a copy of the store; a snapshot can be exported (luwu export --snapshot)";
+
+constexpr std::uint64_t kMostRecordBytes = 1U << 30U;  // of a file whose layout is not known: 30 million blocks
 
 Error none_valid(const std::string& path) {
     return {ErrorKind::corrupt, path +
@@ -113,6 +115,7 @@ void CommitFiles::commit_alone(const CommitRecord& record) {
 bool says_no_values(const std::string& path) {
     const File file = open_file(path, false, true);
     const std::uint64_t bytes = file.bytes() / kPage * kPage;
+    if (bytes > kMostRecordBytes) return false;
     const AlignedBuffer buffer(std::max(bytes, kPage));
     if (bytes > 0) read_now(file, buffer.data(), bytes, 0);
     return records_say_no_values({buffer.data(), bytes});

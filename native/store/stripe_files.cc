@@ -34,13 +34,25 @@ std::uint32_t parameter_bytes_of(const Layout& layout) {
     return size;
 }
 
-File make(const std::string& path, const FileHeader& header, bool with_room, bool* direct = nullptr) {
-    File file = open_file(path, true, false, direct);
-    with_room ? reserve(file, header.file_bytes) : extend(file, header.file_bytes);
+void write_header(const File& file, const FileHeader& header) {
     const AlignedBuffer page(kPage);
     std::memcpy(page.data(), &header, sizeof header);
     write_now(file, page.data(), kPage, 0);
+}
+
+File make(const std::string& path, const FileHeader& header, bool with_room, bool* direct = nullptr) {
+    File file = open_file(path, true, false, direct);
+    with_room ? reserve(file, header.file_bytes) : extend(file, header.file_bytes);
+    write_header(file, header);
     return file;
+}
+
+// True if a header is right but for its format's number: a newer LuWu would have sealed it with its own number.
+bool only_format_damaged(FileHeader header) {
+    for (header.version = kOldestFormat; header.version <= kFormatVersion; ++header.version) {
+        if (valid(header)) return true;
+    }
+    return false;
 }
 
 // A random name beside `path` that no other process uses. Process ids would not do: two containers may use the same
@@ -116,7 +128,14 @@ void StripeFiles::create() {
 void StripeFiles::open(bool read_only) {
     for (std::uint32_t version = 0; version < kVersions; ++version) {
         const std::string path = version_path(version);
-        if (file_exists(path)) versions_[version] = open_checked(path, version_header_, read_only);
+        if (!file_exists(path)) {
+            damages_[version] = missing(version);
+            continue;
+        }
+        bool direct = false;
+        versions_[version] = open_file(path, false, read_only, &direct);
+        direct_ = direct_ && direct;
+        damages_[version] = look(versions_[version], version_header_);
     }
     const std::string path = folder_ + kFrozenName;
     if (!file_exists(path)) require(0);  // no store at all, or an old one
@@ -128,7 +147,7 @@ File StripeFiles::open_checked(const std::string& path, const FileHeader& expect
     bool direct = false;
     File file = open_file(path, false, read_only, &direct);
     direct_ = direct_ && direct;
-    check(file, expected);
+    if (const std::optional<Error> damage = look(file, expected)) throw Error(*damage);
     return file;
 }
 
@@ -144,34 +163,80 @@ bool StripeFiles::holds_chunks(const std::string& folder) {
 }
 
 void StripeFiles::require(std::uint32_t version) const {
-    if (has(version)) return;
-    if (file_exists(folder_ + kFormat1)) throw other_format(folder_ + kFormat1, 0, 1);
-    throw Error(ErrorKind::corrupt, version_path(version) +
-                                        " is missing; expected one stripe of the store in each of its " +
-                                        std::to_string(version_header_.stripes) +
-                                        " folders: name the same folders, in the same order, as when it was made");
+    if (!damages_[version]) return;
+    if (versions_[version].descriptor() < 0 && file_exists(folder_ + kFormat1)) {
+        throw other_format(folder_ + kFormat1, 0, 1);
+    }
+    throw Error(*damages_[version]);
 }
 
-void StripeFiles::check(const File& file, const FileHeader& expected) const {
+Error StripeFiles::missing(std::uint32_t version) const {
+    const std::string what = version_path(version) + " is missing; ";
+    if (file_exists(folder_ + kFrozenName)) {
+        return {ErrorKind::corrupt,
+                what +
+                    "the values of the committed step are in it: put it back from a copy of the store of the same "
+                    "step, or go back to a snapshot (luwu snapshot restore)"};
+    }
+    return {ErrorKind::corrupt, what + "expected one stripe of the store in each of its " +
+                                    std::to_string(version_header_.stripes) +
+                                    " folders: name the same folders, in the same order, as when it was made"};
+}
+
+bool StripeFiles::lost(std::uint32_t version) const {
+    if (!damages_[version]) return false;
+    const File& file = versions_[version];
+    return file.descriptor() < 0 || file.bytes() < version_header_.file_bytes;
+}
+
+std::string StripeFiles::finding(std::uint32_t version) const {
+    const bool there = versions_[version].descriptor() >= 0;
+    const char* const what = !there          ? " is missing"
+                             : lost(version) ? " is truncated"
+                                             : " at offset 0: the file header is damaged";
+    return version_path(version) + what + "; nothing that is committed is in this file" +
+           (lost(version) ? ", and the step before the committed one is lost" : "");
+}
+
+bool StripeFiles::mend(std::uint32_t version) {
+    if (!damages_[version]) return false;
+    const std::string path = version_path(version);
+    const bool anew = lost(version);
+    if (anew) {
+        while (!make_whole(path, version_header_, false)) {
+        }
+        versions_[version] = open_checked(path, version_header_, false);
+    } else {
+        write_header(versions_[version], version_header_);
+        versions_[version].sync();
+    }
+    damages_[version].reset();
+    return anew;
+}
+
+std::optional<Error> StripeFiles::look(const File& file, const FileHeader& expected) const {
     const std::uint64_t found_bytes = file.bytes();
     if (found_bytes < kPage) {
-        throw Error(ErrorKind::corrupt, file.path() + " is truncated: expected " + std::to_string(expected.file_bytes) +
-                                            " bytes, found " + std::to_string(found_bytes));
+        return Error(ErrorKind::corrupt, file.path() + " is truncated: expected " +
+                                             std::to_string(expected.file_bytes) + " bytes, found " +
+                                             std::to_string(found_bytes));
     }
     const AlignedBuffer page(kPage);
     read_now(file, page.data(), kPage, 0);
     FileHeader header;
     std::memcpy(&header, page.data(), sizeof header);
     if (header.magic == FileHeader{}.magic && !is_read(header.version)) {
+        // Only damage if its own format's number makes it whole; an older or newer file is left alone.
+        if (only_format_damaged(header)) return other_format(file.path(), 0, header.version);
         throw other_format(file.path(), 0, header.version);
     }
     FileHeader same_format = expected;
     same_format.version = header.version;
     seal(same_format);
     if (!valid(header)) {
-        throw Error(ErrorKind::corrupt, file.path() +
-                                            " at offset 0: the file header's checksum is wrong; this is not a "
-                                            "chunk file of a LuWu store, or its first page was damaged");
+        return Error(ErrorKind::corrupt, file.path() +
+                                             " at offset 0: the file header's checksum is wrong; this is not a "
+                                             "chunk file of a LuWu store, or its first page was damaged");
     }
     if (header.uuid != expected.uuid || header.stripe != expected.stripe || header.stripes != expected.stripes) {
         throw Error(ErrorKind::corrupt, file.path() + " is stripe " + std::to_string(header.stripe) + " of " +
@@ -186,9 +251,10 @@ void StripeFiles::check(const File& file, const FileHeader& expected) const {
                     file.path() + " at offset 0 describes another layout or optimizer than the store's manifest");
     }
     if (found_bytes < expected.file_bytes) {
-        throw Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found_bytes) +
-                                            ": expected " + std::to_string(expected.file_bytes) + " bytes");
+        return Error(ErrorKind::corrupt, file.path() + " is truncated at offset " + std::to_string(found_bytes) +
+                                             ": expected " + std::to_string(expected.file_bytes) + " bytes");
     }
+    return std::nullopt;
 }
 
 // Takes no lock on a file, because any process on the machine could hold one for any time. Processes that make a spare

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "store/files.h"
@@ -19,16 +20,23 @@ class StripeFiles {
 
     // Makes all files, their room reserved, and their headers and lengths durable. Throws Error: no_space.
     void create();
-    // Opens what is there. Throws Error: corrupt (names file and offset), format.
+    // Opens what is there. A version's file that is damaged or missing is no error until it is required. Throws Error:
+    // corrupt (names file and offset), format.
     void open(bool read_only);
     static void remove(const std::string& folder);
     // True if a folder holds files of chunks.
     [[nodiscard]] static bool holds_chunks(const std::string& folder);
 
-    // True if a version's file is there: the file of the version that no commit selects may be missing.
-    [[nodiscard]] bool has(std::uint32_t version) const { return versions_[version].descriptor() >= 0; }
-    // Throws Error(corrupt or format) where it is not.
+    // Throws Error(corrupt or format) where a version's file is damaged or missing.
     void require(std::uint32_t version) const;
+    // True if a version's file is damaged or missing; lost(): its chunks are lost, too.
+    [[nodiscard]] bool damaged(std::uint32_t version) const { return damages_[version].has_value(); }
+    [[nodiscard]] bool lost(std::uint32_t version) const;
+    // The damage to a version that nothing committed is in, in words.
+    [[nodiscard]] std::string finding(std::uint32_t version) const;
+    // Makes a damaged version's file whole, which nothing committed is in: its first page, durably, or all of it where
+    // its chunks are lost. True if it is a new file, whose name is durable after sync_folder().
+    bool mend(std::uint32_t version);
     [[nodiscard]] const File& version(std::uint32_t version) const { return versions_[version]; }
     [[nodiscard]] const File& frozen() const { return frozen_; }
     [[nodiscard]] bool direct() const { return direct_; }
@@ -60,7 +68,9 @@ class StripeFiles {
 
   private:
     [[nodiscard]] File open_checked(const std::string& path, const FileHeader& expected, bool read_only);
-    void check(const File& file, const FileHeader& expected) const;
+    // Damage to a file. Throws Error where it is no damage: the file is another store's, or of another format.
+    [[nodiscard]] std::optional<Error> look(const File& file, const FileHeader& expected) const;
+    [[nodiscard]] Error missing(std::uint32_t version) const;
     [[nodiscard]] std::string version_path(std::uint32_t version) const;
     [[nodiscard]] std::string spare_path(std::uint32_t version) const;
 
@@ -68,6 +78,7 @@ class StripeFiles {
     FileHeader version_header_;
     FileHeader frozen_header_;
     std::array<File, kVersions> versions_;
+    std::array<std::optional<Error>, kVersions> damages_;
     File frozen_;
     File replaced_;
     bool direct_ = true;

@@ -24,7 +24,7 @@ from tests.disk.recorder import Call, Fault, Kind
 
 from luwu.errors import LuwuError
 
-NOT_CALLS = {Kind.CLOSE, Kind.MARK}
+NOT_CALLS = {Kind.MARK}
 WITH_BYTES = {"write", "read"}
 LEAK_BYTES = 64 * 1024
 """Memory that an operation may keep more of after a fault than without one: an error, its text, its traceback."""

@@ -299,6 +299,19 @@ def go_back(top: Path) -> None:
     train(top, 4, "{} after going back")
 
 
+def with_damage(top: Path) -> None:
+    """Train to step 3, and damage page 0 of the version that is not committed, in one folder."""
+    train(top, 3)
+    with (stores_of(top)[0] / "version-0.luwu").open("r+b") as file:
+        file.write(b"damaged")
+
+
+def with_a_lost_file(top: Path) -> None:
+    """Train to step 3, and remove the file of the version that is not committed from one folder."""
+    train(top, 3)
+    (stores_of(top)[1] / "version-0.luwu").unlink()
+
+
 def run_record(name: str, step: int) -> RunRecord:
     """Return the record of a run that took the store at a step."""
     return RunRecord(name * 32, f"/runs/{name}", "here", {"train.lr": 0.01}, {"sha256": name}, Counts(step, step, 0))
@@ -404,6 +417,8 @@ OPERATIONS = (
     Operation("restore to before a run", with_a_later_run, restore_to_another_run),
     Operation("compact", partial(train, until=3), compact),
     Operation("go back", partial(train, until=3), go_back),
+    Operation("go back to a damaged file", with_damage, go_back),
+    Operation("step after a file was lost", with_a_lost_file, partial(train, until=5)),
     Operation(
         "reopen after a kill within a commit", partial(train, until=3),
         partial(reopen, key="fdatasync /disk-a/store/commit.luwu #5"),

@@ -65,13 +65,53 @@ def test_a_bit_flipped_in_a_chunk_names_file_and_offset(run: Path) -> None:
 
 
 def test_a_truncated_store(run: Path) -> None:
-    chunks = run / "store/version-1.luwu"
+    chunks = run / "store/version-0.luwu"  # step 2's
     size = chunks.stat().st_size
     with chunks.open("r+b") as file:
         file.truncate(size - 4096)
-    said = rf"version-1\.luwu is truncated at offset {size - 4096}: expected {size}"
+    said = rf"version-0\.luwu is truncated at offset {size - 4096}: expected {size}"
     with pytest.raises(StoreCorruptError, match=said):
         train_on(run)
+
+
+@pytest.mark.parametrize("damage", ["page 0", "truncated", "missing"])
+def test_damage_to_the_version_that_is_not_committed_is_said_and_mended(
+    run: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    other = run / "store/version-1.luwu"  # step 1's
+    if damage == "page 0":
+        overwrite(other, 30, b"\xff")
+    elif damage == "truncated":
+        overwrite(other, 30, b"\xff")
+        with other.open("r+b") as file:
+            file.truncate(5000)
+    else:
+        other.unlink()
+    verified = CliRunner().invoke(app, ["store", "verify", str(run / "store")])
+    assert verified.exit_code == 1
+    said = r"damaged: \S*version-1\.luwu (at offset 0|is truncated|is missing).*; luwu train, luwu server and"
+    assert re.search(said, verified.output)
+    assert "every checksum of a chunk is right" in verified.output
+    with StoredValues([run / "store"]) as values:
+        assert values.step == 2
+    caplog.clear()
+    assert train_on(run).step == 3
+    assert re.search(r"version-1\.luwu .*; it is mended now", caplog.text)
+    assert CliRunner().invoke(app, ["store", "verify", str(run / "store")]).exit_code == 0
+
+
+def test_a_missing_committed_version_is_told_and_a_snapshot_goes_back_to_it(run: Path) -> None:
+    store, runner = run / "store", CliRunner()
+    assert runner.invoke(app, ["snapshot", "take", str(store)]).exit_code == 0
+    assert train_on(run).step == 3
+    (store / "version-1.luwu").unlink()
+    verified = runner.invoke(app, ["store", "verify", str(store)])
+    assert verified.exit_code == 1
+    assert re.search(r"version-1\.luwu is missing; .*luwu snapshot restore", verified.output)
+    assert runner.invoke(app, ["snapshot", "restore", str(store), "--step", "2"]).exit_code == 0
+    assert runner.invoke(app, ["snapshot", "take", str(store)]).exit_code == 0  # opens it for writing
+    assert runner.invoke(app, ["store", "verify", str(store)]).exit_code == 0
+    assert train_on(run).step == 3
 
 
 def test_a_newer_format_is_not_guessed_at(run: Path) -> None:

@@ -71,6 +71,10 @@ def test_a_program_that_ignores_failed_syncs_is_found(pool: ProcessPoolExecutor)
         ("import", "write /disk-a/store/model/.tokenizer.json.partial @0 #1", Fault.CUT),
         ("restore", "open /disk-a/store/snapshots #4", Fault.IO_ERROR),
         ("snapshot with a model's files", "open /disk-a/store/model #1", Fault.IO_ERROR),
+        # This one was waited for, a minute long; the next ones ended with an error that has no type.
+        ("create", "close /runs/run #3", Fault.IO_ERROR),
+        ("export", "stat /exports/one/config.json @0 #1", Fault.IO_ERROR),
+        ("export", "close /disk-a/store/model/buffers.safetensors #3", Fault.IO_ERROR),
     ],
 )
 def test_a_call_that_once_lost_something(pool: ProcessPoolExecutor, name: str, key: str, fault: Fault) -> None:

@@ -231,6 +231,11 @@ TEST_CASE("wiring that cannot work is refused by what is wrong with it") {
     CHECK(refusal([](Wiring& wiring) { wiring.incarnation = (1U << 24) - 1; }) == "nothing");
     for (std::size_t stream = 0; stream < LUWU_STREAMS; ++stream) {
         CHECK(refusal([&](Wiring& wiring) { wiring.window[stream] = 0; }).find("a stream's window") == 0);
+        CHECK(refusal([&](Wiring& wiring) { wiring.window[stream] = ~0U; }).find("a stream's window") == 0);
+        CHECK(refusal([&](Wiring& wiring) {
+                  wiring.payload_bytes = LUWU_MOST_PAYLOAD;
+                  wiring.window[stream] = fabric::kMostWindow;
+              }).find("a stream's window") == 0);
     }
 }
 

@@ -114,6 +114,8 @@ TEST_CASE("creation that ended early is done again, a committed store is never o
         commit_step(store, 0);
     }
     CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "manifest") == ErrorKind::corrupt);
+    std::filesystem::resize_file(folders[0] + "/commit.luwu", std::uint64_t{1} << 40U);  // which no memory holds
+    CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "manifest") == ErrorKind::corrupt);
     std::filesystem::remove(folders[0] + "/commit.luwu");
     CHECK(kind_of([&] { ChunkStore(folders, kLayout, kUuid, OpenMode::create); }, "nothing was changed") ==
           ErrorKind::corrupt);

@@ -87,15 +87,29 @@ def test_an_error_cannot_steer_the_terminal(tmp_path):
     assert "no\ufffd[2Jthing" in result.stderr and "\x1b" not in result.stderr
 
 
-def test_a_damaged_store_proposes_the_way_back(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("damage", "helps"),
+    [
+        ("s/version-0.luwu at offset 4096: the checksum is wrong", True),
+        ("s/version-0.luwu at offset 0: the file header's checksum is wrong", True),
+        ("s/version-1.luwu is truncated at offset 8192: expected 16384 bytes", True),
+        ("s/frozen.luwu at offset 4096: the checksum is wrong", False),
+        ("s/commit.luwu at offset 0: none of the commit records is valid", False),
+        ("s/manifest.json: expected crc32c '1' of its contents, found '2'", False),
+        ("s/run.json: expected JSON that names the store's run, found nothing", False),
+        ("s/version-0.luwu is stripe 1 of 2 of this store; expected stripe 0", False),
+        ("s/snapshots/4/version-0.luwu at offset 4096: the checksum is wrong", False),
+    ],
+)
+def test_a_damaged_store_proposes_the_way_back_where_it_helps(monkeypatch, tmp_path, damage, helps):
     def look(*arguments):
-        raise StoreCorruptError("version-0.luwu at offset 4096: the checksum is wrong")
+        raise StoreCorruptError(damage)
 
     monkeypatch.setattr("luwu.store.upkeep.info", look)
     result = CliRunner().invoke(app, ["store", "info", str(tmp_path)])
     assert result.exit_code == 1
-    assert "the checksum is wrong" in result.stderr
-    assert "`luwu snapshot list`" in result.stderr and "`luwu snapshot restore`" in result.stderr
+    assert damage in result.stderr
+    assert ("`luwu snapshot list`" in result.stderr and "`luwu snapshot restore`" in result.stderr) == helps
 
 
 @pytest.mark.parametrize("inside", ["", "store"])

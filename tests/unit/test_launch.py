@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 
@@ -10,9 +12,10 @@ import pytest
 from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import EXIT_SERVER_LOST, Job
-from luwu.launch.processes import WorkerProcesses, typed_error, worker_environments
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job
+from luwu.launch.processes import WorkerProcesses, worker_environments
 from luwu.launch.settings import Settings, build_settings
+from luwu.launch.words import checked_report, parse_report, typed_error
 
 
 @pytest.fixture
@@ -182,3 +185,92 @@ def test_interrupts_are_counted_and_given_back():
         os.kill(os.getpid(), signal.SIGTERM)
         assert interrupts.count == 2
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("damage", "field"),
+    [
+        (lambda job: job.update(launcher_pid="x"), "launcher_pid: Input should be a valid integer"),
+        (lambda job: job.update(launcher_pid=10**30), "launcher_pid: "),
+        (lambda job: bool(job.pop("folder")), "folder: Field required"),
+        (lambda job: job["settings"]["run"].update(workers=[]), r"settings\.run\.workers: "),
+        (lambda job: job.update(server={"url": 5}), r"server\.url: "),
+        (lambda job: job.update(folder="a\0b"), "expected a path without a zero byte"),
+        (lambda job: "[" * 5000, "the file: "),
+        (lambda job: b'{"folder": "\\ud800"}', "the file: "),
+        (lambda job: b"\xff", "the file: "),
+        (lambda job: "9" * 5000, "the file: "),
+        (lambda job: None, "cannot be read"),
+    ],
+)
+def test_a_damaged_job_is_refused_by_file_and_field(tmp_path, damage, field):
+    path = tmp_path / "job.json"
+    Job(settings=build_settings({}), folder=str(tmp_path), socket_path="s", launcher_pid=7).write(path)
+    document = json.loads(path.read_text())
+    text = damage(document)
+    if isinstance(text, bytes | str):
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    elif field == "cannot be read":
+        path.unlink()
+    else:
+        path.write_text(json.dumps(document))
+    with pytest.raises(ConfigError, match=rf"job\.json: {field}.*; start luwu train again"):
+        Job.read(path)
+
+
+def test_a_worker_says_that_its_job_is_damaged(tmp_path):
+    (tmp_path / "job.json").write_text("{")
+    done = subprocess.run(
+        [sys.executable, "-m", "luwu.train.worker", str(tmp_path / "job.json")], capture_output=True, text=True
+    )
+    assert done.returncode == EXIT_FAILED
+    error = typed_error(done.stderr)
+    assert type(error) is ConfigError and "job.json: the file: " in str(error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "{}", "[]", "5", '{"type": 5, "message": "x"}', '{"type": "x"}', '{"message": null, "type": "x"}', "9" * 5000,
+     "[" * 5000, '{"type": "LuwuError", "message": ["x"]}'],
+)  # fmt: skip
+def test_a_line_that_only_begins_as_an_error_is_passed_over(line):
+    above = 'luwu error {"type": "StoreError", "message": "why \\ud800"}'
+    assert typed_error(f"luwu error {line}") is None
+    error = typed_error(f"{above}\nluwu error {line}")
+    assert type(error).__name__ == "StoreError" and str(error) == r"why \ud800"
+
+
+STEP = {
+    "kind": "step", "attempt": 1, "step": 1, "committed": True, "loss": float("nan"), "sequences": 2, "tokens": 3,
+    "lr": 0.1, "grad_norm": None, "began": 1.5, "ended": 2, "waited_seconds": 0.0, "busy_seconds": 0.0,
+    "bytes_pulled": 1, "bytes_pushed": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[" * 5000, "damaged.*thousands deep"),
+        ('{"text": "x"}', "damaged.*none named kind"),
+        ('{"kind": ["step"]}', "a kind that is no text"),
+        ('{"kind": "other"}', "'other': expected one of say, stage"),
+        ('{"kind": "say"}', "'say': expected text, found none named text"),
+        ('{"kind": "say", "text": 5}', "text 5, which is no text"),
+        ('{"kind": "room", "wait": {"folder": "x"}}', "wait .* which is no pause"),
+        ('{"kind": "room", "wait": {"folder": "x", "needed_bytes": -1, "until": 1}}', r"wait\.needed_bytes -1"),
+        (json.dumps(STEP | {"committed": 1}), "committed 1, which is neither"),
+        (json.dumps(STEP | {"tokens": 10**30}), "tokens 10+, which is no whole number"),
+        (json.dumps(STEP | {"lr": 10**40}), "lr .* which is no number"),
+        (json.dumps(STEP | {"validation": [1.5]}), "validation .* which is no pair"),
+    ],
+)
+def test_a_damaged_report_is_refused_by_worker_and_field(line, said):
+    with pytest.raises(WorkerLostError, match=rf"worker 3: report of the kind .*{said}.*; run luwu train again"):
+        checked_report(3, parse_report(line))
+
+
+def test_a_report_comes_through_with_text_that_can_be_shown():
+    whole = STEP | {"validation": [1.5, 2], "loss_scale": 2.0}
+    assert repr(checked_report(0, parse_report(json.dumps(whole)))) == repr(whole)
+    said = checked_report(0, parse_report(json.dumps({"kind": "say", "text": "\ud800"})))
+    assert said["text"] == r"\ud800"

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.corpora import story, tokenizer_file, write_jsonl
 
 from luwu.data.corpus import Corpus
-from luwu.errors import DataError, WorkerLostError
+from luwu.errors import ConfigError, DataError, WorkerLostError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import Job
 from luwu.launch.preparing import prepare_corpus
@@ -71,5 +71,5 @@ def test_its_last_words_are_told_when_it_dies(folder):
     with pytest.raises(WorkerLostError, match=r"was killed by SIGKILL; the last lines of .*preparing\.log"):
         prepare_corpus(folder, lambda done, total: None, kill)
     folder.job_path.write_text("{}")
-    with pytest.raises(WorkerLostError, match=r"(?s)exit code 1; .*preparing\.log:.*Field required"):
+    with pytest.raises(ConfigError, match=r"job\.json: settings: Field required"):
         prepare_corpus(folder, lambda done, total: None, lambda: False)

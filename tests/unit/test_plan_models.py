@@ -123,7 +123,7 @@ def test_flop_are_counted_as_megatron_counts_them():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[]", "expected an object"), ("{", "expected the config.json"), ('{"hidden_size": 0}', "num_attention_heads")],
+    [("[]", "found no object but"), ("{", "expected the JSON object"), ('{"hidden_size": 0}', "num_attention_heads")],
 )
 def test_a_bad_config_is_refused_by_its_field(content, message, tmp_path):
     (tmp_path / "config.json").write_text(content)

@@ -200,6 +200,12 @@ def test_a_group_reaches_everybody():
         assert (topology.network.group_address, topology.network.group_port) == ("239.1.2.3", 4000)
 
 
+@pytest.mark.parametrize("payload", [0, 1, 2**32 - 1])
+def test_packets_that_nobody_can_send_are_refused(own, payload):
+    with pytest.raises(ConfigError, match=f"packets of {payload} bytes; expected a multiple of 128 up to 8832"):
+        plan([], [Place("10.0.0.1", 1, payload, ""), Place("10.0.0.2", 1, max(payload, 8832), "")])
+
+
 def test_windows_hold_as_many_bytes_whatever_the_packets():
     for payload in (1408, 8832):
         workers = [Place("10.0.0.1", 1, payload, "")]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +29,7 @@ from luwu.errors import (
 )
 from luwu.models.importing import import_pretrained
 from luwu.store.exporting import export_safetensors
-from luwu.store.folders import UNFINISHED_IMPORT_NAME, open_reader
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, open_reader
 from luwu.store.outputs import JOURNAL_NAME
 from luwu.store.values import StoredValues
 from luwu.worker import layout
@@ -168,6 +170,33 @@ def test_a_killed_import_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
     assert killed_after(0, monkeypatch, whole) == 0
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_checkpoint_is_known_by_its_values_when_its_time_of_change_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    save("gpt2", tmp_path / "in")
+    weights, store = tmp_path / "in" / "model.safetensors", tmp_path / "store"
+    monkeypatch.setattr(importing, "SYNC_BYTES", 1)
+
+    def whole() -> Any:
+        return import_pretrained(tmp_path / "in", [store])
+
+    if killed:
+        killed_after(2, monkeypatch, whole)
+    whole()
+    os.utime(weights, ns=(1, 1))
+    assert whole().finished_before
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ConfigError, match="it came from other contents of these files, which have changed since"):
+        whole()
+    origin = json.loads((store / ORIGIN_NAME).read_text())
+    (store / ORIGIN_NAME).write_text(json.dumps({"origin": origin["origin"]}))  # as of an earlier version
+    with pytest.raises(ConfigError, match=r"the time of change of its files is another .* no checksum"):
+        whole()
+
+
 def test_a_killed_import_of_something_else_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("gpt2", tmp_path / "before")
     model = save("gpt2", tmp_path / "in", seed=7)
@@ -211,6 +240,25 @@ def test_a_killed_export_keeps_finished_files(tmp_path: Path, monkeypatch: pytes
         export_safetensors([tmp_path / "store"], target, shard_bytes=20_000)
     with pytest.raises(ConfigError, match=r"expected an empty folder, found config\.json"):
         export_safetensors([tmp_path / "store"], tmp_path / "in")
+
+
+def test_an_export_names_files_that_are_not_its_own(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    target = tmp_path / "out"
+    target.mkdir()
+    for number in range(12):
+        (target / f"foreign-{number:02}").touch()
+    with pytest.raises(ConfigError, match=r"expected an empty folder, found foreign-00, .*foreign-09 and 2 more; name"):
+        export_safetensors([tmp_path / "store"], target)
+    for number in range(12):
+        (target / f"foreign-{number:02}").unlink()
+    for foreign, said in ((None, ""), ("pytorch_model.bin", "not of this export, .*: pytorch_model.bin; remove")):
+        if foreign:
+            (target / foreign).touch()
+        export_safetensors([tmp_path / "store"], target)
+        assert re.search(said, caplog.text) if said else not caplog.text
+        assert not foreign or (target / foreign).exists()
 
 
 def test_a_disk_that_fills_up_leaves_no_part_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

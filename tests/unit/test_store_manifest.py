@@ -123,3 +123,10 @@ def test_blocks_may_not_have_more_chunks_than_can_be_listed():
     blocks["blocks"] *= 2
     with pytest.raises(StoreFormatError, match=r"manifest: expected .* chunks"):
         Manifest.from_json(json.dumps(blocks))
+
+
+def test_a_file_longer_than_any_is_not_read_into_memory(file):
+    with file.open("r+b") as opened:
+        opened.truncate(2**40)
+    with pytest.raises(StoreCorruptError, match=r"manifest\.json: .*1099511627776 bytes, which are more than"):
+        read_identity(file.parent)

@@ -190,6 +190,16 @@ def test_a_damaged_snapshot_is_not_restored(tmp_path: Path) -> None:
     assert same(train(tmp_path, 0), values)
 
 
+def test_a_damaged_copy_of_a_snapshots_record_is_said_with_what_it_costs(tmp_path: Path) -> None:
+    train(tmp_path, 2)
+    assert take([tmp_path / "store"]) == 2
+    path = tmp_path / "store" / "snapshots" / "2" / "snapshot.luwu"
+    with path.open("r+b") as file:
+        file.write(b"damaged")
+    (finding,) = verify([path.parent]).findings
+    assert finding.startswith(str(path)) and finding.endswith("the snapshot can be read and restored as it is")
+
+
 def test_a_folder_with_a_number_for_a_name_is_no_snapshot(tmp_path: Path) -> None:
     train(tmp_path, 1)
     store = [tmp_path / "store"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -217,6 +218,24 @@ def test_what_is_no_store_is_said(tmp_path: Path) -> None:
     (tmp_path / "later" / "commit.luwu").touch()
     with pytest.raises(StoreFormatError, match=r"later holds .* it is folder 2 or a later one of a striped store"):
         info([tmp_path / "later"])
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_store_without_its_manifest_is_told_which_file_is_missing(tmp_path: Path, snapshot: bool) -> None:
+    train(tmp_path, 2)
+    store = tmp_path / "store"
+    if snapshot:
+        assert CliRunner().invoke(app, ["snapshot", "take", str(store)]).exit_code == 0
+    (store / "manifest.json").unlink()
+    where = re.escape(str(store / "snapshots" / "2" / "manifest.json")) if snapshot else "a copy of the store"
+    for named in (store, tmp_path):
+        for command in ("store verify", "store info", "snapshot list"):
+            done = CliRunner().invoke(app, [*command.split(), str(named)])
+            assert done.exit_code == 1
+            assert re.search(rf"store/manifest\.json is missing, and .*; put the file back from {where}", done.output)
+    if snapshot:
+        shutil.copy(store / "snapshots" / "2" / "manifest.json", store)
+        assert CliRunner().invoke(app, ["store", "verify", str(store)]).exit_code == 0
 
 
 def test_a_store_without_values_has_nothing_to_verify(tmp_path: Path) -> None:

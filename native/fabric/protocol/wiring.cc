@@ -26,6 +26,12 @@ const Wiring& check(const Wiring& wiring) {
     }
     for (const std::uint32_t window : wiring.window) {
         if (window == 0) refuse("a stream's window of no packets; expected at least one");
+        const std::uint64_t bytes = std::uint64_t{window} * wiring.payload_bytes;
+        if (window > kMostWindow || bytes > kMostWindowBytes) {
+            refuse("a stream's window of " + std::to_string(window) + " packets, " + std::to_string(bytes) +
+                   " bytes; expected at most " + std::to_string(kMostWindow) + " packets and " +
+                   std::to_string(kMostWindowBytes) + " bytes");
+        }
     }
     return wiring;
 }

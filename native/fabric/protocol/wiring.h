@@ -64,6 +64,10 @@ struct Wiring {
 inline constexpr std::uint32_t kNumberBits = 40;
 inline constexpr std::uint32_t kMostIncarnations = 1U << (64 - kNumberBits);
 
+// Bounds of a stream's window, which both of its ends hold in memory: the server chooses it, and 6 MiB at most.
+inline constexpr std::uint32_t kMostWindow = 1U << 18U;
+inline constexpr std::uint64_t kMostWindowBytes = 64U << 20U;
+
 // Throws Error(invalid) naming what cannot work.
 const Wiring& check(const Wiring& wiring);  // returns it
 

@@ -53,9 +53,11 @@ BAD_INPUT = (
 
 def remedy(error: LuwuError) -> str:
     """Return the text that commands add to an error: other commands that help."""
-    if isinstance(error, StoreCorruptError):
-        return f"\n{GO_BACK}; `luwu store verify` says how much is damaged"
-    return ""
+    if not isinstance(error, StoreCorruptError):
+        return ""
+    from luwu.store.snapshots import may_help
+
+    return f"\n{GO_BACK}; `luwu store verify` says how much is damaged" if may_help(str(error)) else ""
 
 
 class Commands(TyperGroup):

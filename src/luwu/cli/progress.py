@@ -37,10 +37,11 @@ def store_folders(named: list[Path]) -> list[Path]:
 
     Raises:
         ConfigError: the store of a run that was named is not on this machine.
+        StoreFormatError: its manifest file is missing.
     """
     from luwu.launch.folder import RunFolder
     from luwu.launch.settings import build_settings
-    from luwu.store.folders import MANIFEST_NAME
+    from luwu.store.folders import MANIFEST_NAME, holds_part
 
     if len(named) > 1 or (named[0] / MANIFEST_NAME).exists():
         return named
@@ -48,4 +49,4 @@ def store_folders(named: list[Path]) -> list[Path]:
     saved = run.saved_settings()
     if saved is not None:
         return run.require_stores(build_settings(saved))
-    return [inside] if (inside / MANIFEST_NAME).exists() else named
+    return [inside] if holds_part(inside) else named

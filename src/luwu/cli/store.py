@@ -53,7 +53,7 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     """
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.core.units import bytes_text
-    from luwu.store.snapshots import snapshot_folders
+    from luwu.store.snapshots import may_help, snapshot_folders
     from luwu.store.verifying import verify as read_all
 
     with progress_bar("verify") as progress:
@@ -63,7 +63,8 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
     for finding in report.findings:
         say(f"damaged: {finding}")
     if report.damaged:
-        say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}\n{GO_BACK}")
+        way_back = f"\n{GO_BACK}" if may_help(report.first_damage) else ""
+        say(f"{read}: {counted(report.damaged, 'damaged chunk')}; the first:\n{report.first_damage}{way_back}")
     else:
         say(f"{read}: every checksum of a chunk is right" if report.findings else f"{read}: every checksum is right")
     if report.damaged or report.findings:

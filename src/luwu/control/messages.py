@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,4 +102,5 @@ def short_address(path: Path) -> Iterator[str]:
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
-        os.close(folder)
+        with suppress(OSError):  # nothing was written there, and the descriptor is gone
+            os.close(folder)

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from luwu.core.quantities import has_utf8, shown
 
 MALFORMED = (KeyError, TypeError, ValueError, RecursionError)
 """Errors that the reading of such JSON raises."""
+
+
+MOST_BYTES = 2**28
+"""Bound of a file of JSON: the manifest of a million parameters is no larger."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of JSON; raises OSError, or ValueError for a file that is no text or longer than any."""
+    nbytes = path.stat().st_size
+    if nbytes > MOST_BYTES:
+        raise ValueError(f"{nbytes} bytes, which are more than {MOST_BYTES}")
+    return path.read_text(encoding="utf-8")
 
 
 def read_object(text: str) -> Mapping[str, Any]:
@@ -39,6 +52,13 @@ def listed(value: object, name: str) -> list[Any]:
     """Return a list; raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{name} {shown(value)}, which is no list")
+    return value
+
+
+def table(value: object, name: str) -> dict[str, Any]:
+    """An object; raises ValueError."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} {shown(value)}, which is no object")
     return value
 
 

@@ -114,7 +114,8 @@ class Manifest:
         except MALFORMED as error:
             raise StoreFormatError(
                 f"manifest: expected JSON with dtype, chunk_elements and blocks, found {explained(error)}; "
-                "the store is damaged or is no store: restore it, or choose another folder"
+                "the store is damaged or is no store: put the file back from snapshots/STEP or a copy (`luwu store "
+                "verify` then reads the store), or choose another folder"
             ) from error
         return manifest
 

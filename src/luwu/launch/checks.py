@@ -12,7 +12,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings
 from luwu.models.shapes import gpt_shape
 from luwu.server.forecast import least_memory
-from luwu.store.folders import StoreIdentity, read_identity, reader_of, require_stripes
+from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, reader_of, require_stripes
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 
@@ -28,6 +28,8 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
     stores = folder.stores(settings)
     identity = read_identity(stores[0])
     if identity is None:
+        if (takes_weights or folder.steps_made()) and holds_part(stores[0]):
+            raise no_store(stores)
         if takes_weights and not folder.config_path.exists():
             raise ConfigError(
                 f"--new-run: expected a store with weights in {stores[0]}, found none; check --store, or leave "

@@ -16,7 +16,7 @@ from luwu.data.source import find_text
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer
 from luwu.launch.settings import Settings
 from luwu.observe.metrics import read_metrics
-from luwu.store.folders import MANIFEST_NAME
+from luwu.store.folders import MANIFEST_NAME, holds_part, no_store
 
 MODEL_CONFIG_NAME = "config.json"
 
@@ -68,12 +68,19 @@ class RunFolder:
         return [Path(store) for store in settings.run.stores] or [self.path / "store"]
 
     def require_stores(self, settings: Settings) -> list[Path]:
-        """The folders of the run's store; raises ConfigError where the first of them holds none."""
+        """The folders of the run's store.
+
+        Raises:
+            ConfigError: the first of them holds no store. StoreFormatError: its manifest file is missing.
+        """
         stores = self.stores(settings)
         if not (stores[0] / MANIFEST_NAME).is_file():
+            if holds_part(stores[0]):
+                raise no_store(stores)
             raise ConfigError(
-                f"{self.path}: expected the run's store in {stores[0]}, found none; a run that was trained with "
-                "--server has its store there"
+                f"{self.path}: expected the run's store in {stores[0]}, found none: {MANIFEST_NAME} is missing "
+                "there, and so is the rest; mount the disk or restore the folder; a run that was trained with --server "
+                "has its store there"
             )
         return stores
 

@@ -7,11 +7,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, ValidationError
 
-from luwu.core.errors import LuwuError
+from luwu.core.errors import ConfigError, LuwuError
+from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.settings import Settings
+
+_WRITES_IT = "start luwu train again, which writes the file"
 
 EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
@@ -48,7 +51,7 @@ class Job(BaseModel):
     folder: str
     socket_path: str | None
     """of the launcher's own server"""
-    launcher_pid: int
+    launcher_pid: int = Field(ge=1, lt=2**31)
     server: RemoteServer | None = None
     """where the launcher has none"""
     claim: str | None = None
@@ -65,5 +68,30 @@ class Job(BaseModel):
 
     @staticmethod
     def read(path: Path) -> Job:
-        """Return the job that a launcher saved."""
-        return Job.model_validate_json(path.read_text(encoding="utf-8"))
+        """Return the job that a launcher saved.
+
+        Raises:
+            ConfigError: the file is damaged or missing; names the field.
+        """
+        try:
+            job = Job.model_validate_json(path.read_bytes())
+            for name in (job.folder, job.socket_path or "", *job.settings.run.stores):
+                check_name(Path(name))
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}; {_WRITES_IT}") from error
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = ".".join(map(str, first["loc"])) or "the file"
+            raise ConfigError(f"{path}: {field}: {first['msg']}; {_WRITES_IT}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}; {_WRITES_IT}") from None
+        return job
+
+
+def read_job(path: Path) -> Job:
+    """Return the job of this process; where its file is damaged, leave the error for the launcher and end."""
+    try:
+        return Job.read(path)
+    except ConfigError as error:
+        write_error(error)
+        raise SystemExit(EXIT_FAILED) from None

@@ -31,6 +31,7 @@ from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.settings import Settings
+from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
@@ -294,6 +295,7 @@ class LocalRun:
             except queue.Empty:
                 return
             timeout = 0.0
+            report = checked_report(rank, report)
             self._handlers[report["kind"]](rank, report)
 
     def _take_last_reports(self) -> None:

@@ -19,8 +19,8 @@ from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import NO_WAIT, Room, SayRoom, create, log_room
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, Job, write_error
-from luwu.launch.processes import LOG_LINES, Ended, die_with, read_tail, typed_error
+from luwu.launch.job import EXIT_FAILED, read_job, write_error
+from luwu.launch.processes import LOG_LINES, Ended, die_with, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
     Report,
@@ -31,6 +31,7 @@ from luwu.launch.reports import (
     room_reporter,
     room_wait,
 )
+from luwu.launch.words import checked_report, typed_error
 
 LOOK_SECONDS = 0.1
 """Seconds between two looks of the launcher at a request to stop."""
@@ -83,6 +84,7 @@ def prepare_corpus(
                 report = reports.get(timeout=LOOK_SECONDS)
             except queue.Empty:
                 continue
+            report = checked_report(0, report)
             if report["kind"] == "progress":
                 on_progress(report["done"], report["total"])
             elif report["kind"] == "room":
@@ -108,7 +110,7 @@ def _error(log_path: Path, status: int) -> LuwuError:
 
 def main() -> int:
     """Prepare the corpus of the job; the last line of the log names an error."""
-    job = Job.read(Path(sys.argv[1]))
+    job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
     told = 0.0

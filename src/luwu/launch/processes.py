@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import json
 import os
 import signal
 import subprocess
@@ -14,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from luwu.core.errors import LuwuError, WorkerLostError, error_named
+from luwu.core.errors import LuwuError, WorkerLostError
 from luwu.core.room import NO_WAIT, Room, create
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import ERROR_MARK, EXIT_SERVER_LOST
+from luwu.launch.job import EXIT_SERVER_LOST
 from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
+from luwu.launch.words import checked_report, typed_error
 
 LOG_LINES = 12
 """Lines of a dead worker's log that the user is shown."""
@@ -158,10 +158,13 @@ class WorkerProcesses:
         )
 
     def _take_report(self, rank: int, report: Report) -> None:
-        if report["kind"] == "error":
-            self._errors[rank] = reported_error(report)
-        else:
+        if report["kind"] != "error":
             self._on_report(rank, report)
+            return
+        try:
+            self._errors[rank] = reported_error(checked_report(rank, report))
+        except WorkerLostError as error:
+            self._errors[rank] = error
 
     def _look(self) -> None:
         known = {ended.rank for ended in self._order_of_death}
@@ -175,15 +178,6 @@ def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         return file.read().decode(errors="replace").rstrip()
-
-
-def typed_error(log: str) -> LuwuError | None:
-    """The typed error that a worker wrote into its log, if it did."""
-    for line in reversed(log.splitlines()):
-        if line.startswith(ERROR_MARK):
-            words = json.loads(line.removeprefix(ERROR_MARK))
-            return error_named(words["type"])(words["message"])
-    return None
 
 
 PR_SET_PDEATHSIG = 1

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
+from luwu.core.errors import ConfigError
 from luwu.launch.folder import MODEL_CONFIG_NAME, RunFolder, has_weights
 from luwu.launch.settings import Settings
+from luwu.models.config_file import read_config_file, text_fields
 from luwu.optim.rates import fine_tuning_rate_for, rate_for
 from luwu.store.folders import ORIGIN_NAME
 
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model", "dim")
 _UNKNOWN_WIDTH = 2048
+_MOST_WIDTH = 2**40
 
 
 def with_rate(settings: Settings, folder: RunFolder, *, takes_weights: bool = False) -> tuple[Settings, str]:
@@ -42,11 +43,11 @@ def _width_of(path: Path) -> int | None:
     """The width in a model's configuration, or None; workers report a configuration that cannot be read."""
     file = path / MODEL_CONFIG_NAME if path.is_dir() else path
     try:
-        config: Any = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = read_config_file(file, "model.path")
+    except ConfigError:
         return None
-    for table in (config, config.get("text_config")) if isinstance(config, dict) else ():
+    for table in (config, text_fields(config)):
         for key in _WIDTH_KEYS:
-            if isinstance(table, dict) and isinstance(table.get(key), int) and table[key] > 0:
+            if isinstance(table.get(key), int) and 0 < table[key] <= _MOST_WIDTH:
                 return int(table[key])
     return None

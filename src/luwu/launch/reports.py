@@ -17,6 +17,7 @@ from typing import Any
 
 from luwu.core.errors import LuwuError, ServerError, error_named
 from luwu.core.room import RoomWait, SayRoom
+from luwu.launch.words import parse_report
 
 REPORT_DESCRIPTOR = "LUWU_REPORT_DESCRIPTOR"
 """Environment variable of a worker: the open file that its reports go to."""
@@ -113,11 +114,15 @@ class ReportPipe:
         self._thread.join(seconds)
 
     def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
-        with self._own, suppress(ConnectionResetError), self._own.makefile("r", encoding="utf-8") as lines:
+        with (
+            self._own,
+            suppress(ConnectionResetError),
+            self._own.makefile("r", encoding="utf-8", errors="replace") as lines,
+        ):
             for line in lines:
                 if not line.endswith("\n"):  # a worker that was killed may leave half a line
                     return
-                report = json.loads(line)
+                report = parse_report(line)
                 on_report(rank, report)
                 if report["kind"] == "step":
                     with suppress(OSError):  # the worker has ended; what it said before is still read

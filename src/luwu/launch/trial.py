@@ -19,8 +19,8 @@ from luwu.core.errors import LuwuError
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import write_error
 from luwu.launch.local import LocalRun
-from luwu.launch.processes import typed_error
 from luwu.launch.settings import Settings
+from luwu.launch.words import typed_error
 from luwu.observe.display import Traffic
 from luwu.observe.memory import memory_of, process_tree
 from luwu.observe.meter import Meter

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+SAID_CHARACTERS = 300
+"""Characters of transformers' own message in an error; it may list all models."""
+
+
 class CausalForward:
     """Calls a causal language model of transformers as the GPT is called: with ids and targets.
 

@@ -5,7 +5,6 @@ Nothing is downloaded: a folder is one on this machine, as ``save_pretrained`` o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,8 @@ import torch
 from torch import Tensor
 
 from luwu.core.errors import ConfigError
+from luwu.core.quantities import shown
+from luwu.models.config_file import read_config_file
 from luwu.models.sizes import check_sizes
 from luwu.store.sources import TensorReader
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG_NAME = "config.json"
+
+SAID_CHARACTERS = 300
+"""Characters of transformers' own message in an error; it may list all models."""
 
 
 def load_transformers(what: str) -> ModuleType:
@@ -51,10 +55,14 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
     transformers = load_transformers("models of Hugging Face: need")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder}: expected {CONFIG_NAME} there, found none; name the folder of a model")
+    named = read_config_file(folder / CONFIG_NAME, "model").get("architectures") or []
+    if not isinstance(named, list):
+        raise ConfigError(f"{folder / CONFIG_NAME}: architectures: expected names of classes, found {shown(named)}")
     try:
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, OSError, KeyError) as error:
-        raise ConfigError(f"{folder / CONFIG_NAME}: {str(error).splitlines()[0]}; correct the file") from error
+    except Exception as error:  # a class of transformers raises what it likes
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{folder / CONFIG_NAME}: {said}; correct the file") from error
     names = [str(name) for name in config.architectures or ()]
     kind = getattr(transformers, names[0], None) if names else None
     if kind is None:
@@ -62,7 +70,13 @@ def build_on_meta(folder: Path) -> PreTrainedModel:
             f"{folder / CONFIG_NAME}: architectures: expected a class of transformers {transformers.__version__}, "
             f"found {names}; name it there, such as LlamaForCausalLM"
         )
-    return on_meta(partial(kind, config))
+    try:
+        return on_meta(partial(kind, config))
+    except Exception as error:
+        raise ConfigError(
+            f"{folder / CONFIG_NAME}: expected what {names[0]} can be built of, found {type(error).__name__}: {error}; "
+            "correct the file"
+        ) from error
 
 
 def ignored_names(model: PreTrainedModel) -> list[str]:
@@ -95,30 +109,43 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
     """
     transformers = load_transformers("model.path: needs")
     file = path / CONFIG_NAME if path.is_dir() else path
+    content = read_config_file(file, "model.path")
+    kind = content.pop("model_type", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f"model.path: {file}: model_type: expected the name of a kind of model, found {shown(kind)}")
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        kind = content.pop("model_type")
         config = transformers.AutoConfig.for_model(kind, **content)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"model.path: expected {file} to describe a model of transformers {transformers.__version__}, found "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}; correct the file"
-        ) from error
+    except Exception as error:  # a class of transformers raises what it likes
+        raise _not_described(file, error) from error
     _check_size(config, file, vocabulary, seq)
     try:
         model = on_meta(partial(transformers.AutoModelForCausalLM.from_config, config, dtype=torch.float32))
-    except ValueError as error:
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            raise _not_described(file, error) from error
         raise ConfigError(
             f"model.path: expected {file} to describe a causal language model, found model_type {kind!r}; choose a "
             "model that predicts the next token"
         ) from error
     named = content.get("architectures") or [type(model).__name__]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"model.path: {file}: architectures: expected names of classes, found {shown(named)}")
     if type(model).__name__ not in named:
         raise ConfigError(
             f"model.path: expected {file} to describe a causal language model such as {type(model).__name__}, found "
             f"{', '.join(named)}; choose a model that predicts the next token"
         )
     return model
+
+
+def _not_described(file: Path, error: Exception) -> ConfigError:
+    """The error for a configuration that a class of transformers refuses."""
+    version = load_transformers("model.path: needs").__version__
+    said = (str(error).splitlines() or [""])[0][:SAID_CHARACTERS]
+    return ConfigError(
+        f"model.path: expected {file} to describe a model of transformers {version}, found {type(error).__name__}: "
+        f"{said}; correct the file"
+    )
 
 
 def _check_size(config: Any, file: Path, vocabulary: int, seq: int) -> None:

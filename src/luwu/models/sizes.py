@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from luwu.core.errors import ConfigError
+from luwu.models.config_file import read_config_file, text_fields
 
 _LONGEST = ("max_position_embeddings", "n_positions")
 
@@ -40,11 +39,10 @@ def check_sizes(file: Path, known: int | None, longest: int | None, vocabulary: 
 def check_config(file: Path, vocabulary: int, seq: int) -> None:
     """Call `check_sizes` with the sizes in a config.json; the model's builder reports a file that cannot be read."""
     try:
-        raw: Any = json.loads(file.read_text(encoding="utf-8"))
-        text = raw.get("text_config", raw)
-        known = text.get("vocab_size")
-        longest = next((text[name] for name in _LONGEST if name in text), None)
-    except (OSError, ValueError, AttributeError):
+        text = text_fields(read_config_file(file, "model.path"))
+    except ConfigError:
         return
+    known = text.get("vocab_size")
+    longest = next((text[name] for name in _LONGEST if name in text), None)
     if isinstance(known, int | None) and isinstance(longest, int | None):
         check_sizes(file, known, longest, vocabulary, seq)

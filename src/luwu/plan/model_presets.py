@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from luwu.core.errors import ConfigError
+from luwu.core.quantities import shown
+from luwu.models.config_file import read_config_file, text_fields
 from luwu.models.shapes import ModelShape, gpt_shape, llama_shape
 from luwu.plan.names import find_preset
 
@@ -99,13 +100,7 @@ def read_config(path: Path) -> ModelShape:
         ConfigError: the file cannot be read, or lacks a field; names it.
     """
     file = path / "config.json" if path.is_dir() else path
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model: {file}: expected the config.json of a model, found {error}") from None
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"model: {file}: expected an object, found {type(raw).__name__}")
-    fields = _Fields(raw.get("text_config", raw), file)
+    fields = _Fields(text_fields(read_config_file(file, "model")), file)
     shape = _opt_or_gpt2(fields) if fields.kind in ("gpt2", "opt") else _gated(fields)
     return shape if fields.kind in KNOWN_KINDS else _count(shape, file)
 
@@ -124,6 +119,10 @@ def _count(shape: ModelShape, file: Path) -> ModelShape:
     return replace(shape, counted=(round(inside / shape.layers), whole - inside), counted_tables=tables)
 
 
+MOST = 2**40
+"""Bound of a size in a configuration."""
+
+
 class _Fields:
     """A config's numbers, under the first of several names that it has."""
 
@@ -134,11 +133,11 @@ class _Fields:
         self.name = file.parent.name or self.kind
 
     def number(self, *names: str, default: int | None = None) -> int:
-        """A positive number; ConfigError where the file has none and there is no default."""
+        """A number from 1 to `MOST`; ConfigError where the file has none and there is no default."""
         found = next((self._raw[name] for name in names if self._raw.get(name) is not None), default)
-        if not isinstance(found, int) or found < 1:
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
             raise ConfigError(
-                f"model: {self._file}: {names[0]}: expected a positive number, found {found!r}; "
+                f"model: {self._file}: {names[0]}: expected a number from 1 to {MOST}, found {shown(found)}; "
                 "use --layers, --hidden and --heads for a model that has no such field"
             )
         return found

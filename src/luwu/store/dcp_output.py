@@ -133,6 +133,7 @@ def export_dcp(
                 opened.notes = entries
         with output.write(METADATA_NAME) as metadata_file:
             metadata_file.write(pickle.dumps(export.metadata({name: output.notes(name) for name in names})))
+        output.say_others()
         return DcpReport(values.step, export.parameters, total, len(files), len(files) - len(missing))
 
 

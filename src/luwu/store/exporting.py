@@ -16,6 +16,7 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import DTYPES
 from luwu.core.room import NO_WAIT, Room
 from luwu.store.checkpoint import INDEX_NAME
+from luwu.store.folders import is_file
 from luwu.store.model_files import (
     CONFIG_NAME,
     copy_files,
@@ -102,10 +103,12 @@ def export_safetensors(
             done += shard.nbytes
         _write_index(output, shards, export)
         source = model_folder or kept_model_folder(folders[0])
-        if source is not None:
-            copy_files(find_model_files(source), target, room)
-            if (target / CONFIG_NAME).is_file():
+        files = [] if source is None else find_model_files(source)
+        if files:
+            copy_files(files, target, room)
+            if is_file(target / CONFIG_NAME):
                 write_config(target / CONFIG_NAME, origin["dtype"], room)
+        output.say_others(file.name for file in files)
         return ExportReport(values.step, export.parameters, total, len(shards), len(kept))
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 from luwu.core import native
@@ -26,17 +26,18 @@ from luwu.core.errors import (
     StorePermissionError,
 )
 from luwu.core.files import sync_folder, sync_path, whole_file, write_all
-from luwu.core.json_fields import MALFORMED, explained, read_object, whole, words
+from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, whole, words
 from luwu.core.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.core.native import block_specs
 from luwu.core.quantities import check_name, shown
 from luwu.core.room import is_full, no_room
 from luwu.core.words import counted
+from luwu.store.findings import Opened, say_findings
+from luwu.store.parts import manifest_copy, stripe_of
 from luwu.store.sealed_json import require_unchanged, sealed
 
-_logger = logging.getLogger(__name__)
-
 MANIFEST_NAME = "manifest.json"
+RESTORE_MANIFEST = "put the file back from snapshots/STEP or a copy; then `luwu store verify` reads the store"
 MANIFEST_FORMAT = 3
 """The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
 float16 blocks, or blocks of several dtypes."""
@@ -81,12 +82,18 @@ def make_folder(folder: Path) -> None:
 def no_store(folders: list[Path]) -> StoreFormatError:
     """The error for folders of which the first has no manifest file, where there should be a store."""
     for other in folders[1:]:
-        if (other / MANIFEST_NAME).exists():
+        if is_there(other / MANIFEST_NAME):
             return StoreFormatError(
                 f"{folders[0]} holds no {MANIFEST_NAME}, and {other} does, the first folder of its store; name "
                 f"the folders in their order, {other} first"
             )
-    if (folders[0] / COMMIT_NAME).exists():
+    stripe = stripe_of(folders[0])
+    if stripe == 0:
+        return StoreFormatError(
+            f"{folders[0] / MANIFEST_NAME} is missing, and the rest of a store is there; put the file back from "
+            f"{manifest_copy(folders[0])}: it never changes; then `luwu store verify` says whether the store is whole"
+        )
+    if stripe is not None or is_there(folders[0] / COMMIT_NAME):
         return StoreFormatError(
             f"{folders[0]} holds no {MANIFEST_NAME}, only {COMMIT_NAME}: it is folder 2 or a later one of a striped "
             "store; name all folders of the store in their order"
@@ -95,6 +102,11 @@ def no_store(folders: list[Path]) -> StoreFormatError:
         f"{folders[0]} holds no store: {MANIFEST_NAME} is missing there; name the folder that --store named "
         "(by default `store` in the run folder)"
     )
+
+
+def holds_part(folder: Path) -> bool:
+    """Return true where a folder holds files of a store, its manifest file or others."""
+    return is_there(folder / MANIFEST_NAME) or is_there(folder / COMMIT_NAME) or stripe_of(folder) is not None
 
 
 def require_stripes(folders: list[Path], stripes: int, kind: type[LuwuError] = StoreCorruptError) -> None:
@@ -129,6 +141,31 @@ def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissi
     )
 
 
+def look_at(path: Path) -> os.stat_result | None:
+    """What has this name, or None where nothing has it.
+
+    Raises:
+        StorePermissionError, StoreError: nobody can tell, as its folder cannot be searched or read.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise refused("look at", path, error) from error
+
+
+def is_there(path: Path) -> bool:
+    """Return true where a file or folder has this name; raises as `look_at`."""
+    return look_at(path) is not None
+
+
+def is_file(path: Path) -> bool:
+    """Return true where a file has this name; raises as `look_at`."""
+    found = look_at(path)
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
 def read_identity(folder: Path) -> StoreIdentity | None:
     """Read a store's manifest file, or None where there is none.
 
@@ -140,7 +177,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
     check_name(folder)
     path = folder / MANIFEST_NAME
     try:
-        raw = read_object(path.read_text(encoding="utf-8"))
+        raw = read_object(read_text(path))
         version = whole(raw, "format", 1, 2**31)
     except FileNotFoundError:
         return None
@@ -148,7 +185,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         raise refused("read", path, error) from error
     except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected JSON with a format number, found {explained(error)}; restore the file"
+            f"{path}: expected JSON with a format number, found {explained(error)}; {RESTORE_MANIFEST}"
         ) from error
     if version > MANIFEST_FORMAT:
         raise StoreFormatError(
@@ -162,7 +199,7 @@ def read_identity(folder: Path) -> StoreIdentity | None:
         raise StoreCorruptError(f"{path}: {str(error).removeprefix('manifest: ')}") from error
     except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; restore the file"
+            f"{path}: expected uuid, stripes and manifest, found {explained(error)}; {RESTORE_MANIFEST}"
         ) from error
 
 
@@ -233,15 +270,6 @@ def write_json(path: Path, document: object) -> None:
         raise refused("write", path, error) from error
 
 
-class Opened(Protocol):
-    """A native reader, writer or server that has opened a store."""
-
-    @property
-    def findings(self) -> list[str]:
-        """Damage to the commit records that was found, in words."""
-        ...
-
-
 CoreT = TypeVar("CoreT", bound=Opened)
 
 
@@ -283,7 +311,7 @@ def open_store(
     """
     for folder in folders:
         make_folder(folder)
-    if (folders[0] / UNFINISHED_IMPORT_NAME).exists():
+    if is_there(folders[0] / UNFINISHED_IMPORT_NAME):
         raise StoreError(
             f"the store at {folders[0]} holds an import that was not finished; give the same luwu import again, which "
             f"finishes it, or remove the folder"
@@ -315,12 +343,6 @@ def open_store(
     if create:
         write_identity(folders, identity)
     return core
-
-
-def say_findings(opened: Opened) -> None:
-    """Log the damage to the records of a store that was opened."""
-    for finding in opened.findings:
-        _logger.warning("%s; whoever opens the store for writing mends it", finding)
 
 
 def lock_folder(folder: Path, what: str) -> native.FileLock:
@@ -364,8 +386,10 @@ def open_reader(folders: list[Path]) -> tuple[native.StoreReader, Manifest]:
     return reader_of(folders, identity), identity.manifest
 
 
-def open_writer(folders: list[Path], identity: StoreIdentity, *, create: bool = False) -> native.StoreWriter:
-    """Open the store that `read_identity` found for writing, or make its files."""
+def open_writer(
+    folders: list[Path], identity: StoreIdentity, *, create: bool = False, restoring: bool = False
+) -> native.StoreWriter:
+    """Open the store that `read_identity` found for writing, or make its files; `restoring`: to go back."""
     return native.StoreWriter(
         [str(folder) for folder in folders],
         identity.uuid,
@@ -373,6 +397,7 @@ def open_writer(folders: list[Path], identity: StoreIdentity, *, create: bool = 
         block_specs(identity.manifest),
         identity.manifest.chunk_elements,
         identity.manifest.optimizer,
+        restoring,
     )
 
 

@@ -11,12 +11,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,29 +111,30 @@ def import_values(
         make_folder(folder)
     origin = json.loads(json.dumps(dict(source.origin)))  # as it is read again
     origin["manifest_crc32"] = zlib.crc32(manifest.to_json().encode())
-    if _already_imported(folders, origin, keep):
+    if _already_imported(folders, origin, keep, partial(_checksum_of, source, manifest, folders, progress)):
         return _report(source, manifest, finished_before=True)
-    writer, begin = _open(folders, manifest, origin)
+    writer, begun = _open(folders, manifest, origin)
     try:
-        report = _fill(writer, begin, source, manifest, folders, progress, room, origin)
-        room.retry(partial(_finish, folders[0], origin, keep), folders[0])
-        return report
+        values = _fill(writer, begun, source, manifest, folders, progress, room)
+        room.retry(partial(_finish, folders[0], origin, keep, values), folders[0])
+        written = sum(block.elements for block in manifest.blocks) * 4
+        return _report(source, manifest, resumed_at_chunk=begun.chunks, written_bytes=written)
     finally:
         writer.close()  # now, and not when a traceback that names it goes
 
 
 def _fill(
     writer: native.StoreWriter,
-    begin: int,
+    begun: Origin,
     source: Source,
     manifest: Manifest,
     folders: list[Path],
     progress: Progress,
     room: Room,
-    origin: Mapping[str, Any],
-) -> ImportReport:
-    """Write what is missing, and commit it."""
-    chunks = list(_chunks(folders, manifest))
+) -> str:
+    """Write what is missing, and commit it; return the checksum of all values, as `Origin.values` has it."""
+    chunks, begin = list(_chunks(folders, manifest)), begun.chunks
+    checksum = begun.values
     total = sum(block.elements for block in manifest.blocks) * 4
     done = sum(elements for _, _, _, elements in chunks[:begin]) * 4
     unsynced = 0
@@ -144,9 +146,10 @@ def _fill(
             values, moments = _gather(source, block, first, elements)
             if finish is not None:
                 finish()
+            before, checksum = checksum, _continued(checksum, number, values, moments)
             if unsynced >= SYNC_BYTES:
                 writer.sync()
-                room.retry(partial(write_journal, folders[0], Origin(origin, number)), folders[0])
+                room.retry(partial(write_journal, folders[0], replace(begun, chunks=number, values=before)), folders[0])
                 unsynced = 0
             write = partial(writer.write_chunk, index, chunk, source.updates(block), values, moments)
             again = partial(pool.submit, write)
@@ -156,11 +159,37 @@ def _fill(
         if finish is not None:
             finish()
     writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
-    return _report(source, manifest, resumed_at_chunk=begin, written_bytes=total)
+    return checksum
 
 
-def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Callable[[], None]) -> bool:
-    """Return true when this very import was finished before, or is now; raises ConfigError for another store."""
+def _continued(checksum: str, chunk: int, values: Any, moments: list[Any]) -> str:
+    """Return the checksum of the values so far and of a chunk's; empty where that of the earlier ones is not known."""
+    if chunk > 0 and not checksum:
+        return ""
+    crc = int(checksum, 16) if chunk > 0 else 0
+    for array in (values, *moments):
+        crc = native.crc32c(array.view(np.uint8), crc)
+    return f"{crc:08x}"
+
+
+def _checksum_of(source: Source, manifest: Manifest, folders: list[Path], progress: Progress) -> str:
+    """Read all values of a source, and return their checksum as `Origin.values` has it."""
+    total = sum(block.elements for block in manifest.blocks) * 4
+    checksum, done = "", 0
+    for number, (index, _, first, elements) in enumerate(_chunks(folders, manifest)):
+        checksum = _continued(checksum, number, *_gather(source, manifest.blocks[index], first, elements))
+        done += elements * 4
+        progress(done, total)
+    return checksum
+
+
+def _already_imported(
+    folders: list[Path], origin: Mapping[str, Any], keep: Callable[[], None], checksum_of: Callable[[], str]
+) -> bool:
+    """Return true when this very import was finished before, or is now; raises ConfigError for another store.
+
+    Files that differ in their times of change alone are the same ones if their values are: `checksum_of` reads them.
+    """
     identity = read_identity(folders[0])
     if identity is None or not _is_committed(folders, identity):
         return False
@@ -171,10 +200,27 @@ def _already_imported(folders: list[Path], origin: Mapping[str, Any], keep: Call
     finished = read_origin(folders[0] / ORIGIN_NAME)
     if finished is not None and finished.source == origin:
         return True
+    why = "it did not come from there"
+    if finished is not None and _without_times(finished.source) == _without_times(origin):
+        if finished.values and finished.values == checksum_of():
+            return True
+        why = (
+            "it came from other contents of these files, which have changed since"
+            if finished.values
+            else "the time of change of its files is another than then, and no checksum of its values was noted"
+        )
     raise ConfigError(
-        f"the store at {folders[0]} holds a model already, and it did not come from there; name another folder, or "
-        "remove this one (nothing was changed)"
+        f"the store at {folders[0]} holds a model already, and {why}; name another folder, or remove this one "
+        "(nothing was changed)"
     )
+
+
+def _without_times(origin: Mapping[str, Any]) -> object:
+    """Return what names an import's source but for its files' times of change."""
+    files = origin.get("files")
+    if not isinstance(files, list) or not all(isinstance(file, list) and len(file) == 3 for file in files):
+        return origin
+    return {**origin, "files": [file[:2] for file in files]}
 
 
 def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
@@ -182,15 +228,15 @@ def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
     return bool(reader_of(folders, identity).initialised)
 
 
-def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, int]:
-    """Open the store to write to; return it, and its first missing chunk."""
+def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, Origin]:
+    """Open the store to write to; return it, and how much of the import is in it."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
     if identity is None or not goes_on:
         identity = StoreIdentity(uuid4().hex, len(folders), manifest)
     # Before the files: from here on nobody takes what is there for a store.
-    begin = begun.chunks if begun is not None and goes_on else 0
-    write_journal(folders[0], Origin(origin, begin))
+    begun = begun if begun is not None and goes_on else Origin(origin)
+    write_journal(folders[0], begun)
     writer = open_writer(folders, identity, create=not goes_on)
     if not goes_on:
         try:
@@ -198,7 +244,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
         except OSError as error:
             raise refused("remove", folders[0] / RUN_NAME, error) from error
         write_identity(folders, identity)
-    return writer, begin
+    return writer, begun
 
 
 def _chunks(folders: list[Path], manifest: Manifest) -> Iterator[tuple[int, int, int, int]]:
@@ -230,9 +276,9 @@ def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> 
     return values.numpy(), [moment.numpy() for moment in moments]
 
 
-def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None]) -> None:
+def _finish(folder: Path, origin: Mapping[str, Any], keep: Callable[[], None], values: str = "") -> None:
     keep()
-    write_origin(folder, origin)
+    write_origin(folder, origin, values)
     remove_file(folder / UNFINISHED_IMPORT_NAME)
 
 

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from luwu.core.errors import ConfigError
 from luwu.core.files import whole_file, write_all
+from luwu.core.json_fields import MALFORMED, explained, read_object
 from luwu.core.room import NO_WAIT, Room
-from luwu.store.folders import make_folder, refused
+from luwu.store.folders import is_file, make_folder, refused
 from luwu.store.outputs import Output
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
@@ -81,14 +81,14 @@ def _write_buffers(path: Path, buffers: Mapping[str, Tensor], room: Room) -> Non
 def kept_model_folder(store: Path) -> Path | None:
     """Return the folder with the model's files in the store, or None if the store was not imported."""
     folder = store / FOLDER_NAME
-    return folder if (folder / CONFIG_NAME).is_file() else None
+    return folder if is_file(folder / CONFIG_NAME) else None
 
 
 @contextmanager
 def kept_buffers(store: Path) -> Iterator[SafetensorsFile | None]:
     """Open the buffers of an imported model as the checkpoint had them; None where it had none."""
     path = store / FOLDER_NAME / BUFFERS_NAME
-    buffers = SafetensorsFile(path) if path.is_file() else None
+    buffers = SafetensorsFile(path) if is_file(path) else None
     try:
         yield buffers
     finally:
@@ -118,11 +118,11 @@ def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:
         ConfigError: it is not JSON.
     """
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
+        config = dict(read_object(path.read_text(encoding="utf-8")))
         config.pop("torch_dtype", None)  # its name in older versions
         config["dtype"] = dtype
         room.write_file(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:
         raise refused("write", path, error) from error
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{path}: expected a JSON object, found {error}; correct the file") from error
+    except MALFORMED as error:
+        raise ConfigError(f"{path}: expected a JSON object, found {explained(error)}; correct the file") from error

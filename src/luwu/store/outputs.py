@@ -7,9 +7,10 @@ same export into the same folder again goes on after them; another export is ref
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from io import FileIO
@@ -23,10 +24,13 @@ from luwu.core.errors import ConfigError, StoreSpaceError
 from luwu.core.files import replaced_file, sync_path, unfinished
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.units import bytes_text
-from luwu.store.folders import refused, write_json
+from luwu.store.folders import is_file, refused, write_json
 
 JOURNAL_NAME = "luwu-export.json"
 READ_BYTES = 8 * 2**20
+NAMES_SHOWN = 10
+
+_logger = logging.getLogger(__name__)
 
 
 class OutputFolder:
@@ -56,9 +60,7 @@ class OutputFolder:
             raise ConfigError(f"{self._journal}: expected JSON, found {error}; remove the folder") from error
         origin = json.loads(json.dumps(dict(origin)))
         if found is None and others:
-            raise ConfigError(
-                f"{path}: expected an empty folder, found {', '.join(sorted(others)[:3])}; name another folder"
-            )
+            raise ConfigError(f"{path}: expected an empty folder, found {_listed(others)}; name another folder")
         if found is not None and not _is_journal(found):
             raise ConfigError(
                 f"{self._journal}: expected an export's origin and its files' checksums, found others: it is damaged; "
@@ -73,13 +75,35 @@ class OutputFolder:
         self._files: dict[str, dict[str, Any]] = {} if found is None else dict(found["files"])
         self._note()
 
+    def say_others(self, own: Iterable[str] = ()) -> None:
+        """Log the names of what lies in the folder and is not of this export, which leaves it as it is.
+
+        Args:
+            own: names of the export's files that were not made with `write`.
+        """
+        try:
+            names = {each.name for each in self.path.iterdir()}
+        except OSError as error:
+            raise refused("use", self.path, error) from error
+        others = names - {JOURNAL_NAME, *self._files, *own}
+        if others:
+            _logger.warning(
+                "%s holds files that are not of this export, and stay as they are: %s; remove them if a program that "
+                "loads the folder must not see them",
+                self.path,
+                _listed(others),
+            )
+
     def finished(self, name: str) -> bool:
         """Return True if this file is there already, with the bytes that were written to it."""
         noted = self._files.get(name)
         path = self.path / name
-        if noted is None or not path.is_file() or path.stat().st_size != noted["bytes"]:
+        if noted is None or not is_file(path):
             return False
-        return checksum(path) == noted["crc32c"]
+        try:
+            return path.stat().st_size == noted["bytes"] and checksum(path) == noted["crc32c"]
+        except OSError as error:
+            raise refused("read", path, error) from error
 
     def notes(self, name: str) -> Any:
         """Return the notes that `write` kept with a finished file."""
@@ -153,6 +177,13 @@ def checksum(path: Path) -> int:
         while data := file.read(READ_BYTES):
             crc = native.crc32c(np.frombuffer(data, np.uint8), crc)
     return crc
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first names for a message, and how many more there are."""
+    found = sorted(names)
+    more = f" and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
+    return ", ".join(found[:NAMES_SHOWN]) + more
 
 
 def _is_journal(found: object) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreFormatError
-from luwu.core.json_fields import MALFORMED, read_object, whole
+from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.core.words import counted
 from luwu.store.folders import refused, remove_file, write_json
 from luwu.store.sealed_json import require_unchanged, sealed
@@ -85,15 +85,17 @@ class Claim:
     def from_json(text: str) -> Claim:
         """Read a claim that `to_json` wrote; raises ConfigError."""
         try:
-            raw = json.loads(text)
+            raw = read_object(text)
             return Claim(
-                _record_of(raw["run"]),
+                _record_of(table(raw["run"], "run")),
                 bool(raw["takes_weights"]),
                 bool(raw["begun"]),
                 whole(raw, "steps_made", 0, MOST_COUNT),
             )
-        except (*MALFORMED, AttributeError, OverflowError) as error:
-            raise ConfigError(f"run: expected a run's claim, found {error!r}; install one version of luwu") from None
+        except MALFORMED as error:
+            raise ConfigError(
+                f"run: expected a run's claim, found {explained(error)}; install one version of luwu"
+            ) from None
 
 
 def read_record(folder: Path) -> RunRecord | None:
@@ -105,8 +107,8 @@ def read_record(folder: Path) -> RunRecord | None:
     """
     path = folder / RUN_NAME
     try:
-        raw = read_object(path.read_text(encoding="utf-8"))
-        version = int(raw["format"])
+        raw = read_object(read_text(path))
+        version = whole(raw, "format", 0, MOST_COUNT)
         if version <= FORMAT:
             require_unchanged(path, raw, ("format", *(each.name for each in fields(RunRecord))))
             return _record_of(raw)
@@ -114,10 +116,10 @@ def read_record(folder: Path) -> RunRecord | None:
         return None
     except OSError as error:
         raise refused("read", path, error) from error
-    except (*MALFORMED, OverflowError) as error:
+    except MALFORMED as error:
         raise StoreCorruptError(
-            f"{path}: expected JSON that names the store's run, found {error!r}; restore the file, or remove it, and "
-            "the next run goes on with the store"
+            f"{path}: expected JSON that names the store's run, found {explained(error)}; put the file "
+            "back from snapshots/STEP or a copy, or remove it, and the next luwu train goes on with the store"
         ) from error
     raise StoreFormatError(f"{path}: format {version}; this LuWu reads up to {FORMAT}: use the LuWu that wrote it")
 
@@ -271,12 +273,14 @@ def _shown(value: object) -> str:
 
 def _record_of(raw: Mapping[str, Any]) -> RunRecord:
     return RunRecord(
-        id=str(raw["id"]),
-        folder=str(raw["folder"]),
-        host=str(raw["host"]),
-        settings=dict(raw["settings"]),
-        data=dict(raw["data"]),
-        first=Counts(**{each.name: whole(raw["first"], each.name, 0, MOST_COUNT) for each in fields(Counts)}),
+        id=words(raw["id"], "id"),
+        folder=words(raw["folder"], "folder"),
+        host=words(raw["host"], "host"),
+        settings=table(raw["settings"], "settings"),
+        data=table(raw["data"], "data"),
+        first=Counts(
+            **{each.name: whole(table(raw["first"], "first"), each.name, 0, MOST_COUNT) for each in fields(Counts)}
+        ),
     )
 
 

@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,9 +115,10 @@ class SafetensorsFile:
 
     def close(self) -> None:
         """Give the file descriptor back; the next read opens the file again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):  # of a file that was only read nothing can be lost, and the descriptor is gone
+                os.close(descriptor)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -10,7 +11,8 @@ from pathlib import Path
 from luwu.core import native
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreLockedError
 from luwu.core.words import counted
-from luwu.store.folders import StoreIdentity, open_writer, reader_of, say_findings
+from luwu.store.findings import say_findings
+from luwu.store.folders import StoreIdentity, open_writer, reader_of
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
@@ -19,6 +21,9 @@ FOLDER_NAME = "snapshots"
 """Name of the folder of snapshots in each folder of a store. It has a folder for each step."""
 
 RECORD_NAME = "snapshot.luwu"
+
+
+_IN_COMMITTED_VERSION = re.compile(r"version-[01]\.luwu (at offset|is missing|is truncated)")
 
 
 _DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
@@ -31,6 +36,14 @@ class SnapshotInfo:
     step: int
     taken_at: datetime
     own_bytes: int
+
+
+def may_help(damage: str) -> bool:
+    """Return true where the text names damage that going back to a snapshot replaces: to a store's committed version.
+
+    Snapshots share frozen chunks, and have the store's JSON files as they are; one that is damaged itself is no help.
+    """
+    return _IN_COMMITTED_VERSION.search(damage) is not None and f"/{FOLDER_NAME}/" not in damage
 
 
 def snapshot_steps(folders: list[Path]) -> list[int]:
@@ -119,7 +132,7 @@ def restore(folders: list[Path], step: int, progress: Progress = no_progress) ->
             f"the snapshot of step {step} has {counted(report.damaged, 'damaged chunk')}, and the store stays as it "
             f"is; the first: {report.first_damage}"
         )
-    writer = _writer(folders, identity)
+    writer = _writer(folders, identity, restoring=True)
     try:
         writer.restore_snapshot(step)
         restore_record(inside[0], folders[0], step)
@@ -141,8 +154,8 @@ def _texts(folders: list[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def _writer(folders: list[Path], identity: StoreIdentity) -> native.StoreWriter:
-    writer = open_writer(folders, identity)
+def _writer(folders: list[Path], identity: StoreIdentity, *, restoring: bool = False) -> native.StoreWriter:
+    writer = open_writer(folders, identity, restoring=restoring)
     say_findings(writer)
     return writer
 

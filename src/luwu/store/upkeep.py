@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from luwu.core.errors import StoreCorruptError, StoreLockedError
+from luwu.core.json_fields import MALFORMED, read_object, read_text
 from luwu.core.manifest import Manifest
+from luwu.core.quantities import has_utf8
 from luwu.core.words import counted
+from luwu.store.findings import findings_of, say_findings
 from luwu.store.folders import (
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     held_at_rest,
+    is_there,
     no_values,
     open_writer,
     reader_of,
-    say_findings,
 )
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.origin import read_origin, require_model_files
@@ -63,9 +65,9 @@ class StoreInfo:
         in_use: a server or an import has the store open.
         unfinished_import: an import was begun and has to be finished.
         snapshots: steps of its snapshots.
-        findings: damage to the commit records, in words, which hides at most the last commit, and which opening the
-            store for training mends; and to origin.json and an imported model's files, which hides ``origin`` and
-            ``model``.
+        findings: damage to the commit records, in words, which hides at most the last commit, and to the version that
+            is not committed, both of which opening the store for training mends; and to origin.json and an imported
+            model's files, which hides ``origin`` and ``model``.
     """
 
     uuid: str
@@ -123,9 +125,9 @@ def info(folders: list[Path]) -> StoreInfo:
         origin=origin,
         folders=tuple(_use_of(folder) for folder in folders),
         in_use=_in_use(folders),
-        unfinished_import=(folders[0] / UNFINISHED_IMPORT_NAME).exists(),
+        unfinished_import=is_there(folders[0] / UNFINISHED_IMPORT_NAME),
         snapshots=tuple(snapshot_steps(folders)),
-        findings=(*reader.findings, *damage),
+        findings=(*findings_of(reader), *damage),
     )
 
 
@@ -185,9 +187,12 @@ def _architectures(folder: Path) -> tuple[str, ...]:
     if kept is None:
         return ()
     try:
-        return tuple(str(name) for name in json.loads((kept / CONFIG_NAME).read_text()).get("architectures") or ())
-    except (ValueError, AttributeError):
+        named = read_object(read_text(kept / CONFIG_NAME)).get("architectures")
+    except (OSError, *MALFORMED):
         return ()  # not this command's to complain about
+    if not isinstance(named, list):
+        return ()
+    return tuple(name for name in named if isinstance(name, str) and has_utf8(name))
 
 
 def _origin(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:

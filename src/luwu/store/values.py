@@ -14,6 +14,7 @@ from torch import Tensor
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.optim.kinds import optimizer_of
+from luwu.store.findings import say_findings
 from luwu.store.folders import (
     StoreIdentity,
     held_at_rest,
@@ -22,7 +23,6 @@ from luwu.store.folders import (
     read_identity,
     reader_of,
     require_stripes,
-    say_findings,
 )
 
 Progress = Callable[[int, int], None]
@@ -101,7 +101,7 @@ class StoredValues:
         except BaseException:
             self._held.close()
             raise
-        say_findings(self._reader)
+        say_findings(self._reader, mended=False)
         self.step = int(self._reader.step)
         self.counts: list[int] = list(self._reader.counts)
         self._chunks = [list(self._reader.chunks(block)) for block in range(len(self.manifest.blocks))]

@@ -13,6 +13,7 @@ from typing import Any
 from luwu.core import native
 from luwu.core.errors import StoreCorruptError, StoreError, StoreFormatError
 from luwu.core.manifest import Manifest
+from luwu.store.findings import findings_of
 from luwu.store.folders import held_at_rest, no_values, reader_of
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
@@ -26,8 +27,8 @@ READS_AHEAD = 4
 class VerifyReport:
     """The result of `verify`: ``first_damage`` describes the first of the ``damaged`` chunks.
 
-    ``findings`` is damage to the commit records, to run.json, to origin.json and to an imported model's
-    files, in words.
+    ``findings`` is damage to the commit records, to the version that is not committed, to run.json, to origin.json and
+    to an imported model's files, in words, each with what to do.
     """
 
     step: int
@@ -86,7 +87,7 @@ def verify(folders: list[Path], progress: Progress = no_progress) -> VerifyRepor
         seconds,
         len(damages),
         damages[0] if damages else "",
-        (*reader.findings, *_damaged_documents(folders[0])),
+        (*findings_of(reader), *_damaged_documents(folders[0])),
     )
 
 

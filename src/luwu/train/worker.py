@@ -12,7 +12,7 @@ from types import FrameType
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job, write_error
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
 from luwu.launch.processes import die_with
 from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
 from luwu.train.worker_log import wait_for_room_in_log
@@ -32,7 +32,7 @@ class StopRequest:
 def main() -> int:
     """Run the job. The exit status says whose fault an error was, and the log's last line names it."""
     stop = StopRequest()
-    job = Job.read(Path(sys.argv[1]))
+    job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))

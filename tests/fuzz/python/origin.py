@@ -9,7 +9,11 @@ from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME
 from luwu.store.origin import read_origin, write_journal
 from luwu.store.sealed_json import sealed
 
-ORIGIN = {"origin": {"kind": "safetensors", "files": [["a", 1, 2]], "manifest_crc32": 5}, "chunks": 3}
+ORIGIN = {
+    "origin": {"kind": "safetensors", "files": [["a", 1, 2]], "manifest_crc32": 5},
+    "chunks": 3,
+    "values": "0011aabb",
+}
 
 
 def test_one_input(data: bytes) -> None:

@@ -234,18 +234,52 @@ LUWU_PUBLIC int open64(const char* path, int flags, ...) {
 LUWU_PUBLIC int creat(const char* path, mode_t mode) {
     return opened(AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, "open", real_open, mode);
 }
+// A close that fails lets go of the descriptor nevertheless, as Linux has it.
 LUWU_PUBLIC int close(int descriptor) {
     Entry entry{.kind = Kind::close, .name = "close"};
-    if (find(descriptor, entry)) {
-        State& now = state();
-        {
-            const std::lock_guard lock(now.mutex);
-            now.handles.erase(descriptor);
-        }
-        entry.begin = tick();
-        note(entry, 0);
+    const auto call = [&] { return static_cast<int>(syscall(SYS_close, descriptor)); };
+    if (!find(descriptor, entry)) return call();
+    State& now = state();
+    {
+        const std::lock_guard lock(now.mutex);
+        now.handles.erase(descriptor);
     }
-    return static_cast<int>(syscall(SYS_close, descriptor));
+    bool called = false;
+    const int result = pass(entry, [&] {
+        called = true;
+        return call();
+    });
+    if (!called) {
+        const int injected = errno;
+        call();
+        errno = injected;
+    }
+    return result;
+}
+
+// Looking at a file: its length, its names, or whether it is there.
+LUWU_PUBLIC int fstat(int descriptor, struct stat* found) noexcept {
+    Entry entry{.kind = Kind::look, .name = "fstat"};
+    const auto call = [&] { return static_cast<int>(syscall(SYS_fstat, descriptor, found)); };
+    return find(descriptor, entry) ? pass(entry, call) : call();
+}
+LUWU_PUBLIC int fstat64(int descriptor, struct stat64* found) noexcept {
+    return fstat(descriptor, reinterpret_cast<struct stat*>(found));
+}
+LUWU_PUBLIC int fstatat(int folder, const char* path, struct stat* found, int flags) noexcept {
+    return named("stat", Kind::look, recording ? absolute(folder, path) : "", "",
+                 [&] { return static_cast<int>(syscall(SYS_newfstatat, folder, path, found, flags)); });
+}
+LUWU_PUBLIC int fstatat64(int folder, const char* path, struct stat64* found, int flags) noexcept {
+    return fstatat(folder, path, reinterpret_cast<struct stat*>(found), flags);
+}
+LUWU_PUBLIC int stat(const char* path, struct stat* found) noexcept { return fstatat(AT_FDCWD, path, found, 0); }
+LUWU_PUBLIC int stat64(const char* path, struct stat64* found) noexcept { return fstatat64(AT_FDCWD, path, found, 0); }
+LUWU_PUBLIC int lstat(const char* path, struct stat* found) noexcept {
+    return fstatat(AT_FDCWD, path, found, AT_SYMLINK_NOFOLLOW);
+}
+LUWU_PUBLIC int lstat64(const char* path, struct stat64* found) noexcept {
+    return fstatat64(AT_FDCWD, path, found, AT_SYMLINK_NOFOLLOW);
 }
 
 // Listing a folder; the C library opens it by itself.

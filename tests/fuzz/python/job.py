@@ -1,0 +1,30 @@
+"""A worker's job.json: refused by its name, or a job that is read again as it was written."""
+
+from __future__ import annotations
+
+import json
+
+from luwu.config import build_settings
+from tests.fuzz.python.support import Input, allowing, edited, put, scratch
+
+from luwu.errors import ConfigError
+from luwu.launch.job import Job, RemoteServer
+
+SERVER = RemoteServer(url="luwu://a:7070", key_file="key", tls=("a", "b", "c"), plain_data=True)
+JOB = json.loads(
+    Job(settings=build_settings({}), folder="/run", socket_path="s", launcher_pid=7, server=SERVER).model_dump_json()
+)
+
+
+def test_one_input(data: bytes) -> None:
+    given = Input(data)
+    path = scratch() / "job.json"
+    how = given.number()
+    put(path, edited(JOB, given), how)
+    job = allowing(ConfigError, lambda: Job.read(path))
+    if job is None:
+        return
+    assert job.stop_path.name == "stop" and job.launcher_pid > 0, "a job has a folder and a launcher"
+    again = path.with_name("again.json")
+    job.write(again)
+    assert repr(Job.read(again)) == repr(job), "a job is read as it was written"
