@@ -14,7 +14,7 @@ from common import BenchmarkError
 from kills_processes import Life, command, files_of, say, watch
 
 from luwu.control.messages import SOCKET_NAME
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 SHARED_MEMORY, TCP, UDP = "shared memory", "TCP", "UDP"
 WORKERS = 2

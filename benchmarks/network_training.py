@@ -264,7 +264,7 @@ def means(bits: list[list[str]]) -> list[float]:
 
 def digest_of(store: Path) -> str:
     """SHA-256 of everything that a committed store holds: parameters and states of every block."""
-    from luwu.store.folders import open_reader
+    from luwu.store.opening import open_reader
 
     reader, manifest = open_reader([store])
     found = hashlib.sha256(str(reader.step).encode())

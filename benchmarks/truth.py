@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.core.manifest import ROOT_NAME
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 LR, WARMUP_STEPS, FINAL_FRACTION = 1e-3, 5, 0.1
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}

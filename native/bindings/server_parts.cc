@@ -105,9 +105,9 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["states_waited"] = stats.states_waited;
     result["elements_updated"] = stats.elements_updated;
     result["update_seconds"] = static_cast<double>(stats.update_nanoseconds) * 1e-9;
-    result["planned_bytes"] = server.plan().total_bytes;
-    result["minimum_bytes"] = server.plan().minimum_bytes;
-    result["everything_resident"] = server.plan().everything_resident();
+    result["planned_bytes"] = server.memory().plan().total_bytes;
+    result["minimum_bytes"] = server.memory().plan().minimum_bytes;
+    result["everything_resident"] = server.memory().plan().everything_resident();
     result["io"] = server.io_name();
     result["direct_io"] = server.direct_io();
     result["waits_for_room"] = make_room_wait(stats.waits_for_room);

@@ -202,9 +202,7 @@ class StoreWriter {
     std::optional<store::ChunkStore> store_;  // none once closed
 };
 
-}  // namespace
-
-void bind_store(nb::module_& module) {
+void bind_block_spec(nb::module_& module) {
     nb::class_<BlockSpec>(module, "BlockSpec", "A block of a store: a flat run of elements.")
         .def(
             "__init__",
@@ -217,7 +215,9 @@ void bind_store(nb::module_& module) {
         .def_ro("elements", &BlockSpec::elements)
         .def_ro("trainable", &BlockSpec::trainable)
         .def_ro("held", &BlockSpec::held, "True if workers hold it through the whole step (the root block).");
+}
 
+void bind_reader(nb::module_& module) {
     nb::class_<StoreReader>(module, "StoreReader", "Reads a committed store that may be open elsewhere.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, const std::vector<BlockSpec>&, std::uint64_t,
                       const std::string&>(),
@@ -249,7 +249,9 @@ void bind_store(nb::module_& module) {
              "As read_block, of one chunk; without states only its parameters are read.")
         .def("take_snapshot", &StoreReader::take_snapshot, nb::call_guard<nb::gil_scoped_release>(),
              "Take a snapshot of the last commit of a store that another process trains on; returns its step.");
+}
 
+void bind_writer(nb::module_& module) {
     nb::class_<StoreWriter>(module, "StoreWriter", "Writes a store that nobody serves, under the server's lock.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, bool, const std::vector<BlockSpec>&,
                       std::uint64_t, const std::string&, bool>(),
@@ -269,13 +271,17 @@ void bind_store(nb::module_& module) {
         .def("restore_snapshot", &StoreWriter::restore_snapshot, "step"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Make the store stand at its snapshot of a step again; the snapshot stays.")
         .def("close", &StoreWriter::close, "Let go of the store and its lock; nothing else works afterwards.");
+}
 
+void bind_file_lock(nb::module_& module) {
     nb::class_<FileLock>(module, "FileLock", "A lock on a file, until it is closed.")
         .def(nb::init<const std::string&, bool>(), "path"_a, "shared"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_ro("held", &FileLock::held, "False where another process has it.")
         .def_ro("owner", &FileLock::owner, "The process that holds the lock, as it wrote itself down.")
         .def("close", &FileLock::close, "Let go of it.");
+}
 
+void bind_functions(nb::module_& module) {
     module.def("snapshot_steps", &store::snapshot_steps, "folders"_a,
                "Steps of the snapshots of a store in these folders, ascending.");
     module.def("remove_snapshot", &store::remove_snapshot, "folders"_a, "step"_a,
@@ -293,6 +299,16 @@ void bind_store(nb::module_& module) {
 #endif
         },
         "True if liburing was there when this module was built.");
+}
+
+}  // namespace
+
+void bind_store(nb::module_& module) {
+    bind_block_spec(module);
+    bind_reader(module);
+    bind_writer(module);
+    bind_file_lock(module);
+    bind_functions(module);
 }
 
 }  // namespace luwu::bindings

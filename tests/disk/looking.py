@@ -17,8 +17,9 @@ from luwu.core.manifest import Manifest
 from luwu.errors import LuwuError, StoreEmptyError
 from luwu.server.folders import open_server
 from luwu.store import upkeep
-from luwu.store.folders import StoreIdentity, read_identity, reader_of
+from luwu.store.folders import StoreIdentity, read_identity
 from luwu.store.model_files import kept_model_folder
+from luwu.store.opening import reader_of
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import Claim, check_claim
 from luwu.store.snapshots import snapshot_folders, snapshot_steps

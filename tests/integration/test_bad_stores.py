@@ -20,7 +20,7 @@ from luwu.cli.main import app
 from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
 from luwu.session.session import Session
 from luwu.store import upkeep
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.values import StoredValues
 from luwu.store.verifying import verify
 

@@ -20,7 +20,7 @@ from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
 from luwu.errors import ConfigError, LuwuError, StepOrderError
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 WORKERS = 2
 STEPS = 6

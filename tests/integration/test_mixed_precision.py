@@ -24,7 +24,7 @@ from luwu.errors import ManifestMismatchError, StepOrderError
 from luwu.session.remote import connect
 from luwu.session.session import Session
 from luwu.store.exporting import export_safetensors
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.upkeep import info
 from luwu.store.verifying import verify
 

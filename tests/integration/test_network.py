@@ -30,7 +30,7 @@ from luwu.control.timeouts import Timeouts
 from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError, ServerError
 from luwu.server.server import LocalServer
 from luwu.session.local import join
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 MEMORY = 64 << 20
 EXAMPLE = Path(__file__).parents[2] / "examples/ten_lines.py"

@@ -19,7 +19,7 @@ from luwu.control import control_pb2 as pb
 from luwu.core.striping import stripe
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.server.network import NetworkServer
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 WORKERS = 2
 TRANSPORTS = [("tcp", 0), ("udp", 0), ("udp", 1)]

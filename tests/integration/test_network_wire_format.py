@@ -17,7 +17,7 @@ from tests.network.namespaces import wait_until
 
 import luwu
 from luwu.control import control_pb2 as pb
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 
 KEY = {"LUWU_JOB_KEY": "the key of a job in the tests"}
 MTU_BYTES = 1500

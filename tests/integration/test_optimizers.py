@@ -20,7 +20,7 @@ import luwu
 from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
 from luwu.models.importing import import_pretrained
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.upkeep import compact, info
 from luwu.store.verifying import verify
 

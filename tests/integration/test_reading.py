@@ -18,7 +18,7 @@ from luwu.cli.main import app
 from luwu.data.tokenizer import FileTokenizer
 from luwu.models.generation import Sampling
 from luwu.models.importing import import_pretrained
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.run_record import read_record
 from luwu.train.reading import find_readable
 from luwu.train.writing import write

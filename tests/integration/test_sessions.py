@@ -28,7 +28,8 @@ from luwu.errors import (
 from luwu.server.server import LocalServer
 from luwu.session.local import join
 from luwu.session.session import Session
-from luwu.store.folders import StoreIdentity, open_reader, read_identity, write_identity
+from luwu.store.folders import StoreIdentity, read_identity, write_identity
+from luwu.store.opening import open_reader
 
 MEMORY = 64 << 20
 

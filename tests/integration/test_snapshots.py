@@ -20,7 +20,7 @@ import luwu
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
 from luwu.server.server import LocalServer
 from luwu.server.settings import Snapshots
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
 from luwu.store.verifying import verify
 

@@ -18,7 +18,7 @@ import luwu
 from luwu.core.manifest import Manifest
 from luwu.errors import StoreCorruptError
 from luwu.store import snapshots, upkeep
-from luwu.store.folders import open_reader
+from luwu.store.opening import open_reader
 from luwu.store.verifying import verify
 
 ARCHIVE = Path(__file__).parent / "stores/format2.tar.gz"

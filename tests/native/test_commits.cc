@@ -7,50 +7,33 @@
 #include <filesystem>
 #include <fstream>
 
+#include "commit_support.h"
 #include "store/lock_file.h"
 #include "store/snapshots.h"
 #include "store/writer.h"
-#include "support.h"
 
 using namespace luwu;
+using luwu::test::check_at;
 using luwu::test::Dtypes;
+using luwu::test::findings_of;
+using luwu::test::Folders;
+using luwu::test::kFloat;
 using luwu::test::kind_of;
+using luwu::test::kPlenty;
 using luwu::test::kUuid;
+using luwu::test::layout_of;
 using luwu::test::Rig;
 using luwu::test::Scratch;
+using luwu::test::spoil;
+using luwu::test::train;
 using store::ChunkStore;
 using store::OpenMode;
 
-namespace {
-
 namespace fs = std::filesystem;
 
-using Folders = std::vector<std::string>;
+namespace {
 
-const Dtypes kFloat(kernels::Dtype::float32);
-constexpr std::uint64_t kPlenty = 1U << 26;
 constexpr std::uint64_t kCopyDistance = 1U << 16U;  // docs/store-format.md
-
-store::Layout layout_of(const Folders& folders) {
-    return {test::small_shape(kFloat), static_cast<std::uint32_t>(folders.size())};
-}
-
-void train(const Folders& folders, std::uint64_t from, std::uint64_t to, OpenMode mode = OpenMode::open) {
-    Rig rig(folders, kFloat, 1, kPlenty, mode);
-    if (mode == OpenMode::create) rig.initialise();
-    for (std::uint64_t step = from; step <= to; ++step) REQUIRE(rig.run_all(step) == 1);
-}
-
-void check_at(const Folders& folders, std::uint64_t step) {
-    CAPTURE(step);
-    CHECK(test::equal(test::stored_contents(folders, kFloat), test::expected_contents(kFloat, 1, step)));
-}
-
-void spoil(const std::string& path, std::uint64_t offset, std::uint64_t bytes = store::kPage) {
-    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(offset));
-    file << std::string(bytes, '\x5a');
-}
 
 std::uint64_t offset_of(std::uint64_t copy, std::uint64_t slot) { return copy * kCopyDistance + slot * store::kPage; }
 
@@ -63,11 +46,6 @@ void link_copy(const std::string& from, const std::string& to) {
     fs::remove_all(to);
     fs::create_directories(to);
     fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::create_hard_links);
-}
-
-std::vector<std::string> findings_of(const Folders& folders) {
-    const store::Layout layout = layout_of(folders);
-    return ChunkStore(folders, layout, kUuid, OpenMode::read_only).findings();
 }
 
 }  // namespace
@@ -296,102 +274,6 @@ TEST_CASE("the copy of a record far behind it, or in another stripe, keeps the l
     train(folders, 4, 4);  // opening the store to train has mended it
     CHECK(findings_of(folders).empty());
     check_at(folders, 4);
-}
-
-TEST_CASE("damage to the version that is not committed is said, and mended by who opens the store for writing") {
-    const Scratch scratch;
-    const Folders folders{scratch.folder("a"), scratch.folder("b")};
-    const store::Layout layout = layout_of(folders);
-    train(folders, 1, 3, OpenMode::create);  // step 3 is in version 1, step 2 in version 0
-    const std::string path = folders[1] + "/version-0.luwu";
-    bool keeps_step_2 = false;
-    std::string said;
-    SUBCASE("its first page") {
-        spoil(path, 0);
-        keeps_step_2 = true;
-        said = " at offset 0: the file header is damaged; nothing that is committed";
-    }
-    SUBCASE("its format's number") {
-        spoil(path, 8, 1);
-        keeps_step_2 = true;
-        said = " at offset 0: the file header is damaged; nothing that is committed";
-    }
-    SUBCASE("cut off within the first page") {
-        fs::resize_file(path, 100);
-        said = " is truncated; nothing that is committed";
-    }
-    SUBCASE("cut off") {
-        fs::resize_file(path, fs::file_size(path) - store::kPage);
-        said = " is truncated; nothing that is committed";
-    }
-    SUBCASE("missing") {
-        fs::remove(path);
-        said = " is missing; nothing that is committed";
-    }
-    REQUIRE(findings_of(folders).size() == 1);
-    CHECK(findings_of(folders)[0].find(path + said) == 0);
-    check_at(folders, 3);
-    CHECK(findings_of(folders).size() == 1);  // who reads changes nothing
-    const std::uint64_t bytes = layout.version_bytes(1);
-    {
-        const ChunkStore store(folders, layout, kUuid, OpenMode::open);
-        CHECK(store.findings().size() == 1);
-        CHECK(store.before().has_value() == keeps_step_2);
-    }
-    CHECK(findings_of(folders).empty());
-    CHECK(fs::file_size(path) == bytes);
-    check_at(folders, 3);
-    if (keeps_step_2) {
-        ChunkStore(folders, layout, kUuid, OpenMode::open).go_back();
-        check_at(folders, 2);
-        train(folders, 3, 3);
-    }
-    train(folders, 4, 5);
-    check_at(folders, 5);
-}
-
-TEST_CASE("damage to the committed version is refused by name, and going back to a snapshot does not need its file") {
-    const Scratch scratch;
-    const Folders folders{scratch.folder("a"), scratch.folder("b")};
-    const store::Layout layout = layout_of(folders);
-    train(folders, 1, 2, OpenMode::create);
-    {
-        ChunkStore store(folders, layout, kUuid, OpenMode::open);
-        CHECK(store::take_snapshot(store, false) == 2);
-    }
-    train(folders, 3, 3);
-    const std::string path = folders[1] + "/version-1.luwu";
-    std::string said;
-    SUBCASE("missing") {
-        fs::remove(path);
-        said = path + " is missing; the values of the committed step are in it";
-    }
-    SUBCASE("its first page") {
-        spoil(path, 0);
-        said = path + " at offset 0: the file header's checksum is wrong";
-    }
-    for (const OpenMode mode : {OpenMode::open, OpenMode::go_on, OpenMode::read_only}) {
-        CHECK(kind_of([&] { ChunkStore(folders, layout, kUuid, mode); }, said) == ErrorKind::corrupt);
-    }
-    {
-        ChunkStore store(folders, layout, kUuid, OpenMode::restore);
-        store::restore_snapshot(store, 2);
-    }
-    check_at(folders, 2);
-    train(folders, 3, 4);
-    CHECK(findings_of(folders).empty());
-    check_at(folders, 4);
-}
-
-TEST_CASE("another store's file in the place of a version that is not committed is left alone") {
-    const Scratch scratch;
-    const Folders folders{scratch.folder("a"), scratch.folder("b")};
-    train(folders, 1, 3, OpenMode::create);
-    fs::copy_file(folders[0] + "/version-0.luwu", folders[1] + "/version-0.luwu", fs::copy_options::overwrite_existing);
-    for (const OpenMode mode : {OpenMode::open, OpenMode::read_only}) {
-        CHECK(kind_of([&] { ChunkStore(folders, layout_of(folders), kUuid, mode); },
-                      "b/version-0.luwu is stripe 0 of 2 of this store") == ErrorKind::corrupt);
-    }
 }
 
 TEST_CASE(

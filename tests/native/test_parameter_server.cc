@@ -71,7 +71,7 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
             for (std::uint32_t block = server.layout().block_count(); block-- > 0;) {
                 const store::BlockShape& shape = server.layout().shape().blocks[block];
                 if (!shape.trainable) continue;
-                CHECK(server.gradient_bytes(block) == shape.elements * sizeof(float));
+                CHECK(server.memory().gradient_bytes(block) == shape.elements * sizeof(float));
                 gradients.push_back(summed_gradient(2, step, block, shape.elements));
                 server.push(0, block, reinterpret_cast<const std::byte*>(gradients.back().data()),
                             [](pipeline::Outcome) {});
@@ -81,7 +81,7 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
             CHECK(server.wait_commit(0, kLong)->value == 1);
         }
         const auto plain = schedule::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
-        CHECK(server.plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
+        CHECK(server.memory().plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 2, 3)));
 }
@@ -134,7 +134,8 @@ TEST_CASE("a read gives a block's parameters also after its worker pushed, and l
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = test::first_value(3, i);
     std::vector<std::uint16_t> low(values.size());
     kernels::float_to_low(kernels::Dtype::bfloat16, values.data(), low.data(), low.size());
-    CHECK(std::equal(low.begin(), low.end(), reinterpret_cast<const std::uint16_t*>(server.window() + outcome.value)));
+    CHECK(std::equal(low.begin(), low.end(),
+                     reinterpret_cast<const std::uint16_t*>(server.memory().window() + outcome.value)));
     server.release(3);
     CHECK_FALSE(server.failure().has_value());
     server.pull(0, 3, [](pipeline::Outcome) {});

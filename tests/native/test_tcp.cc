@@ -24,7 +24,7 @@ TEST_CASE("workers train over TCP, bit for bit as one process would") {
                 {
                     auto server = test::start_server(test::network_config(scratch.folder(), dtype, workers, memory));
                     auto all = test::join(*server, server->port(), workers);
-                    CHECK(all[0]->endpoint().gradient_bytes() == server->core().plan().arena_bytes);
+                    CHECK(all[0]->endpoint().gradient_bytes() == server->core().memory().plan().arena_bytes);
                     all[0]->initialise();
                     test::train(all, 1, 4);
                     CHECK(all[0]->remote().stats().reconnects == 0);

@@ -117,7 +117,7 @@ TEST_CASE("a pull that is answered after its connection broke keeps no place in 
     Trainee worker(*server, test::tcp_worker_config(*server, proxy.port(), 0));
     worker.initialise();
     auto& core = server->core();
-    const std::uint32_t slots = core.plan().slots;
+    const std::uint32_t slots = core.memory().plan().slots;
     REQUIRE(slots == 6);
     const auto read_all = [&] {  // one block for every slot
         std::atomic<std::uint32_t> answered{0};

@@ -9,7 +9,7 @@ import numpy as np
 
 from luwu.errors import LuwuError, ServerError, StepOrderError, WorkerLostError, error_named
 from luwu.server.cores import CoreSettings
-from luwu.store.folders import Store
+from luwu.store.opening import Store
 
 CORES: dict[int, FakeCore] = {}
 """Cores by port, as links find them."""

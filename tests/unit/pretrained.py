@@ -57,3 +57,10 @@ def save(family: str, folder: Path, *, shard_size: str = "5GB", seed: int = 0) -
     model.save_pretrained(folder, max_shard_size=shard_size)
     (folder / "tokenizer.json").write_text('{"version": "1.0"}')
     return model
+
+
+def same_bits(left: Any, right: Any) -> None:
+    mine, theirs = left.state_dict(), right.state_dict()
+    assert list(mine) == list(theirs)
+    for name in mine:
+        assert torch.equal(mine[name], theirs[name]), name

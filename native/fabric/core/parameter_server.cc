@@ -9,13 +9,13 @@ namespace luwu::fabric {
 ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
     : config_(std::move(config)),
       layout_(config_.shape, static_cast<std::uint32_t>(config_.folders.size())),
-      plan_(schedule::plan_residency(layout_, config_.memory_bytes, config_.one_stream ? 1 : config_.workers,
-                                     config_.held, config_.gradient_dtype)),
+      memory_(layout_,
+              schedule::plan_residency(layout_, config_.memory_bytes, config_.one_stream ? 1 : config_.workers,
+                                       config_.held, config_.gradient_dtype),
+              config_.gradient_dtype),
       store_(config_.folders, layout_, config_.uuid, config_.mode),
       findings_(store_.findings()),
-      initialised_(store_.initialised()),
-      window_file_("luwu-window", plan_.window_bytes),
-      window_(window_file_.descriptor(), MapMode::shared) {
+      initialised_(store_.initialised()) {
     if (config_.mode != store::OpenMode::read_only) {
         store::remove_remains(config_.folders);
         store_.make_room();
@@ -25,8 +25,8 @@ ParameterServer::ParameterServer(ServerConfig config, std::function<void(const E
         }
     }
     pipeline::PipelineSettings settings;
-    settings.plan = plan_;
-    settings.window = window_.data();
+    settings.plan = memory_.plan();
+    settings.window = memory_.window();
     settings.workers = config_.workers;
     settings.one_stream = config_.one_stream;
     settings.on_given_up = config_.on_given_up;
@@ -56,15 +56,6 @@ void ParameterServer::go_to_step(std::uint64_t step) {
 }
 
 ParameterServer::~ParameterServer() { pipeline_.reset(); }
-
-std::uint64_t ParameterServer::parameter_bytes(std::uint32_t block) const {
-    return layout_.shape().blocks[block].bytes();
-}
-
-std::uint64_t ParameterServer::gradient_bytes(std::uint32_t block) const {
-    const kernels::Dtype dtype = config_.gradient_dtype.value_or(layout_.dtype(block));
-    return layout_.shape().blocks[block].elements * kernels::size_of(dtype);
-}
 
 void ParameterServer::initialise(std::uint32_t block, const float* values) {
     if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fabric/core/shared_memory.h"
+#include "fabric/core/server_memory.h"
 #include "pipeline/pipeline.h"
 #include "pipeline/snapshot_keeper.h"
 #include "store/chunk_store.h"
@@ -49,11 +49,7 @@ class ParameterServer {
 
     [[nodiscard]] const ServerConfig& config() const { return config_; }
     [[nodiscard]] const store::Layout& layout() const { return layout_; }
-    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return plan_; }
-    [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t block) const;  // of the whole block, without padding
-    [[nodiscard]] std::uint64_t parameter_bytes(std::uint32_t block) const;
-    [[nodiscard]] const std::byte* window() const { return window_.data(); }
-    [[nodiscard]] int window_descriptor() const { return window_file_.descriptor(); }
+    [[nodiscard]] const ServerMemory& memory() const { return memory_; }
 
     [[nodiscard]] bool initialised() const { return initialised_; }
     [[nodiscard]] const std::vector<std::string>& findings() const { return findings_; }  // ChunkStore::findings
@@ -100,12 +96,10 @@ class ParameterServer {
 
     ServerConfig config_;
     store::Layout layout_;
-    schedule::ResidencyPlan plan_;
+    ServerMemory memory_;  // before the store: a budget that is too small leaves it alone
     store::ChunkStore store_;
     std::vector<std::string> findings_;
     std::atomic<bool> initialised_;
-    MemoryFile window_file_;
-    Mapping window_;
     std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // null unless snapshots are taken by themselves
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };

@@ -19,9 +19,9 @@ pipeline::Reply reply_to(Request& request) {
 ShmServer::ShmServer(ServerConfig config) : streams_(config.workers, bytes_of_blocks(config.shape)) {
     core_ = std::make_unique<ParameterServer>(std::move(config),
                                               [this](const Error& error) { streams_.announce_failure(error); });
-    streams_.control().gradient_bytes = core_->plan().arena_bytes;
+    streams_.control().gradient_bytes = core_->memory().plan().arena_bytes;
     for (std::uint32_t rank = 0; rank < core_->config().workers; ++rank) {
-        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->config().shape, core_->plan()));
+        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->config().shape, core_->memory().plan()));
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
     streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });
@@ -33,7 +33,7 @@ ShmServer::~ShmServer() {
 }
 
 std::array<int, 3> ShmServer::files_of(std::uint32_t rank) const {
-    return {streams_.descriptor(), core_->window_descriptor(), arena_files_.at(rank).descriptor()};
+    return {streams_.descriptor(), core_->memory().descriptor(), arena_files_.at(rank).descriptor()};
 }
 
 void ShmServer::handle(std::uint32_t rank, Request& request) {
@@ -75,7 +75,7 @@ bool ShmServer::within_arena(std::uint32_t rank, std::uint64_t offset, std::uint
 
 void ShmServer::handle_push(std::uint32_t rank, Request& request) {
     const store::BlockShape& block = core_->layout().shape().blocks[request.block];
-    if (!within_arena(rank, request.argument, core_->gradient_bytes(request.block)) || !block.trainable) {
+    if (!within_arena(rank, request.argument, core_->memory().gradient_bytes(request.block)) || !block.trainable) {
         fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " pushed block '" + block.name +
                                            "', which is frozen or does not fit its arena there"));
         return reply_to(request)({false, 0});

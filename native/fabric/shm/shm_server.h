@@ -25,7 +25,7 @@ class ShmServer {
 
     [[nodiscard]] bool initialised() const { return core_->initialised(); }
     [[nodiscard]] const std::vector<std::string>& findings() const { return core_->findings(); }
-    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return core_->plan(); }
+    [[nodiscard]] const schedule::ResidencyPlan& plan() const { return core_->memory().plan(); }
     void leave(std::uint32_t rank) { core_->leave(rank); }  // the worker will make no more steps
     void fail(const Error& error) { core_->fail(error); }
     void close() { core_->close(); }

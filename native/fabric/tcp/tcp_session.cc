@@ -61,7 +61,7 @@ class PendingPull {
 std::vector<std::uint64_t> gradient_bytes(const ParameterServer& core) {
     std::vector<std::uint64_t> bytes;
     for (std::uint32_t block = 0; block < core.layout().block_count(); ++block) {
-        bytes.push_back(core.gradient_bytes(block));
+        bytes.push_back(core.memory().gradient_bytes(block));
     }
     return bytes;
 }
@@ -71,7 +71,7 @@ std::vector<std::uint64_t> gradient_bytes(const ParameterServer& core) {
 TcpMember::TcpMember(const ParameterServer& core, std::uint32_t rank)
     : rank(rank),
       buffers(core.layout().shape(), core.config().held, gradient_bytes(core),
-              arena_file_bytes(core.layout().shape(), core.plan()), rank) {}
+              arena_file_bytes(core.layout().shape(), core.memory().plan()), rank) {}
 
 void TcpMember::abort_connections() {
     for (const auto& connection : active) {
@@ -141,13 +141,14 @@ void TcpSession::serve_pull(const Frame& frame) {
     }
     const pipeline::Outcome outcome = pull.wait();
     if (!outcome.ok) return;  // next_request() sees the failure
-    const std::uint64_t bytes = core_.parameter_bytes(frame.block);
-    answer({FrameKind::parameters, frame.block, frame.sequence, bytes}, {core_.window() + outcome.value, bytes});
+    const std::uint64_t bytes = core_.memory().parameter_bytes(frame.block);
+    answer({FrameKind::parameters, frame.block, frame.sequence, bytes},
+           {core_.memory().window() + outcome.value, bytes});
 }
 
 void TcpSession::serve_push(const Frame& frame) {
     if (!core_.layout().shape().blocks[frame.block].trainable) throw Dropped(Drop::malformed);
-    if (frame.bytes != core_.gradient_bytes(frame.block)) throw Dropped(Drop::oversized);
+    if (frame.bytes != core_.memory().gradient_bytes(frame.block)) throw Dropped(Drop::oversized);
     std::optional<std::uint32_t> place;
     // A failure gives the buffers of other pushes back before this session is told of it: a push that finds one then is
     // not taken any more.

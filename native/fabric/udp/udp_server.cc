@@ -19,10 +19,10 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
     std::vector<std::uint64_t> bytes;
     for (std::uint32_t block = 0; block < core.layout().block_count(); ++block) {
         const bool trainable = core.layout().shape().blocks[block].trainable;
-        bytes.push_back(trainable ? core.gradient_bytes(block) : 0);
+        bytes.push_back(trainable ? core.memory().gradient_bytes(block) : 0);
     }
     return std::make_unique<GradientBuffers>(core.layout().shape(), core.config().held, bytes,
-                                             core.plan().arena_bytes + kArenaSlackBytes, 0);
+                                             core.memory().plan().arena_bytes + kArenaSlackBytes, 0);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void UdpServer::offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t blo
     if (!outcome.ok) return;
     const bool wanted = loop().call([&] {
         if (node_->epoch() != epoch) return false;
-        node_->offer(pull, core().window() + outcome.value);
+        node_->offer(pull, core().memory().window() + outcome.value);
         return true;
     });
     if (!wanted) core().release(block);

@@ -12,7 +12,8 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings
 from luwu.models.shapes import gpt_shape
 from luwu.server.forecast import least_memory
-from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, reader_of, require_stripes
+from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, require_stripes
+from luwu.store.opening import reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
 
 

@@ -37,7 +37,8 @@ from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.server import LocalServer
 from luwu.server.settings import Snapshots
-from luwu.store.folders import lock_folder, make_folder
+from luwu.store.folders import make_folder
+from luwu.store.opening import lock_folder
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1

@@ -16,7 +16,7 @@ from luwu.core.protocols import LossScale
 from luwu.core.striping import Share
 from luwu.server.membership import Core
 from luwu.server.settings import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import Store
+from luwu.store.opening import Store
 
 HyperParameters = Sequence[float]
 

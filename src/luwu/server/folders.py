@@ -11,7 +11,8 @@ from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
 from luwu.core.striping import Standing
 from luwu.server.settings import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import ORIGIN_NAME, Store, open_store, read_identity, reader_of
+from luwu.store.folders import ORIGIN_NAME, read_identity
+from luwu.store.opening import Store, open_store, reader_of
 from luwu.store.run_record import Claim, Counts, claim_store
 
 

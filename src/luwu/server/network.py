@@ -35,7 +35,8 @@ from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings, Snapshots
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
-from luwu.store.folders import Store, has_store, lock_folder, make_folder, open_store
+from luwu.store.folders import has_store, make_folder
+from luwu.store.opening import Store, lock_folder, open_store
 
 SPARE_THREADS = 64
 """Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""

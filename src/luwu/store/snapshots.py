@@ -12,7 +12,8 @@ from luwu.core import native
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreLockedError
 from luwu.core.words import counted
 from luwu.store.findings import say_findings
-from luwu.store.folders import StoreIdentity, open_writer, reader_of
+from luwu.store.folders import StoreIdentity
+from luwu.store.opening import open_writer, reader_of
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify

@@ -15,15 +15,8 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.optim.kinds import optimizer_of
 from luwu.store.findings import say_findings
-from luwu.store.folders import (
-    StoreIdentity,
-    held_at_rest,
-    no_store,
-    no_values,
-    read_identity,
-    reader_of,
-    require_stripes,
-)
+from luwu.store.folders import StoreIdentity, no_store, no_values, read_identity, require_stripes
+from luwu.store.opening import held_at_rest, reader_of
 
 Progress = Callable[[int, int], None]
 """Function that is called now and then with the bytes done and the bytes in all."""

@@ -14,7 +14,8 @@ from luwu.core import native
 from luwu.core.errors import StoreCorruptError, StoreError, StoreFormatError
 from luwu.core.manifest import Manifest
 from luwu.store.findings import findings_of
-from luwu.store.folders import held_at_rest, no_values, reader_of
+from luwu.store.folders import no_values
+from luwu.store.opening import held_at_rest, reader_of
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
 from luwu.store.values import Progress, no_progress, require_identity

@@ -28,8 +28,9 @@ from luwu.optim.settings import OptimizerSettings
 from luwu.session.local import DEFAULT_MEMORY, open_to_read
 from luwu.session.local import open as open_session
 from luwu.session.session import Session
-from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values, open_reader
+from luwu.store.folders import MANIFEST_NAME, UNFINISHED_IMPORT_NAME, no_values
 from luwu.store.model_files import kept_buffers, kept_model_folder
+from luwu.store.opening import open_reader
 from luwu.store.origin import require_model_files
 from luwu.store.run_record import read_record
 from luwu.store.snapshots import snapshot_folders

@@ -19,6 +19,9 @@
 #include <utility>
 #include <vector>
 
+// What a program, or the C library's callers, find in this library.
+#define LUWU_PUBLIC extern "C" __attribute__((visibility("default")))
+
 namespace luwu::disk {
 
 // Kinds of calls by their effect on the disk, numbered as in tests/disk/recorder.py. `look` changes nothing; it is
