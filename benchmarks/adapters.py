@@ -1,4 +1,4 @@
-"""What `lora` trains: a small Llama with adapters of peft on its attention, the same bits on every side."""
+"""The model of `lora`: a small Llama with adapters of peft on its attention, the same bits on every side."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loss_of(model: nn.Module, step: int) -> Tensor:
 
 
 def counts(model: nn.Module) -> dict[str, int]:
-    """How many parameters are frozen, and how many are the adapters'."""
+    """Return the number of frozen parameters, and that of the adapters'."""
     found = {True: 0, False: 0}
     for parameter in model.parameters():
         found[parameter.requires_grad] += parameter.numel()

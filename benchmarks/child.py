@@ -1,4 +1,4 @@
-"""What a measured child process says to the benchmark that started it: one JSON object a line, on request."""
+"""Messages of a measured child process to the benchmark that started it: one JSON object a line, on request."""
 
 from __future__ import annotations
 

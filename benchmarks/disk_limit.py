@@ -44,7 +44,7 @@ class DiskLimit:
         self._scratch.cleanup()
 
     def sample(self) -> float:
-        """One measurement in bytes per second."""
+        """Return one measurement in bytes per second."""
         return max(self._measure(*setting) for setting in self.settings)
 
     def _measure(self, pattern: str, depth: int, processes: int) -> float:

@@ -1,4 +1,4 @@
-"""How much of each parser of outside bytes does the corpus reach, how fast is it fuzzed, and does that find anything?
+"""Reach of the corpus into each parser of outside bytes, speed of fuzzing it, and findings, if any.
 
 Lines are those of the parser's own functions, in C++ by clang's source-based coverage, in Python by coverage.py. Lines
 that bytes cannot reach are listed with the reason and do not count. Executions and edges are of a run of each target.
@@ -42,7 +42,7 @@ class Covered(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of the lines that bytes can reach."""
+        """Share of the lines that bytes can reach."""
         return self.run / max(1, self.run + len(self.missed))
 
 

@@ -115,7 +115,10 @@ PYTHON: Mapping[str, Parser] = {
         ),
     },
     "host_port": {"src/luwu/control/address.py": ("parse_host_port", "parse_url", "parse_urls")},
-    "settings": {"src/luwu/core/settings.py": ("read_toml", "build", "build_settings", "_config_error", "_line_of")},
+    "settings": {
+        "src/luwu/core/settings.py": ("read_toml", "build", "_config_error", "_line_of"),
+        "src/luwu/launch/settings.py": ("build_settings",),
+    },
     "last_attempts": {
         "src/luwu/launch/last_attempts.py": ("read_last_attempts", "_read", "_is_record"),
         "src/luwu/observe/metrics.py": ("resume", "read_metrics", "_read_rows", "_row_of", "_line"),

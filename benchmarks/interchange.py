@@ -95,7 +95,7 @@ class Sharded:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1.0)
 
     def state(self) -> dict[str, Any]:
-        """What dcp loads and saves."""
+        """Return the state that dcp loads and saves."""
         return {
             "model": get_model_state_dict(self.model),
             "optim": get_optimizer_state_dict(self.model, self.optimizer),
@@ -141,7 +141,7 @@ def loaded_differently(sharded: Sharded, store: Path) -> int:
 
 
 def go_round(family: str, layers: int, hidden: int, steps: int, folder: Path) -> list[Any]:
-    """One row of the table: a family's way out and back."""
+    """Return one row of the table: a family's way out and back."""
     config = config_of(family, layers, hidden)
     store, back = folder / "store", folder / "back"
     build(config, 0).save_pretrained(folder / "in")

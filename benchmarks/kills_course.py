@@ -22,7 +22,7 @@ KEPT = 15
 
 @dataclass
 class Scenario:
-    """One row of the table: what was killed, how often, and what was wrong afterwards."""
+    """A row of the table: the process that was killed, the number of kills, and the errors found afterwards."""
 
     name: str
     kills: int = 0
@@ -84,7 +84,7 @@ class Clock:
 
 
 class Course:
-    """What is known of a run over all of its lives: the last step announced, and every loss, by (rank, step)."""
+    """Record of a run over all of its lives: the last step announced, and every loss, by (rank, step)."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario

@@ -1,4 +1,4 @@
-"""What the processes do that are killed: a worker, an embedded or a local server, and luwu's own commands.
+"""Work of the processes that are killed: a worker, an embedded or a local server, and luwu's own commands.
 
 A worker says "opening", "resumed" (step), "voting" (step) and "committed" (step, with the bits of its loss), and in the
 end "digest"; or "error" (class).

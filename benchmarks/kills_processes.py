@@ -35,7 +35,7 @@ def say(**line: Any) -> None:
 
 
 class Life:
-    """One process from its fork to its end, and what it has said.
+    """A process from its fork to its end, and its messages.
 
     Attributes:
         said: the last value of everything that it said.

@@ -52,7 +52,7 @@ class Site:
 
     @property
     def url(self) -> str:
-        """Where workers join all servers."""
+        """URL at which workers join all servers."""
         return "luwu://" + ",".join(self._addresses.get(server.name, "") for server in self.servers)
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ from processes import Side
 
 
 def disk_bytes(folder: Path) -> int:
-    """What a folder takes on the disk; a file of several names once."""
+    """Return the bytes of a folder on the disk; a file of several names counts once."""
     stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum({stat.st_ino: stat.st_blocks * 512 for stat in stats}.values())
 
@@ -48,7 +48,7 @@ class LuwuSide(Side):
 
     @property
     def store_bytes(self) -> int:
-        """What the run folder takes on the disk; a file of several names once."""
+        """Bytes of the run folder on the disk; a file of several names counts once."""
         return disk_bytes(self.store)
 
     @property

@@ -79,7 +79,7 @@ class Disturbed:
         self.rows.append([name, back["step"], seconds, "goes on"])
 
     def fill_disk(self, disk: SmallDisk, seconds: float) -> float:
-        """Fill the disk under the store, and clear it so long after the server has paused; when, by the clock."""
+        """Fill the disk under the store, and clear it some time after the server has paused; return that time."""
         said = self.server.output().count(PAUSED)
         disk.fill()  # first: steps that end meanwhile take no room then
         share_versions(self.store)
@@ -144,13 +144,13 @@ class Disturbed:
             self.losses[step] = bits
 
     def _lost_losses(self, first: int, told: dict[int, list[str]]) -> None:
-        """Of a run that failed, the survivors' losses of the steps that all of them have seen committed."""
+        """Note the survivors' losses in a run that failed, for the steps that all of them have seen committed."""
         for step, bits in enumerate(zip(*told.values(), strict=False), first):
             self.losses[step] = [dict(zip(told, bits, strict=True)).get(rank, "") for rank in self.ranks]
 
 
 def cut(link: Link, seconds: float) -> float:
-    """Pulls a cable for so long; when it was plugged in again, by the machine's clock."""
+    """Pull a cable for some time; return the time when it was plugged in again, by the machine's clock."""
     link.cut()
     time.sleep(seconds)
     link.mend()

@@ -57,14 +57,14 @@ def measure_group(options: Options, workers: int, rounds: int, share: float) -> 
 
 
 def one_round(side: NetworkSide) -> dict[str, int]:
-    """What the server carries while every worker pushes and pulls every block once."""
+    """Return the bytes that the server carries while every worker pushes and pulls every block once."""
     before = side.server_counts()
     side.exchange(push=True, pull=True)
     return difference(side.server_counts(), before)
 
 
 def spread(values: list[float]) -> float:
-    """How far the largest is above the smallest."""
+    """Return the distance of the largest above the smallest, as a share."""
     return max(values) / min(values) - 1
 
 

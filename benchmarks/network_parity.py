@@ -115,7 +115,7 @@ class Comparison:
         self.ok = True
 
     def add(self, name: str, found: Bits, base: Bits, limits: list[float]) -> None:
-        """One run; a limit of nothing asks for the same bits of all ranks."""
+        """Add one run; a limit of nothing asks for the same bits of all ranks."""
         losses, wanted = means(found), means(base)
         differences = [abs(a - b) / b for a, b in zip(losses, wanted, strict=True)]
         self.worst[name] = max(differences)

@@ -77,7 +77,7 @@ class Hosts:
         return sum(host.udp_counters()["RcvbufErrors"] for host in (self.server, self.switch, *self.workers))
 
     def tcp_bytes_per_second(self, seconds: float = 1.0) -> float:
-        """What one plain TCP stream carries from the server's host to the first worker's: the machine's limit."""
+        """Return the bytes per second of a TCP stream from the server's host to a worker's: the machine's limit."""
         with self.workers[0].inside():
             listener = socket.create_server((self.workers[0].address, 0))
         with self.server.inside():
@@ -217,7 +217,7 @@ class NetworkSide:
         return (push + pull) * rounds * self.bytes / self.exchange(push=push, pull=pull, rounds=rounds)
 
     def digests(self) -> set[str]:
-        """Of all values that were pulled, one of each worker: the same everywhere if all is well."""
+        """Return digests of all pulled values, one of each worker: the same everywhere if all is well."""
         return {worker.ask(digest={})["digest"] for worker in self.workers}
 
     def stats(self) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class NetworkSide:
         return {participant.host.name: participant.ask(stats={}) for participant in everyone}
 
     def server_counts(self) -> dict[str, int]:
-        """What the server has sent and received so far, heartbeats counted apart, and what its interface has seen."""
+        """Return the server's counts of packets, heartbeats apart, and those of its interface."""
         counts = self.server.ask(stats={})
         seen = self._hosts.server.ends[0].counters()
         heartbeats = counts["heartbeats_in"] + counts["heartbeats_out"]
@@ -240,12 +240,12 @@ class NetworkSide:
 
 
 def difference(after: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    """What was counted between two times."""
+    """Return the counts between two times."""
     return {name: after[name] - before[name] for name in after}
 
 
 def lost(stats: Mapping[str, Any]) -> dict[str, int]:
-    """Of what all participants count, what tells of trouble, added up."""
+    """Return the sum of all participants' counts that tell of trouble."""
     total = {"resent": 0, "sums_sent_again": 0}
     for found in stats.values():
         for name in total:

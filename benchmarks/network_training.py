@@ -130,7 +130,7 @@ class Site:
 
     @property
     def url(self) -> str:
-        """Of the server."""
+        """URL of the server."""
         return f"luwu://{self.server.address}:{PORT}"
 
     def _start_worker(self, rank: int) -> Worker:
@@ -247,7 +247,7 @@ class Site:
 
 
 def bytes_at(host: Host) -> int:
-    """What a host's interface has received and sent."""
+    """Return the bytes that a host's interface has received and sent."""
     counters = host.ends[0].counters()
     return counters.received_bytes + counters.sent_bytes
 

@@ -24,7 +24,7 @@ LEAST = Bar("allowed", "seconds", 0.8)
 
 
 def measure_step(side: LuwuSide) -> dict[str, float]:
-    """One sample: seconds and loss of a step, bytes that it read from the store and wrote to it."""
+    """Return a sample: seconds and loss of a step, bytes that it read from the store and wrote to it."""
     before = dict(side.server_sample)
     sample = side.sample()[0]
     steps = side.server_sample["step"] - before["step"]

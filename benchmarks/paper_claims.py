@@ -1,4 +1,4 @@
-"""What arXiv 2409.00918 measured, and what the cost model says of the same: the rows of `plan_paper`."""
+"""Measurements of arXiv 2409.00918, and the cost model's figures for the same: the rows of `plan_paper`."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def largest_peer(system: str) -> int:
 
 
 def luwu_gradient_bytes(model: ModelShape) -> float:
-    """Of one layer."""
+    """Return the bytes of one layer's gradients."""
     alone = replace(model, vocabulary=0, positions=0)
     return luwu_worker(alone, 1, Kernels()).gpu["gradients"] - 2.0 * alone.outside_size
 

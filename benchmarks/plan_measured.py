@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def compare(case: Case, folder: Path, steps: int, seconds: float) -> dict[str, Any]:
-    """One run: predicted and measured. Measured last, so that nothing of it can be known before."""
+    """Return a run's predictions and measurements. It is measured last, so that nothing of it can be known before."""
     model, settings = shape_of(case), settings_of(case, folder, steps)
     machine = measure_machine(settings, model, forecast_here(settings, model), folder, seconds)
     plan = plan_here(settings, model, machine, float("inf"))
@@ -153,7 +153,7 @@ def settings_of(case: Case, folder: Path, steps: int) -> Settings:
 
 
 def predicted_of(plan: LocalPlan) -> dict[str, float]:
-    """What a plan says."""
+    """Return the figures of a plan."""
     return {
         "seconds": plan.step.seconds,
         "memory": plan.memory_bytes,
@@ -164,7 +164,7 @@ def predicted_of(plan: LocalPlan) -> dict[str, float]:
 
 
 def measured_of(trial: Trial) -> dict[str, float]:
-    """What a run showed."""
+    """Return the figures of a run."""
     return {
         "seconds": statistics.median(trial.step_seconds),
         "memory": float(trial.memory_bytes),
@@ -175,7 +175,7 @@ def measured_of(trial: Trial) -> dict[str, float]:
 
 
 def error(predicted: float, measured: float) -> float:
-    """Of a prediction, as a share of what was measured."""
+    """Return the error of a prediction, as a share of the measurement."""
     if max(predicted, measured) < NOTHING_BYTES and predicted == int(predicted):
         return 0.0
     return predicted / measured - 1

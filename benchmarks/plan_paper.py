@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def share_within(claims: Sequence[Claim]) -> float:
-    """Of those that count."""
+    """Return the share of claims within the limit, among those that count."""
     counted = [claim for claim in claims if not claim.calibrates]
     return sum(abs(claim.error) <= WITHIN for claim in counted) / len(counted)
 

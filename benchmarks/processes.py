@@ -82,7 +82,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 class Side:
-    """One side of a comparison: `ranks` children of one program that stay alive and give a sample when asked.
+    """A side of a comparison: `ranks` children of one program that stay alive and give a sample when asked.
 
     Both sides of a benchmark are up at the same time and sampled in turn, so a drifting machine hits both. An idle
     side sleeps in a read. The children get their settings as one JSON argument and RANK, WORLD_SIZE, LUWU_RENDEZVOUS
@@ -177,12 +177,12 @@ class Side:
         self.memory.pause()
 
     def sample(self) -> list[dict[str, Any]]:
-        """One sample of every rank."""
+        """Return a sample of every rank."""
         self._tell("sample")
         return self._replies()
 
     def stop(self) -> list[dict[str, Any]]:
-        """One last sample with the memory watch on, then the children's final words (they have ended after it)."""
+        """Take a last sample with the memory watch on; return the children's final words (they have ended after it)."""
         self.memory.resume()
         self.sample()
         self.memory.pause()

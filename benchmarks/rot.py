@@ -51,7 +51,7 @@ MAKERS: tuple[tuple[Callable[[Path], Subject], Share], ...] = (
 
 
 def try_part(maker: int, share: Share, part: int, parts: int) -> tuple[Tally, dict[str, bool]]:
-    """Make one of the stores in memory, and try one of so many parts of its damages; the first part tries controls."""
+    """Make one of the stores in memory, and try one part of its damages; the first part tries controls."""
     tally = Tally()
     with scratch() as folder:
         subject = MAKERS[maker][0](folder)

@@ -44,7 +44,7 @@ EXCEPTIONS: dict[str, str] = {
     "benchmarks/network_faults.py:main": "the faults one after another on one site, and the result of all",
     "benchmarks/optimizer_disk.py:main": "the sides one after another on one disk, and the result of all",
 }
-"""What is over a limit, and why; a reason that is not needed any more is a finding, too."""
+"""Parts over a limit, and the reasons; a reason that is not needed any more is a finding, too."""
 
 
 class Finding(NamedTuple):

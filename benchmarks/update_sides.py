@@ -118,7 +118,7 @@ def _plain_adamw(
     master: torch.Tensor, m: torch.Tensor, v: torch.Tensor, low: torch.Tensor, gradient: torch.Tensor,
     step_size: torch.Tensor, root: torch.Tensor,
 ) -> None:  # fmt: skip
-    """One step of AdamW; scalars that change from step to step are tensors, so nothing is compiled again."""
+    """Make a step of AdamW; scalars that change from step to step are tensors, so nothing is compiled again."""
     beta1, beta2 = ADAMW["betas"]
     wide = gradient.float()
     master.mul_(1 - ADAMW["lr"] * ADAMW["weight_decay"])

@@ -1,4 +1,4 @@
-"""What `parity_models` trains: the families that the tests have, wider, some of them with frozen parts.
+"""The models of `parity_models`: the families that the tests have, wider, some of them with frozen parts.
 
 A variant is a family's name, and perhaps "frozen": then its embeddings (or stem) and its first layer are.
 """
@@ -39,7 +39,7 @@ def build(variant: str) -> nn.Module:
 
 
 def is_causal(variant: str) -> bool:
-    """Whether it is a causal language model."""
+    """Return True for a causal language model."""
     return variant.partition(" ")[0] in CAUSAL
 
 

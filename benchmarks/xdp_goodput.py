@@ -71,7 +71,7 @@ class BridgeHosts(Hosts):
 def measure_side(
     options: Options, hosts: BridgeHosts, in_kernel: bool, rounds: int
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """One sample: goodput, and it for each second of the switch machine's time; and what was sent twice."""
+    """Return a sample: goodput, and goodput for each second of the switch machine's time; and what was sent twice."""
     interfaces = hosts.ports if in_kernel else None
     blocks = [ELEMENTS] * options.effort(BLOCKS, check=1)
     with NetworkSide(hosts, blocks, echo=False, interfaces=interfaces) as side:

@@ -1,4 +1,4 @@
-"""What the XDP switch takes for a packet: adding one to a sum, completing a sum, copying down; by size and form.
+"""Time of the XDP switch for a packet: adding one to a sum, completing a sum, copying down; by size and form.
 
 The kernel runs the switch's own functions on packets (BPF_PROG_TEST_RUN), each one new, and says the time of a run; the
 time that making them new takes is in it, and stands beside. Checksums are verified in all of them. What the kernel does

@@ -32,7 +32,7 @@ class BothSwitches:
         self.sums: dict[str, int] = {}
 
     def through(self, switch: str, form: str, loss_seed: int | None = None) -> tuple[Bits, str]:
-        """One run. Raises BenchmarkError where the kernel should have added and did not."""
+        """Make a run. Raises BenchmarkError where the kernel should have added and did not."""
         name = f"{switch}, {form}" + (", 2 % lost" if loss_seed is not None else "")
         self._site.in_kernel = switch == "XDP"
         found = self._runs.over_udp(name, self._runs.workers, form, loss_seed=loss_seed)

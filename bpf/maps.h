@@ -64,7 +64,7 @@ struct {
     __type(value, struct bpf_devmap_val);
 } copies SEC(".maps");
 
-// Which port an interface is. Asked for every copy, where a hash would take longer than all else.
+// Port of an interface. Looked up for every copy, where a hash would take longer than all else.
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 1);

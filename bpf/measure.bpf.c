@@ -18,7 +18,7 @@ static __always_inline int next_packet(struct xdp_md* context, struct frame* fra
     return 1;
 }
 
-// What the others take besides what they measure.
+// Baseline: the time that the other programs take besides the work that they measure.
 SEC("xdp")
 int measure_nothing(struct xdp_md* context) {
     struct frame frame;

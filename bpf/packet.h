@@ -16,7 +16,7 @@ struct frame {
     struct luwu_head* head;
 };
 
-// Whether there is room for all of it.
+// True if there is room for all of it.
 static __always_inline int lay_out(struct xdp_md* context, struct frame* frame) {
     void* at = (void*)(long)context->data;
     frame->ethernet = at;
@@ -51,7 +51,7 @@ static __always_inline int came_from(const struct frame* frame, __u32 peer) {
     return frame->ip->saddr == job.peers[peer].address && frame->udp->source == job.peers[peer].port;
 }
 
-// Who sent it; LUWU_XDP_PEERS: nobody that the job knows.
+// Sender of the frame; LUWU_XDP_PEERS: nobody that the job knows.
 static __always_inline __u32 peer_of(const struct frame* frame) {
     const __u16 sender = frame->head->sender;
     __u32 peer = LUWU_XDP_PEERS;

@@ -1,4 +1,4 @@
-// How neighbours are reached: as their heartbeats come. An Ethernet switch learns no other way.
+// Paths to neighbours, learned from their heartbeats. An Ethernet switch learns no other way.
 #pragma once
 
 #include "seal.h"
@@ -20,7 +20,7 @@ static __always_inline void learn_path(struct xdp_md* context, struct frame* fra
 
 static __always_inline __u32 both_halves(__u32 word) { return (word & 0xffff) + (word >> 16); }
 
-// Of a header as address_to() makes it: words that were just written are not read again, which takes longer.
+// Checksum of a header as address_to() makes it: words that were just written are not read again, which takes longer.
 static __always_inline __u16 ip_checksum(const struct iphdr* ip, __u32 from, __u32 to) {
     const __u32 version_and_length = bpf_htons(0x4500);
     const __u32 ttl_and_protocol = bpf_htons(OUR_TTL << 8 | IPPROTO_UDP);

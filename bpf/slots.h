@@ -1,5 +1,5 @@
-// Where gradients are added up: one slot for each number of the stream's window, under a lock of its own, because
-// packets of one slot arrive on several processors at once.
+// Sums of gradients: one slot for each number of the stream's window, under a lock of its own, because packets of one
+// slot arrive on several processors at once.
 #pragma once
 
 #include "seal.h"
@@ -117,7 +117,7 @@ static __always_inline enum slot_verdict add_packet(const struct slot_place* at)
     enum slot_verdict verdict = SLOT_ADDED;
     if (arrived == job.all_children) {
         slot->sent_at = luwu_ticks(bpf_ktime_get_ns());
-        // Where the children do not agree, the controller seals the sum.
+        // The controller seals the sum where the children do not agree.
         verdict = slot->head.flags & LUWU_CONFLICT ? SLOT_NOTE : become_sum(at, SLOT_COMPLETED);
     }
     set_arrived(slot, arrived);

@@ -30,7 +30,7 @@ struct words {
     __u8 form;
 };
 
-// One biased word's part of the checksum.
+// Part of one biased word in the checksum.
 static __always_inline __u64 weigh(int narrow, __u64 biased, const uint64_t* weights) {
     __s64 rest = biased;
     if (!narrow) return biased * weights[0] + (__u64)(rest >> 32) * weights[1];
@@ -104,7 +104,7 @@ static __always_inline __u64 forget(__u64 value) {
     return value;
 }
 
-// What is left of a payload behind its whole words.
+// Rest of a payload behind its whole words.
 static __always_inline __u64 last_word(enum words_action action, int narrow, const struct words* it, __u32 most_words) {
     const __u64 bytes = forget(it->bytes);
     const __u64 at = bytes / WORD_BYTES;

@@ -27,7 +27,7 @@ arguments = parser.parse_args()
 
 
 class LanguageModel(lightning.LightningModule):
-    """What Lightning calls; the model inside it is LuWu's."""
+    """The module that Lightning calls; the model inside it is LuWu's."""
 
     def __init__(self, model, session):
         super().__init__()

@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With --record-gradients, note what the test's workers push, so that two runs of it can be compared."""
+    """Note with --record-gradients what the test's workers push, so that two runs of it can be compared."""
     file = request.config.getoption("--record-gradients")
     if not file:
         yield
@@ -72,7 +72,7 @@ def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture(autouse=True)
 def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With --simulated-device, let every model compute there, and see that nothing was read or written out of turn."""
+    """Let models compute on a simulated device with --simulated-device, and check the order of accesses."""
     if not request.config.getoption("--simulated-device"):
         yield
         return

@@ -74,7 +74,7 @@ class Twin:
             self._library.twin_delay(ctypes.c_uint32(_MOST_DELAY_MICROSECONDS))
 
     def findings(self) -> list[str]:
-        """What was out of turn since the last call."""
+        """Return the findings of accesses out of turn since the last call."""
         found = [self._library.twin_finding(index).decode() for index in range(self._library.twin_findings())]
         self._library.twin_forget_findings()
         return found
@@ -95,7 +95,7 @@ class Twin:
 
 @cache
 def the_twin() -> Twin:
-    """One for all tests of a process: nothing may use a twin that starts anew, such as what a failed test leaves."""
+    """Return the twin of a process, for all tests: a failed test may leave users, so it must not start anew."""
     return Twin()
 
 

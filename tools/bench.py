@@ -93,7 +93,7 @@ def disk() -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    """What `common.machine` says, and the disk and torch."""
+    """Return the description of `common.machine`, the disk and torch."""
     return {**machine(), "disk": disk(), "torch": importlib.metadata.version("torch")}
 
 
@@ -112,7 +112,7 @@ def verdict(result: Mapping[str, Any]) -> str:
 
 
 def processor_lines(results: Sequence[Mapping[str, Any]], about: Mapping[str, Any]) -> list[str]:
-    """What the benchmarks ran on; with their names where rows were measured on different ones."""
+    """Return the processors that benchmarks ran on; with their names where rows were measured on different ones."""
     names: dict[str, list[str]] = {}
     for result in results:
         of = result.get("machine", about)

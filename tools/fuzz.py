@@ -73,7 +73,7 @@ def command_of(target: str, native: Path | None) -> list[str]:
 
 
 def run(command: Sequence[str], *folders: Path, seconds: float, log: Path, findings: Path) -> Outcome:
-    """Run a target for so long; the first folder receives what reaches something new."""
+    """Run a target for ``seconds``; the first folder receives inputs that reach something new."""
     options = [
         f"-max_total_time={round(seconds)}", f"-max_len={LONGEST_INPUT_BYTES}", f"-timeout={SLOWEST_SECONDS}",
         f"-rss_limit_mb={MOST_MEMORY_MIB}", f"-artifact_prefix={findings}{os.sep}", "-use_value_profile=1",

@@ -41,7 +41,7 @@ PYTHON_HEADER = re.compile(r"\s*#\s*include\s+<(Python\.h|nanobind/[^>]+)>")
 
 
 class Include(NamedTuple):
-    """One line of a source file that includes another one of native/."""
+    """A line of a source file that includes another file of native/."""
 
     file: str
     line: int
@@ -62,7 +62,7 @@ def includes_of(sources: Mapping[str, str]) -> Iterator[Include]:
 
 
 def problems(sources: Mapping[str, str]) -> list[str]:
-    """What breaks the order, as `FILE:LINE: what is wrong; what to do`."""
+    """Return the lines that break the order, as `FILE:LINE: what is wrong; what to do`."""
     found = [_unknown_room(file) for file in sources if room_of(file) not in ROOMS]
     included = list(includes_of(sources))
     for include in included:
@@ -101,7 +101,7 @@ def _wrong_way(include: Include) -> str | None:
 
 
 def _circles(included: list[Include]) -> list[str]:
-    """One line for each include that closes a circle of files."""
+    """Return a line for each include that closes a circle of files."""
     edges: dict[str, list[Include]] = {}
     for include in included:
         edges.setdefault(include.file, []).append(include)

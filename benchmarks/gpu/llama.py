@@ -64,7 +64,7 @@ class Block(nn.Module):
 
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of hidden values [rows, tokens, hidden], the head's weight, and targets [rows, tokens]: a scalar in nats."""
+"""Loss of hidden values [rows, tokens, hidden], the head's weight, and targets [rows, tokens]: a scalar in nats."""
 
 
 def whole_loss(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def ours(run: Path, steps: range, passes: int = 1, adapters: bool = False, **opt
 
 
 def variants(folder: Path, steps: int) -> dict[str, tuple[Callable[[], Losses], Losses, float]]:
-    """By name: our run, the losses of torch's, and the tolerance."""
+    """Return by name our run, torch's losses, and the tolerance."""
     whole = range(steps)
     once, thrice = plain(steps), plain(steps, passes=3)
     half, adapted = plain(steps, dtype=torch.float16), plain(steps, adapters=True)

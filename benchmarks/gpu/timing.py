@@ -25,14 +25,14 @@ def free_memory() -> None:
 
 
 TRAINABLE_BYTES, FROZEN_BYTES = 32, 3
-"""Of a parameter in a store, at most: two versions of states and values, and what files add."""
+"""Most bytes of a parameter in a store: two versions of states and values, and what files add."""
 
 
 IN_MEMORY = Path("/dev/shm")
 
 
 def place_for(store_bytes: int, folder: Path) -> Path:
-    """Return a folder in memory for a store of so many bytes; ``folder`` where there is no room."""
+    """Return a folder in memory for a store of ``store_bytes``; ``folder`` where there is no room."""
     room = shutil.disk_usage(IN_MEMORY).free if IN_MEMORY.is_dir() else 0
     return IN_MEMORY if room > store_bytes else folder
 

@@ -41,8 +41,8 @@ Measured with_engine(const Settings& settings) {
             (static_cast<double>(job.engine().stats().wait_nanoseconds) - waited) * 1e-9 * scale};
 }
 
-// One stream for both directions, a copy of a block when it is needed, a buffer for each of two blocks, and a wait for
-// a gradient's copy before its push.
+// The order before: one stream for both directions, a copy of a block when it is needed, a buffer for each of two
+// blocks, and a wait for a gradient's copy before its push.
 class OrderOfBefore {
   public:
     explicit OrderOfBefore(const Settings& settings) : settings_(settings) {

@@ -1,4 +1,4 @@
-"""One participant of the network fabric without a store, told what to do line by line: aggregator, switch or worker.
+"""A participant of the network fabric without a store, commanded line by line: aggregator, switch or worker.
 
 Settings: {"role": ..., "address": ...}. It answers each request, one JSON object a line, with one line:
 {"start": {...}}, {"stats": {}}, and workers {"exchange": {"push": bool, "pull": bool, "rounds": n}} and {"digest": {}}.
@@ -97,7 +97,7 @@ class Worker:
         return {"seconds": after - before, "began": before, "ended": after, "cpu_seconds": cpu_seconds() - cpu}
 
     def digest(self) -> Request:
-        """Of the values that were pulled last."""
+        """Return the digest of the values that were pulled last."""
         found = hashlib.sha256()
         for values in self._values:
             found.update(values)

@@ -47,7 +47,7 @@ def batch_of(text: Tensor, step: int, rows: int, seq: int) -> tuple[Tensor, Tens
 
 
 class Worker:
-    """One rank; it may join one server after another."""
+    """A rank; it may join one server after another."""
 
     def __init__(self, wanted: dict[str, Any], say: Callable[..., None]) -> None:
         self._rank, self._rows, self._shape = wanted["rank"], wanted["rows"], wanted["shape"]
@@ -99,7 +99,7 @@ class Worker:
         return {}
 
     def attempt(self) -> Reply:
-        """One attempt at a step; whether it was committed."""
+        """Make an attempt at a step; the reply says if it was committed."""
         before = self._session.step
         with self._failing():
             self._model(*self._batch()).backward()

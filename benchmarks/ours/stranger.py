@@ -89,7 +89,7 @@ class Flood:
         self._next = itertools.cycle([(one, (host, port)) for one in words for port in ports])
 
     def send(self, count: int) -> None:
-        """Send so many, fewer where the way out is full."""
+        """Send ``count`` datagrams, fewer where the way out is full."""
         for one, where in itertools.islice(self._next, count):
             try:
                 self._socket.sendto(one, where)

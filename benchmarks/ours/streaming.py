@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 BUDGET_BLOCKS = 10
-"""The server's budget in the benchmark of generation: so many times the largest block."""
+"""The server's budget in the benchmark of generation, in sizes of the largest block."""
 
 PROMPT, TOKENS = list(range(16)), 16
-"""What is given, and how many tokens are written after it."""
+"""The prompt, and the number of tokens written after it."""
 
 
 def config_of(shape: dict[str, int]) -> Any:

@@ -1,4 +1,4 @@
-"""What luwu's measured workers share: joining the server, the parallelized model, a timed step."""
+"""Common parts of luwu's measured workers: joining the server, the parallelized model, a timed step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Trainer:
         self._batches = itertools.repeat(next(found)) if settings.get("one_batch") else found
 
     def step(self) -> dict[str, float]:
-        """One optimizer step: seconds of its parts and this rank's loss."""
+        """Make an optimizer step; return the seconds of its parts and this rank's loss."""
         ids, targets = next(self._batches)
         started = time.perf_counter()
         loss = self.model(ids, targets)

@@ -1,5 +1,4 @@
-// What the XDP switch takes for a packet, by BPF_PROG_TEST_RUN; one JSON object a line. Run by
-// benchmarks/xdp_packet.py.
+// Time of the XDP switch for a packet, by BPF_PROG_TEST_RUN; one JSON object a line. Run by benchmarks/xdp_packet.py.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 

@@ -72,7 +72,7 @@ class Trainer:
         self._batches = batches(settings["rows"], settings["shape"]["seq"])
 
     def step(self) -> dict[str, float]:
-        """One optimizer step: seconds of forward, backward, update, and the loss."""
+        """Make an optimizer step; return the seconds of forward, backward, update, and the loss."""
         tokens, targets = next(self._batches)
         started = time.perf_counter()
         loss = self.engine(tokens, targets)
@@ -91,5 +91,5 @@ class Trainer:
 
 
 def shared_files() -> set[Path]:
-    """What DeepSpeed's processes have in /dev/shm now."""
+    """Return the files of DeepSpeed's processes in /dev/shm."""
     return set(Path("/dev/shm").glob("deepspeed_*"))

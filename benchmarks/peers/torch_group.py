@@ -1,4 +1,4 @@
-"""What the torch peers share: joining a gloo group without a port, the trained model, a timed step."""
+"""Common parts of the torch peers: joining a gloo group without a port, the trained model, a timed step."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Trainer:
         self._batches = batches(self._rows, self._seq, rank, world)
 
     def step(self) -> float:
-        """One optimizer step; returns this rank's loss."""
+        """Make an optimizer step; return this rank's loss."""
         tokens, targets = next(self._batches)
         loss = self._model(tokens, targets)
         loss.backward()

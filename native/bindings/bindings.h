@@ -1,4 +1,4 @@
-// One Python exception class for each kind of native error: the classes of luwu.errors.
+// A Python exception class for each kind of native error: the classes of luwu.errors.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -55,11 +55,11 @@ void bind_door(nb::module_& module) {
         .def("admit", &Self::admit, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Lifts the limits of the connection that has this end of the Unix socket; False: it has gone.")
         .def("peer", &Self::peer, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "Where the connection comes from that has this end of the Unix socket, HOST:PORT; None: it has gone.")
+             "Origin, HOST:PORT, of the connection that has this end of the Unix socket; None: it has gone.")
         .def("shut", &Self::shut, nb::call_guard<nb::gil_scoped_release>(), "From now on nobody comes in.")
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(),
              "Nobody comes in, and those who are in go when they have read what was said to them.")
-        .def("counts", &counts, "How many connections were closed, by reason, and how many there are.");
+        .def("counts", &counts, "Number of connections that were closed, by reason, and number that there are.");
 }
 
 }  // namespace luwu::bindings

@@ -73,13 +73,12 @@ nb::dict endpoint_stats(fabric::Endpoint& endpoint) {
 void bind_server(nb::module_& module) {
     nb::class_<fabric::ShmServer>(module, "ShmServer",
                                   "The server of one host: an open store, its pipeline and its workers' shared memory.")
-        .def(
-            nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
-            "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
-            "disk_full_wait_seconds"_a = 0.0,
-            "Takes snapshots every so many steps (0: none) and keeps so many (0: all). A store that is only read, such "
-            "as a snapshot, is not locked, and makes no steps. A step waits so long for room on a disk before the run "
-            "fails.")
+        .def(nb::new_(&make_server), "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a,
+             "memory_bytes"_a, "workers"_a, "optimizer_threads"_a, "snapshots"_a = Snapshots{}, "read_only"_a = false,
+             "disk_full_wait_seconds"_a = 0.0,
+             "`snapshots`: steps between two (0: none), and the number to keep (0: all). A store that is only read, "
+             "such as a snapshot, is not locked, and makes no steps. A step waits `disk_full_wait_seconds` for room on "
+             "a disk before the run fails.")
         .def_prop_ro("initialised", &fabric::ShmServer::initialised)
         .def_prop_ro(
             "findings", [](const fabric::ShmServer& self) { return self.findings(); },
@@ -131,7 +130,7 @@ void bind_endpoint(nb::module_& module) {
             "note_push", [](const fabric::Endpoint&, std::uint32_t, fabric::Handle) {}, "block"_a, "handle"_a,
             "Does nothing: the server counts what comes before a commit.")
         .def_prop_ro("gradient_bytes", &fabric::Endpoint::gradient_bytes,
-                     "How much of the arena's front the server's budget counts, for gradients.")
+                     "Bytes at the arena's front that the server's budget counts, for gradients.")
         .def(
             "register",
             [](fabric::Endpoint& self, std::uint64_t bytes) {

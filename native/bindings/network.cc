@@ -146,7 +146,7 @@ void bind_remote_worker(nb::module_& module) {
 
 void bind_server_link(nb::module_& module) {
     nb::class_<ServerLink>(module, "ServerLink",
-                           "How a worker reaches one of its servers; initialised: it has first values already.")
+                           "A worker's way to one of its servers; initialised: it has first values already.")
         .def(
             "__init__",
             [](ServerLink* self, std::string address, std::uint16_t port, std::uint64_t job, const nb::bytes& token,
@@ -163,7 +163,7 @@ void bind_network(nb::module_& module) {
     bind_server_link(module);
     bind_tcp_server(module);
     bind_remote_worker(module);
-    module.def("tls_built_in", &fabric::tls_built_in, "Whether OpenSSL was there when this module was built.");
+    module.def("tls_built_in", &fabric::tls_built_in, "True if OpenSSL was there when this module was built.");
 }
 
 }  // namespace luwu::bindings

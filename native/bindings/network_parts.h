@@ -1,4 +1,4 @@
-// What the bindings of the network's transports have in common.
+// Common parts of the bindings of the network's transports.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,7 +22,7 @@ using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certific
 [[nodiscard]] std::chrono::milliseconds milliseconds(const char* name, double seconds);
 [[nodiscard]] fabric::Token make_token(const nanobind::bytes& bytes);
 [[nodiscard]] std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files);
-// One of the servers of a job, as a worker reaches it.
+// A server of a job, as a worker reaches it.
 struct ServerLink {
     std::string address;
     std::uint16_t port;
@@ -31,7 +31,7 @@ struct ServerLink {
     bool initialised;
 };
 using Cuts = std::vector<std::vector<fabric::Placement::Cut>>;  // of each block
-// What TcpWorker and UdpWorker are made of.
+// The parts that TcpWorker and UdpWorker are made of.
 struct WorkerParts {
     std::vector<ServerLink> servers;
     Cuts cuts;
@@ -48,7 +48,7 @@ void wait_connected(fabric::TcpWorker& worker);  // with the interpreter's lock 
 [[nodiscard]] nanobind::dict link_stats_of(const fabric::TcpWorker& worker);
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);
 
-// What every server of a network can be asked, given how to reach its ParameterServer.
+// Functions of every network server, given how to reach its ParameterServer.
 template <class Self, class Core>
 void bind_core(nanobind::class_<Self>& type, Core core) {
     namespace nb = nanobind;

@@ -1,5 +1,5 @@
-// What a store and its server would take, before either exists: the layout and the residency plan as the server makes
-// them, and what a step then moves between disk and memory.
+// Forecast of a store and its server before either exists: the layout and the residency plan as the server makes them,
+// and the bytes that a step then moves between disk and memory.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>

@@ -1,4 +1,4 @@
-// What this machine's disk and memory give a server, measured by the server's own parts.
+// Measurements of this machine's disk and memory, made by the server's own parts.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -55,9 +55,9 @@ void bind_probes(nb::module_& module) {
                                  "Measures the disk below a folder, on a file that is gone afterwards.")
         .def(nb::init<const std::string&, std::uint64_t>(), "folder"_a, "file_bytes"_a,
              nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("direct", &store::DiskProbe::direct, "Whether it goes past the page cache.")
+        .def_prop_ro("direct", &store::DiskProbe::direct, "True if it goes past the page cache.")
         .def("run", &run_disk_probe, "read_bytes"_a, "write_bytes"_a, "seconds"_a,
-             "Read so many bytes at a time, and write so many from the same memory, over and over, as an update out of "
+             "Read and write this number of bytes in turn, from the same memory, over and over, as an update out of "
              "core does; 0: not. Gives bytes_read, bytes_written, seconds, the processor_seconds spent, and the "
              "sync_seconds until all was durable. luwu.errors.ConfigError: lengths that are no whole pages.");
     module.def("measure_update", &measure_update, "optimizer"_a, "dtype"_a, "workers"_a, "threads"_a, "verify"_a,

@@ -93,15 +93,15 @@ class WindowSchedule {
 
 void bind_schedule(nb::module_& module) {
     nb::class_<WindowSchedule>(module, "WindowSchedule",
-                               "Which parameters a server has in memory, reads ahead and evicts, with one stream of "
+                               "The parameters that a server has in memory, reads ahead and evicts, with one stream of "
                                "pulls; nothing is read or written.")
         .def(nb::init<const std::vector<BlockSpec>&, std::uint64_t, const std::string&, std::uint64_t>(), "blocks"_a,
              "chunk_elements"_a, "optimizer"_a, "memory_bytes"_a)
         .def("begin_step", &WindowSchedule::begin_step, "The pass begins again.")
-        .def("end_step", &WindowSchedule::end_step, "What was pulled becomes the pass.")
+        .def("end_step", &WindowSchedule::end_step, "Makes the pulls of the step the pass.")
         .def("pulled", &WindowSchedule::pulled, "block"_a, "Note a pull.")
-        .def("resident", &WindowSchedule::resident, "block"_a, "Whether a block's parameters are in memory.")
-        .def("absent", &WindowSchedule::absent, "block"_a, "Whether they are neither there nor being read.")
+        .def("resident", &WindowSchedule::resident, "block"_a, "True if a block's parameters are in memory.")
+        .def("absent", &WindowSchedule::absent, "block"_a, "True if they are neither there nor being read.")
         .def("place", &WindowSchedule::place, "block"_a,
              "Give an absent block a place and mark it as being read; False: there is none now.")
         .def("place_ahead", &WindowSchedule::place_ahead,

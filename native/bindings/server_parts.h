@@ -1,4 +1,4 @@
-// What the bindings of every server have in common: how it is configured, and what it tells about itself.
+// Common parts of the bindings of every server: its configuration, and its counts.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,7 +16,7 @@ namespace luwu::bindings {
 using Group = std::vector<double>;  // an optimizer's settings of one parameter group, in its own order
 using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
-using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // every so many steps, and how many to keep
+using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // steps between two, and the number to keep
 
 [[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
                                                bool create, const std::vector<BlockSpec>& blocks,
@@ -24,7 +24,7 @@ using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // every so many st
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const Snapshots& snapshots,
                                                double disk_full_wait_seconds);
-// How a step ended: pipeline::StepEnd, and the sum of squares, where it is known.
+// End of a step: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);
 [[nodiscard]] std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome);

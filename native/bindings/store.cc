@@ -205,7 +205,7 @@ class StoreWriter {
 }  // namespace
 
 void bind_store(nb::module_& module) {
-    nb::class_<BlockSpec>(module, "BlockSpec", "One block of a store: a flat run of elements.")
+    nb::class_<BlockSpec>(module, "BlockSpec", "A block of a store: a flat run of elements.")
         .def(
             "__init__",
             [](BlockSpec* self, std::string name, std::uint64_t elements, bool trainable, bool held,
@@ -216,7 +216,7 @@ void bind_store(nb::module_& module) {
         .def_ro("name", &BlockSpec::name)
         .def_ro("elements", &BlockSpec::elements)
         .def_ro("trainable", &BlockSpec::trainable)
-        .def_ro("held", &BlockSpec::held, "Whether workers hold it through the whole step (the root unit's blocks).");
+        .def_ro("held", &BlockSpec::held, "True if workers hold it through the whole step (the root block).");
 
     nb::class_<StoreReader>(module, "StoreReader", "Reads a committed store that may be open elsewhere.")
         .def(nb::init<const std::vector<std::string>&, const std::string&, const std::vector<BlockSpec>&, std::uint64_t,
@@ -235,7 +235,7 @@ void bind_store(nb::module_& module) {
                 if (!self.committed().loss_scale) return std::nullopt;
                 return self.committed().loss_scale->scale;
             },
-            "That the last committed step was made with, where losses are scaled.")
+            "Loss scale of the last committed step, where losses are scaled.")
         .def_prop_ro(
             "steps", [](const StoreReader& self) { return self.steps(); },
             "Committed steps that a server can open the store at, the newest first; none before there are values.")
@@ -255,7 +255,7 @@ void bind_store(nb::module_& module) {
                       std::uint64_t, const std::string&, bool>(),
              "folders"_a, "uuid"_a, "create"_a, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "restoring"_a = false,
              "restoring: for restore_snapshot alone, which does not need the committed chunks' files.")
-        .def_prop_ro("initialised", &StoreWriter::initialised, "Whether anything was committed.")
+        .def_prop_ro("initialised", &StoreWriter::initialised, "True once anything was committed.")
         .def_prop_ro(
             "findings", [](StoreWriter& self) { return self.findings(); }, "Damage that was met and mended, in words.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
@@ -273,7 +273,7 @@ void bind_store(nb::module_& module) {
     nb::class_<FileLock>(module, "FileLock", "A lock on a file, until it is closed.")
         .def(nb::init<const std::string&, bool>(), "path"_a, "shared"_a, nb::call_guard<nb::gil_scoped_release>())
         .def_ro("held", &FileLock::held, "False where another process has it.")
-        .def_ro("owner", &FileLock::owner, "That process, as it wrote itself down.")
+        .def_ro("owner", &FileLock::owner, "The process that holds the lock, as it wrote itself down.")
         .def("close", &FileLock::close, "Let go of it.");
 
     module.def("snapshot_steps", &store::snapshot_steps, "folders"_a,
@@ -282,7 +282,7 @@ void bind_store(nb::module_& module) {
                nb::call_guard<nb::gil_scoped_release>(), "Remove a store's snapshot of a step.");
     module.def(
         "io_backend", [] { return std::string(store::make_io_engine(1)->name()); },
-        "What moves data to and from the disk here: 'io_uring' or 'threads'.");
+        "I/O engine of this machine: 'io_uring' or 'threads'.");
     module.def(
         "io_uring_built_in",
         [] {
@@ -292,7 +292,7 @@ void bind_store(nb::module_& module) {
             return false;
 #endif
         },
-        "Whether liburing was there when this module was built.");
+        "True if liburing was there when this module was built.");
 }
 
 }  // namespace luwu::bindings

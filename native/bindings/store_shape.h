@@ -1,4 +1,4 @@
-// How the bindings take a store's shape from Python.
+// Conversion of a store's shape from Python.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct BlockSpec {
     kernels::Dtype dtype = kernels::Dtype::float32;
 };
 
-// What a worker knows of a shape needs neither the store's chunks nor its states.
+// Shape as a worker knows it: without the store's chunks and states.
 [[nodiscard]] store::StoreShape make_shape(const std::vector<BlockSpec>& blocks,
                                            std::uint64_t chunk_elements = store::kChunkStep,
                                            const std::string& optimizer = kernels::adamw.name);

@@ -66,7 +66,7 @@ void bind_wiring(nb::module_& module) {
         .def(nb::new_(&make_timing), "heartbeat_seconds"_a, "idle_heartbeat_seconds"_a, "resend_seconds"_a,
              "longest_resend_seconds"_a, "queueing_seconds"_a);
     nb::class_<fabric::Wiring>(module, "Wiring",
-                               "What all participants of a job agree on. `windows`: packets under way at most, of "
+                               "The agreement of all participants of a job. `windows`: packets under way at most, of "
                                "parameters, requests, exponents and gradients. `incarnation`: of this participant, "
                                "which grows each time it is told its place.")
         .def(nb::new_(&make_wiring), "job"_a, "key"_a, "epoch"_a, "workers"_a, "payload_bytes"_a, "form"_a, "windows"_a,
@@ -75,7 +75,7 @@ void bind_wiring(nb::module_& module) {
                "The longest payload of a packet to this (host, port), from an address of this host, in bytes.");
 }
 
-// What the kernel does for a switch; empty for one that is all in this process.
+// Statistics of the kernel's part of a switch; empty for a switch that is all in this process.
 nb::dict xdp_stats(const switching::UdpSwitch& self) {
     constexpr std::array<const char*, LUWU_XDP_COUNTS> kNames{"packets_in", "packets_out", "sums_sent",
                                                               "sums_sent_again", "duplicates"};
@@ -112,7 +112,7 @@ void bind_switch(nb::module_& module) {
             },
             "address"_a, "port"_a, "interfaces"_a = std::vector<std::string>())
         .def("xdp", &xdp_stats,
-             "What the kernel does: counts, `ports` (the mode of each), `why_not` (why nothing for the present job).")
+             "The work of the kernel: counts, `ports` (the mode of each), `why_not` (why nothing for the present job).")
         .def_prop_ro("port", [](const Self& self) { return fabric::port_of(self.bound()); })
         .def(
             "start",

@@ -1,4 +1,4 @@
-// What the bindings of everything that speaks UDP have in common.
+// Common parts of the bindings of everything that speaks UDP.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -25,7 +25,7 @@ using HostAndPort = std::tuple<std::string, std::uint16_t>;
 [[nodiscard]] nanobind::dict dict_of(const fabric::PacketDrops& drops);
 void add_socket_counts(nanobind::dict& stats, const fabric::UdpCounters& counts);
 
-// What a node of the tree and its socket have counted; empty before its network has started.
+// Counts of a node of the tree and of its socket; empty before its network has started.
 template <class Self>
 [[nodiscard]] nanobind::dict network_stats(Self& self) {
     nanobind::dict stats;

@@ -162,7 +162,7 @@ void bind_worker(nb::module_& module) {
             },
             "server"_a, "wiring"_a, "parent"_a, "child"_a, "group"_a = nb::none())
         .def("begin_step", &Self::begin_step, "server"_a, "epoch"_a, "given_up"_a,
-             "What UdpServer.begin answered; until end_step, pulls and pushes are those of all workers.")
+             "Takes the answer of UdpServer.begin; until end_step, pulls and pushes are those of all workers.")
         .def("end_step", &Self::end_step)
         .def("endpoint", [](Self& self) { return self.remote().endpoint(); })
         .def(

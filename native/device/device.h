@@ -1,4 +1,4 @@
-// One device, and what is made on it: each is given back when its owner goes. Functions throw Error(device).
+// A device and the objects made on it: each is given back when its owner goes. Functions throw Error(device).
 #pragma once
 
 #include <functional>

@@ -35,8 +35,8 @@ constexpr std::uint32_t crc32c_table_step(std::uint32_t state, std::uint8_t byte
     return (state >> 8) ^ kSlicingTables[0][(state ^ byte) & 0xFFU];
 }
 
-/// What advancing over `bytes` zero bytes makes of each byte of a state. That map is linear, so it is enough to follow
-/// the 32 states with one bit set.
+/// Tables that advance each byte of a state over `bytes` zero bytes. The map is linear, so it is enough to follow the
+/// 32 states with one bit set.
 constexpr ByteTables<4> make_shift_tables(std::size_t bytes) {
     std::array<std::uint32_t, 32> image{};
     for (std::size_t bit = 0; bit < 32; ++bit) {

@@ -1,4 +1,4 @@
-// What is done to one element. Internal to the kernels.
+// Update of one element. Internal to the kernels.
 #pragma once
 
 #include <bit>

@@ -154,7 +154,7 @@ LUWU_INLINE std::uint16_t add(std::uint16_t one, std::uint16_t two) { return sta
 
 LUWU_INLINE std::uint32_t add(std::uint32_t one, std::uint32_t two) { return one + two; }
 
-// Of two NaNs the compiler is free to keep either, so neither is kept.
+// Adds. Any NaN becomes the quiet NaN, because of two NaNs the compiler is free to keep either.
 LUWU_INLINE float add(float one, float two) {
     const float sum = one + two;
     return sum == sum ? sum : kQuietNan;

@@ -24,7 +24,7 @@
 
 namespace luwu::kernels {
 
-/// What a mantissa is sent as; the value is its size in bytes.
+/// Form in which a mantissa is sent; the value is its size in bytes.
 enum class FixedForm : std::uint8_t { int16 = 2, int32 = 4 };
 
 /// Elements that share an exponent. The last group of a buffer may be shorter.

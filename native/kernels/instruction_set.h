@@ -1,4 +1,4 @@
-// Which compiled version of the kernels this processor runs.
+// Choice of the kernels' compiled version for this processor.
 #pragma once
 
 namespace luwu::kernels {
@@ -6,7 +6,7 @@ namespace luwu::kernels {
 /// `base` is what the compiler may assume of every processor of the architecture: SSE2, or NEON on 64-bit Arm.
 enum class InstructionSet { base, avx2, avx512 };
 
-/// Whether this processor, and this build, can run that version.
+/// True if this processor, and this build, can run that version.
 [[nodiscard]] bool is_available(InstructionSet set);
 
 /// The best available one; the kernels' choice.

@@ -10,7 +10,7 @@ namespace luwu::kernels {
 
 namespace {
 
-/// One sum for each place of a group: added up in the order of the places at the end.
+/// Sums of squares, one for each place of a group. They are added up in the order of the places at the end.
 struct Squares {
     std::array<double, kGroupElements> sums{};
 

@@ -1,4 +1,4 @@
-// One kernel body, compiled once for each instruction set. Internal to the kernels and their tests.
+// Compiles a kernel's body once for each instruction set. Internal to the kernels and their tests.
 //
 // A kernel is a struct whose call operator, and everything that calls, is always inlined; run_on() inlines it into a
 // function with the wanted target, where the compiler vectorises it anew. No kernel fuses a multiply with an add or

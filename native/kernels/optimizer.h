@@ -1,5 +1,5 @@
-// What an optimizer is to the server: its name, what it keeps of every element, and what a step does to that.
-// docs/optimizers.md tells how to add one.
+// Optimizer of a server: its name, its states of every element, and the update of a step. docs/optimizers.md tells how
+// to add one.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ struct Step {
     alignas(double) std::array<std::byte, 64> constants{};
 };
 
-/// Where a run of elements lies. `low`, where it is not null, gets master's copy in `low_dtype`, bfloat16 or float16.
+/// A run of elements in memory. `low`, where it is not null, gets master's copy in `low_dtype`, bfloat16 or float16.
 /// Pointers need their element's alignment only; buffers must not overlap.
 struct Elements {
     float* master = nullptr;
@@ -57,7 +57,7 @@ struct Optimizer {
     bool (*update)(InstructionSet set, const Elements& at, const Gradients& gradients, std::size_t elements,
                    const Step& step);
 
-    /// How a master is kept beside its copy of this dtype. A float16 has too few exponents to be half of a float32.
+    /// Code of a master beside its copy of this dtype. A float16 has too few exponents to be half of a float32.
     [[nodiscard]] constexpr StateCode master(Dtype copy) const {
         return copy == Dtype::bfloat16 ? bfloat16_master : StateCode::float32;
     }

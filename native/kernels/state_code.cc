@@ -25,7 +25,7 @@ struct Code {
     static constexpr float kRange = std::bit_cast<float>(kOneBits + (kTop << kDropped)) - 1.0F;  // y of the top code
 };
 
-// Where between two codes a value begins to be rounded up: a sequence that fills [0, 1) evenly over places and over
+// Point between two codes from which a value is rounded up: a sequence that fills [0, 1) evenly over places and over
 // steps alike (Roberts, The Unreasonable Effectiveness of Quasirandom Sequences, 2018), as a 32-bit fraction.
 constexpr std::uint32_t kAcrossPlaces = 0x91E10DA5;
 constexpr std::uint32_t kAcrossSteps = 0xC13FA9A9;

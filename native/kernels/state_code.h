@@ -1,5 +1,5 @@
-// How the store keeps the numbers of one plane of a chunk's optimizer states: as floats, or in fewer bytes.
-// docs/optimizers.md says what the codes of 8 bits are and why.
+// Codes of the numbers in one plane of a chunk's optimizer states: floats, or fewer bytes. docs/optimizers.md defines
+// the codes of 8 bits and says why.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +34,7 @@ inline constexpr std::size_t kCellBytes = kCellScales * sizeof(float) + kCellEle
 /// on every instruction set, and a value's mean over many steps is right.
 void encode(StateCode code, const float* values, std::byte* plane, std::size_t elements, std::uint64_t t);
 
-/// What encode() wrote. A plane of zero bytes gives zeros.
+/// Inverse of encode(). A plane of zero bytes gives zeros.
 void decode(StateCode code, const std::byte* plane, float* values, std::size_t elements);
 
 }  // namespace luwu::kernels

@@ -11,7 +11,7 @@ namespace luwu::pipeline {
 
 namespace {
 
-// One tile of every plane stays in the second-level cache between the checksum, the update and the checksum again.
+// Elements of a tile, of which every plane stays in the second-level cache between checksum, update and checksum.
 constexpr std::uint64_t kTileElements = 8192;
 static_assert(kTileElements % kernels::kCellElements == 0);
 
@@ -130,7 +130,7 @@ class Updater {
         }
     }
 
-    // Where a state plane has element `first`, which begins a tile or a cell.
+    // Address of element `first`, which begins a tile or a cell, in a state plane.
     [[nodiscard]] std::byte* plane(std::uint32_t index, std::uint64_t first) const {
         return state_[index] + kernels::plane_bytes(codes_[index], first);
     }

@@ -40,12 +40,12 @@ class Executor {
     void tell(step::Actions actions);
     void fail(const Error& error) { tell(shared.machine.fail(error)); }
     void break_down(const Error& error);  // the store is at fault: nothing more is written
-    // Where a step's updates are to be taken back: does so, if nobody looks at them any more.
+    // Takes a step's updates back, if they are to be taken back and nobody looks at them any more.
     void try_take_back();
     // The step's end, or its preparation, is answered with it; and a failure.
     void await_answer(Reply reply) { replies_.push_back(std::move(reply)); }
 
-    // Of tell() alone.
+    // tell() alone calls these:
     void operator()(const step::BeginPass& action) { shared.pass.begin_step(action.stream); }
     void operator()(const step::PlanKept&) { keeping.plan(); }
     void operator()(const step::GiveBack& action) { gradients.give_back(action.block); }

@@ -15,7 +15,7 @@
 
 namespace luwu::pipeline {
 
-// One chunk's transfer.
+// Transfer of one chunk.
 struct IoTask {
     store::IoRequest request;
     std::uint32_t chunk = 0;

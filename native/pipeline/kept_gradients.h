@@ -25,7 +25,7 @@ class KeptGradients {
     // Its place in memory; of one on disk its buffer, null while it has none.
     [[nodiscard]] std::byte* memory(std::uint32_t chunk) const { return entries_[chunk].memory; }
 
-    // Of chunks on disk. False: no buffer is free, try again when one was given back.
+    // For chunks on disk. False: no buffer is free, try again when one was given back.
     [[nodiscard]] bool take_buffer(std::uint32_t chunk);
     void give_buffer_back(std::uint32_t chunk);  // if it has one
     [[nodiscard]] store::IoRequest write(std::uint32_t chunk) const;
@@ -34,7 +34,7 @@ class KeptGradients {
 
     void set_squares(std::uint32_t chunk, double squares) { entries_[chunk].squares = squares; }
     [[nodiscard]] double squares(std::uint32_t chunk) const { return entries_[chunk].squares; }
-    // Of a buffer's contents: what is read back must have the checksum that was set when it was written.
+    // Checksum of a buffer's contents: contents read back must have the checksum that was set when they were written.
     [[nodiscard]] std::uint32_t checksum(std::uint32_t chunk) const;
     void set_checksum(std::uint32_t chunk, std::uint32_t checksum) { entries_[chunk].checksum = checksum; }
     [[nodiscard]] std::uint32_t expected_checksum(std::uint32_t chunk) const { return entries_[chunk].checksum; }

@@ -10,9 +10,9 @@ namespace luwu::pipeline {
 
 namespace {
 
-// Where there is one thread for each processor that this process may use, keeps every thread on one of them. An update
-// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for
-// each other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
+// Keeps every thread on one processor where there is one thread for each processor that this process may use. An update
+// then takes equal parts of all processors at the same time. A worker on the same machine, whose threads wait for each
+// other, loses half as much as when two updates queue up on one processor: 3 % of a step on two.
 void spread_over_processors(std::vector<std::thread>& threads) {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;

@@ -11,7 +11,7 @@
 
 namespace luwu::pipeline {
 
-// What an optimizer thread does with a chunk.
+// An optimizer thread's work on a chunk.
 struct Work {
     std::uint32_t chunk = 0;
     bool keeps = false;  // its gradients; else it updates

@@ -20,8 +20,8 @@ Parameters::Parameters(Shared& shared)
       reader_(std::make_unique<IoStage>("luwu-1-read", shared.settings.make_engine(shared.settings.io_depth),
                                         [this](IoTask& task) { read_done(task); })) {}
 
-// Of a step that will be rolled back, new versions may never have been written: they must not be read. Nor may old ones
-// of a step that was answered.
+// New versions of a step that will be rolled back may never have been written, and must not be read; nor may old
+// versions of a step that was answered.
 bool Parameters::reading_allowed(std::uint32_t block) const {
     const step::State& step = shared_.step();
     return !(step.is_void() && shared_.parts.updates->changed(block)) && !step.blocks[block].stale();
@@ -64,7 +64,7 @@ void Parameters::retry_waiting() {
         const std::uint32_t block = waiting_blocks_.front();
         const bool stale = shared_.step().blocks[block].stale();
         if (shared_.window.state(block) == State::absent && !stale) {
-            // What is needed at once keeps its place where an update under way is going to free another.
+            // A block that is needed at once keeps its place where an update under way is going to free another.
             const auto sooner_than =
                 shared_.parts.updates->any_under_way() ? std::optional<std::uint64_t>(0) : std::nullopt;
             if (!reading_allowed(block) || !shared_.window.place(block, sooner_than)) break;

@@ -32,8 +32,7 @@ class Pipeline {
     void initialise(std::uint32_t block, const float* values);
     void finish_initialise();  // commits step 0
 
-    // Which parameter group each range of a block belongs to; without a call all is group 0. Before the first step
-    // only.
+    // Sets the parameter group of each range of a block; without a call all is group 0. Before the first step only.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
     // Starts a worker's step. All workers must bring the same settings. The first step of all decides whether there is
     // clipping. `refusal` is the failure of the run, where this call is its cause.
@@ -55,8 +54,8 @@ class Pipeline {
     // The same, for a vote that may overtake its worker's pushes: it counts when `pushes` in all have come since the
     // worker joined. wait_for_end() gives the answer. Throws Error(order) where the vote is refused.
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    // How the step ended that this worker voted on last; nothing when that takes longer. Throws Error(order) where it
-    // has not voted since it joined, and what failed the run.
+    // The end of the step that this worker voted on last; nothing when that takes longer. Throws Error(order) if it has
+    // not voted since it joined, and the error that failed the run.
     [[nodiscard]] std::optional<Outcome> wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most);
     // Commits or rolls back the prepared step. The first call counts; the others get its answer, too. With clipping,
     // `squares` is the sum over all servers.

@@ -1,4 +1,4 @@
-// Takes a snapshot every so many steps while training goes on, and removes the oldest. What takes time is done in a
+// Takes a snapshot every `every` steps while training goes on, and removes the oldest. What takes time is done in a
 // thread of its own: the pipeline waits for a few hard links, once a snapshot.
 #pragma once
 
@@ -18,7 +18,7 @@ namespace luwu::pipeline {
 
 struct SnapshotSettings {
     std::uint64_t every = 0;  // committed steps; 0: never
-    std::uint64_t keep = 0;   // of those that were taken every so many steps, the newest; 0: all
+    std::uint64_t keep = 0;   // number of automatic snapshots that stay, the newest; 0: all
     std::chrono::milliseconds patience = store::kPatience;  // how long it waits for a lock on the store's folders
 };
 

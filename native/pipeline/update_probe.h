@@ -1,5 +1,5 @@
-// How fast step 5 is on this machine: whole chunks, checksums included, on all threads at once, from memory that no
-// cache holds.
+// Speed of step 5 on this machine: whole chunks, checksums included, on all threads at once, from memory that no cache
+// holds.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ class Updates {
   public:
     explicit Updates(Shared& shared);
 
-    // Which parameter group each range of a block belongs to; without a call all is group 0.
+    // Sets the parameter group of each range of a block; without a call all is group 0.
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
 
     void begin(const step::Update& action);

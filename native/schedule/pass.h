@@ -19,7 +19,7 @@ class Pass {
 
     // Pulls until some worker needs this block, counted from each worker's own place; nullopt: never, as far as known.
     [[nodiscard]] std::optional<std::uint64_t> next_use(std::uint32_t block) const;
-    // Whether some worker pulls it again before its step ends, as far as known.
+    // True if some worker pulls it again before its step ends, as far as known.
     [[nodiscard]] bool used_again_in_step(std::uint32_t block) const;
     // Its first place in the order of a step; nullopt: never pulled, as far as known.
     [[nodiscard]] std::optional<std::uint64_t> first_use(std::uint32_t block) const;

@@ -1,4 +1,4 @@
-// Which parameters the server reads before anyone asks for them: those that a worker's pass comes to next. What decides
+// Parameters that the server reads before anyone asks for them: those that a worker's pass comes to next. The decision
 // is here, apart from the pipeline, so that a simulation of a server decides as the server does.
 #pragma once
 

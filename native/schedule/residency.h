@@ -38,8 +38,8 @@ struct ResidencyPlan {
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held,
                                            std::optional<kernels::Dtype> gradients = std::nullopt);
-// Where gradients lie that wait for the global norm: those of pinned chunks in memory for good, the others on disk, on
-// their way there and back in `buffers` of equal size.
+// Places of gradients that wait for the global norm: those of pinned chunks in memory for good, the others on disk, in
+// `buffers` of equal size on their way there and back.
 struct KeptPlan {
     std::vector<bool> pinned;  // per chunk of the layout
     std::uint64_t pinned_bytes = 0;

@@ -23,7 +23,7 @@ bool StateCache::place(std::uint32_t chunk, bool demand) {
     Entry& entry = entries_[chunk];
     if (!entry.pinned) {
         if (free_buffers_.empty() && demand) {
-            // What was read ahead last is needed last.
+            // The chunk that was read ahead last is needed last.
             const auto surplus = std::find_if(read_ahead_.rbegin(), read_ahead_.rend(), [this](std::uint32_t other) {
                 return entries_[other].state == State::ready;
             });

@@ -1,5 +1,5 @@
-// Which chunks' states (header page, master, m, v) are in memory: pinned ones, and a ring of buffers for the others.
-// Not thread-safe.
+// Chunks' states (header page, master, m, v) in memory: pinned ones, and a ring of buffers for the others. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>

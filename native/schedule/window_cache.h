@@ -1,4 +1,4 @@
-// Which blocks' parameters are in memory, and where: pinned places, and slots evicted by next use. Not thread-safe.
+// Blocks' parameters in memory, and their places: pinned ones, and slots evicted by next use. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class WindowCache {
     [[nodiscard]] std::uint32_t holds(std::uint32_t block) const { return entries_[block].holds; }
 
     // Gives an absent block a place and marks it as being read. A slot is taken from the unheld block whose next use is
-    // farthest; with `sooner_than` only if that is farther than so many pulls. False: no place now, try again later.
+    // farthest; with `sooner_than` only if that is farther than this number of pulls. False: no place now, try again
+    // later.
     [[nodiscard]] bool place(std::uint32_t block, std::optional<std::uint64_t> sooner_than = std::nullopt);
     void read_done(std::uint32_t block) { entries_[block].state = State::resident; }
     void hold(std::uint32_t block) { ++entries_[block].holds; }

@@ -1,4 +1,4 @@
-// What all workers must do alike within a step: the message for those that did not. Pure.
+// Agreement of all workers within a step: the message for those that differ. Pure.
 #pragma once
 
 #include <optional>

@@ -87,7 +87,7 @@ inline constexpr std::array kTransitions{
     return phase == Phase::updated || phase == Phase::keeping_and_updated || phase == Phase::kept_and_updated;
 }
 
-// What a block owes the step before, which was answered when its norm was known and not updated then.
+// Debt of a block to the step before, which was answered when its norm was known and not updated then.
 enum class Debt : std::uint8_t {
     none,
     update,  // memory does not hold the answered version: nobody may see the block

@@ -5,8 +5,8 @@
 
 namespace luwu::step {
 
-// How a step ended. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of
-// a gradient, and nobody asked for it.
+// End of a step. Prepared: all of it is written, and decide() has the last word. Not finite: rolled back because of a
+// gradient, and nobody asked for it.
 enum StepEnd : std::int64_t { kRolledBack = 0, kCommitted = 1, kPrepared = 2, kNotFinite = 3 };
 
 inline constexpr double kNoSquares = -1;

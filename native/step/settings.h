@@ -11,7 +11,7 @@ namespace luwu::step {
 
 using GroupSettings = kernels::HyperParameters;  // of one parameter group for one step
 
-// What happens to the gradients of a step before they are used.
+// Treatment of a step's gradients before they are used.
 struct GradientSettings {
     std::optional<double> max_norm = {};              // their global norm is clipped to it
     std::optional<store::LossScale> loss_scale = {};  // they are divided by it, which comes before anything else

@@ -22,7 +22,7 @@ struct BlockRules {
     bool trainable = true;
 };
 
-// What does not change during a run.
+// Settings that do not change during a run.
 struct Rules {
     std::vector<BlockRules> blocks;
     std::uint32_t workers = 1;
@@ -79,7 +79,7 @@ struct State {
     [[nodiscard]] bool nobody_pulls() const { return failed() || !working(); }
     // Blocks are updated as their gradients come, not once the step is decided.
     [[nodiscard]] bool updates_at_once() const { return !clipping.keeps_gradients() || clipping.speculates(); }
-    // What the sum over workers is multiplied by.
+    // Factor on the sum over workers.
     [[nodiscard]] float average() const {
         const auto& scale = settings.gradient.loss_scale;
         return scale ? static_cast<float>(static_cast<double>(rules.mean) / scale->scale) : rules.mean;

@@ -75,7 +75,7 @@ class ChunkStore {
     // will have that. Any thread may call it. Throws Error(no_space).
     void reserve_spare(std::uint32_t version) const;
     void link_to(std::uint32_t stripe, const std::string& folder) const;  // the committed version's files
-    // Of a store that is only read: looks at what another process has committed since. Whether it has.
+    // For a store that is only read: looks for commits of another process since. Returns true if there are any.
     bool look_again();
     // Makes the store stand where a snapshot of it stands, which stays. A crash leaves it there or where it was; the
     // commit before the present one is forgotten in any case. Only before anything was read or written.

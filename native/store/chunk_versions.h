@@ -1,4 +1,5 @@
-// Which of a chunk's two versions has an update count, and which attempt at a step wrote it. Touches no file.
+// Rules that tell which of a chunk's two versions has an update count, and which attempt at a step wrote it. Touches no
+// file.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// One stripe's file of commit records: two slots, written in turn, and a second copy of both far behind them. So one
+// A stripe's file of commit records: two slots, written in turn, and a second copy of both far behind them. So one
 // record is always whole, and damage to one place of the file loses no record.
 #pragma once
 

@@ -41,7 +41,7 @@ void fill_with_noise(const AlignedBuffer& buffer) {
     }
 }
 
-// Where the next request of a kind goes: on through the file, and round again.
+// Place of the next request of a kind: on through the file, and round again.
 class Cursor {
   public:
     Cursor(std::uint64_t start, std::uint64_t file_bytes) : next_(start), file_bytes_(file_bytes) {}
@@ -87,7 +87,8 @@ class Rounds {
                 (was_read ? result.bytes_read : result.bytes_written) +=
                     was_read ? wanted_.read_bytes : wanted_.write_bytes;
                 const bool reads_next = wanted_.read_bytes > 0 && !(was_read && wanted_.write_bytes > 0);
-                // What was read is written even when the time is over, so that both are counted in their proportion.
+                // A part that was read is written even when the time is over, so that both are counted in their
+                // proportion.
                 const bool goes_on = seconds_since(begin) < wanted_.seconds || (was_read && !reads_next);
                 if (goes_on) {
                     start(static_cast<std::size_t>(request - requests_.data()), reads_next);

@@ -1,4 +1,4 @@
-// What a disk gives: the requests that a store makes of it, by the same engine, on a file that is gone afterwards.
+// Speed of a disk: the requests of a store, made by the same engine, on a file that is gone afterwards.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace luwu::store {
 
-// What is done over and over: read so many bytes, then write so many from the same memory; either may be nothing.
+// A repeated operation: read `read_bytes`, then write `write_bytes` from the same memory; either may be 0.
 struct ProbeRequest {
     std::uint64_t read_bytes = 0;
     std::uint64_t write_bytes = 0;

@@ -14,7 +14,7 @@ struct io_uring;  // of <liburing.h>
 
 namespace luwu::store {
 
-// One read or write of up to two memory parts at one file offset. It stays alive and in place until it is completed.
+// A read or write of up to two memory parts at one file offset. It stays alive and in place until it is completed.
 struct IoRequest {
     enum class Operation : std::uint8_t { read, write };
 

@@ -1,4 +1,4 @@
-// Where every chunk lies: pure arithmetic from the blocks' sizes, specified in docs/store-format.md.
+// Places of all chunks: pure arithmetic from the blocks' sizes, specified in docs/store-format.md.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kVersions = 2;  // that a stripe has of its train
 
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
-// One block as the store sees it: a flat run of elements of one dtype, trainable as a whole or frozen as a whole.
+// A block as the store sees it: a flat run of elements of one dtype, trainable as a whole or frozen as a whole.
 struct BlockShape {
     std::string name;
     std::uint64_t elements = 0;
@@ -38,8 +38,7 @@ struct StoreShape {
     std::vector<BlockShape> blocks;
 };
 
-// One chunk on disk: [parameters | header page | states], in both versions' files when trainable, else in the frozen
-// one.
+// A chunk on disk: [parameters | header page | states], in both versions' files when trainable, else in the frozen one.
 struct ChunkPlace {
     std::uint32_t block = 0;
     std::uint32_t chunk = 0;  // within the block
@@ -70,7 +69,7 @@ class Layout {
 
     [[nodiscard]] const StoreShape& shape() const { return shape_; }
     [[nodiscard]] std::uint32_t stripes() const { return static_cast<std::uint32_t>(version_bytes_.size()); }
-    // Of the files of a stripe: one version of its trainable chunks, its frozen chunks, and all of them together.
+    // Bytes of a stripe's files: one version of its trainable chunks, its frozen chunks, and all of them together.
     [[nodiscard]] std::uint64_t version_bytes(std::uint32_t stripe) const { return version_bytes_[stripe]; }
     [[nodiscard]] std::uint64_t frozen_bytes(std::uint32_t stripe) const { return frozen_bytes_[stripe]; }
     [[nodiscard]] std::uint64_t file_bytes(std::uint32_t stripe) const {
@@ -82,16 +81,16 @@ class Layout {
     [[nodiscard]] std::uint32_t first_chunk(std::uint32_t block) const { return first_chunk_[block]; }
     [[nodiscard]] kernels::Dtype dtype(std::uint32_t block) const { return shape_.blocks[block].dtype; }
     [[nodiscard]] std::uint64_t parameter_size(std::uint32_t block) const { return kernels::size_of(dtype(block)); }
-    // Whether losses are scaled while it is trained: some block is float16, trainable or not.
+    // True if losses are scaled in training: some block is float16, trainable or not.
     [[nodiscard]] bool scales_loss() const { return scales_loss_; }
     // Bytes of a block's parameters in memory: its chunks' planes one after the other, the last padded to a page.
     [[nodiscard]] std::uint64_t window_bytes(std::uint32_t block) const;
-    // How the state planes of a trainable chunk are kept: the optimizer's, and before them the master where the
-    // parameters are not float32 themselves.
+    // Codes of a trainable chunk's state planes: the optimizer's, and before them the master where the parameters are
+    // not float32 themselves.
     [[nodiscard]] std::span<const kernels::StateCode> plane_codes(std::uint32_t block) const {
         return plane_codes_[static_cast<std::size_t>(dtype(block))];
     }
-    // Whether an update needs nothing of the parameters on disk: the master is in the states, whole.
+    // True if an update needs nothing of the parameters on disk: the master is in the states, whole.
     [[nodiscard]] bool states_have_master(std::uint32_t block) const {
         return dtype(block) != kernels::Dtype::float32 && plane_codes(block)[0] == kernels::StateCode::float32;
     }

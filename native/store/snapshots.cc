@@ -22,7 +22,8 @@ namespace {
 
 constexpr const char* kFolderName = "/snapshots";
 constexpr int kAttempts = 1000;  // at catching a commit between two of a training that goes on
-// Of the first stripe, where they are there: they change by being replaced, so a second name is as good as a copy.
+// Files of the first stripe, where they are there. They change by being replaced, so a second name is as good as a
+// copy.
 constexpr std::array<const char*, 3> kCompanions{"/manifest.json", "/origin.json", "/run.json"};
 constexpr const char* kModelName = "/model";
 
@@ -247,7 +248,8 @@ std::uint64_t take_snapshot(ChunkStore& store, bool in_use) {
             store.reserve_spare(store.committed().version);
         }
         PendingSnapshot pending(store);
-        // What was committed when the links had been made was so when they were begun: no commit is made twice.
+        // The commit that the links hold was the last when they were begun and when they were made: none was made
+        // twice.
         if (in_use && store.look_again()) continue;
         pending.finish();
         return pending.step();

@@ -16,7 +16,7 @@ namespace luwu::store {
 // few folders and makes that durable; but any process may hold a lock on a folder that it can read, for any time.
 inline constexpr std::chrono::milliseconds kPatience{10'000};
 
-// Where the stripes of a snapshot lie. They can be opened as a store that is only read.
+// Folders of a snapshot's stripes. They can be opened as a store that is only read.
 [[nodiscard]] std::vector<std::string> snapshot_folders(const std::vector<std::string>& folders, std::uint64_t step);
 // Steps of the snapshots that are there, ascending.
 [[nodiscard]] std::vector<std::uint64_t> snapshot_steps(const std::vector<std::string>& folders);

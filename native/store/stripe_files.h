@@ -24,7 +24,7 @@ class StripeFiles {
     // corrupt (names file and offset), format.
     void open(bool read_only);
     static void remove(const std::string& folder);
-    // Whether a folder holds files of chunks.
+    // True if a folder holds files of chunks.
     [[nodiscard]] static bool holds_chunks(const std::string& folder);
 
     // Throws Error(corrupt or format) where a version's file is damaged or missing.
@@ -45,7 +45,7 @@ class StripeFiles {
     void sync(std::uint32_t version) const { versions_[version].sync(); }
     void sync_frozen() const { frozen_.sync(); }
 
-    // Whether a snapshot has a version's file, too. It is not written to any more then.
+    // True if a snapshot has a version's file, too. It is not written to any more then.
     [[nodiscard]] bool shared(std::uint32_t version) const { return versions_[version].names() > 1; }
     // Makes sure that there is a file with room for the bytes that will be written to a version which a snapshot has,
     // too. Any thread and process may call it. Throws Error(no_space).

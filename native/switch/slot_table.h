@@ -1,5 +1,5 @@
-// Where a switch adds up what its children send in one stream: one slot for each packet number of the stream's window.
-// In this process (switch/slots.h), or inside the kernel (switch/kernel_slots.h).
+// Sums of a switch over its children in one stream: one slot for each packet number of the stream's window. In this
+// process (switch/slots.h), or inside the kernel (switch/kernel_slots.h).
 #pragma once
 
 #include <cstdint>

@@ -239,7 +239,8 @@ void SwitchNode::send_up(fabric::Time now, fabric::Outbox& outbox) {
             ours.next[LUWU_STREAM_GRADIENTS] = std::min(ours.next[LUWU_STREAM_GRADIENTS], waiting_.top());
         }
         std::copy_n(ours.ack, LUWU_STREAMS, ours.heard);
-        // What the parent sends is copied to the children as it comes: their queues are its to keep short.
+        // Packets of the parent are copied to the children as they come: to keep the children's queues short is its
+        // task.
         fabric::Time wait = 0;
         for (const fabric::Link& child : children_) wait = std::max(wait, child.wait());
         ours.below = static_cast<std::uint32_t>(std::min(wait, kLongestWait) / 1'000);
@@ -267,7 +268,7 @@ void SwitchNode::merge_holes(fabric::Heartbeat& ours) const {
     }
 }
 
-// What the parent says, and what of this child's is missing here.
+// Sends the parent's news, and the packets that this child lacks here.
 void SwitchNode::send_down(fabric::Link& child, std::uint32_t number, fabric::Time now, fabric::Outbox& outbox) {
     const fabric::Heartbeat& theirs = parent_.theirs();
     fabric::Heartbeat ours{};

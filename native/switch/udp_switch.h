@@ -12,7 +12,7 @@
 
 namespace luwu::switching {
 
-// What the kernel does for a switch. `why_not` it does nothing for the present job: empty, it adds up and copies.
+// Work of the kernel for a switch. `why_not` it does nothing for the present job: empty, it adds up and copies.
 struct XdpStatus {
     std::vector<std::pair<std::string, std::string>> modes;
     std::string why_not;

@@ -17,7 +17,7 @@ namespace luwu::switching {
 
 namespace {
 
-// Of <linux/netdev.h>, which came with Linux 6.3.
+// In <linux/netdev.h>, which came with Linux 6.3.
 constexpr std::string_view kFamily = "netdev";
 constexpr std::uint8_t kGetDevice = 1;
 constexpr std::uint16_t kInterface = 1;

@@ -1,4 +1,4 @@
-// What the XDP switch is told of a job before it is loaded, and frames as it sees them.
+// Description of a job for the XDP switch before it is loaded, and frames as it sees them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the XDP switch (bpf/) and its controller (switch/xdp_program.h) share: the layout of its maps. Plain C.
+// Maps that the XDP switch (bpf/) and its controller (switch/xdp_program.h) share: their layout. Plain C.
 #pragma once
 
 #include "fabric/protocol/wire.h"
@@ -13,7 +13,7 @@ enum {
     LUWU_TO_CONTROLLER = 0xfffe,
 };
 
-// What the program has counted, each a map entry per processor.
+// Counters of the program, each a map entry per processor.
 enum luwu_xdp_count {
     LUWU_XDP_PACKETS_IN,   // that it dealt with itself
     LUWU_XDP_PACKETS_OUT,  // copies and sums
@@ -30,7 +30,7 @@ struct luwu_peer {
     uint16_t unused;
 };
 
-// What stays the same as long as the program is loaded: constants to the verifier and to the JIT compiler.
+// Constants of a job, as long as the program is loaded: known to the verifier and to the JIT compiler.
 struct luwu_job {
     uint64_t job;
     uint64_t all_children;   // their bits
@@ -43,8 +43,8 @@ struct luwu_job {
     struct luwu_peer peers[LUWU_XDP_PEERS];
 };
 
-// Where in the stream of gradients the job is. What is written for each sum has a cache line of its own, because every
-// processor reads the rest for every packet.
+// Position of the job in the stream of gradients. The fields that are written for each sum have a cache line of their
+// own, because every processor reads the rest for every packet.
 struct luwu_state {
     uint32_t epoch;       // by the controller; as the rest but sent_end
     uint32_t ready;       // it has heard from the parent: base is right
@@ -80,7 +80,7 @@ static inline uint64_t luwu_unbiased(int narrow, uint64_t sum, uint32_t added) {
 static inline uint32_t luwu_ticks(uint64_t nanoseconds) { return (uint32_t)(nanoseconds >> 10); }
 static inline uint64_t luwu_nanoseconds(uint32_t ticks) { return (uint64_t)ticks << 10; }
 
-// How a neighbour is reached, as its last heartbeat came. `interface_number` 0: not known.
+// Path to a neighbour, from its last heartbeat. `interface_number` 0: not known.
 struct luwu_path {
     uint8_t theirs[6];  // Ethernet addresses, in a frame's order
     uint8_t ours[6];

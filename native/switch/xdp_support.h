@@ -1,4 +1,4 @@
-// What everything that talks to libbpf needs: its messages as text, errors with advice, and maps as memory.
+// Common parts of the code that talks to libbpf: its messages as text, errors with advice, and maps as memory.
 #pragma once
 
 #include <cstddef>

@@ -31,7 +31,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Share:
-    """How much is tried, as shares from 0 to 1 of which a seed draws.
+    """Shares of the damages that are tried, from 0 to 1, of which a seed draws.
 
     Attributes:
         bits: of the bits that say something.

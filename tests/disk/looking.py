@@ -31,7 +31,7 @@ WRITING = frozenset({"serve", "import again"})
 
 @dataclass(frozen=True)
 class Seen:
-    """What one way shows of a store.
+    """A store as one way of reading shows it.
 
     Attributes:
         shown: anything that can be compared; None where the store was refused.

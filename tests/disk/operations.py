@@ -110,7 +110,7 @@ def two_steps(top: Path) -> None:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: `prepare` makes what is there before, `run` is recorded, `observe` opens what was left.
+    """An operation: `prepare` makes the files before it, `run` is recorded, `observe` opens what was left.
 
     ``settings`` are those of `model_manifest`; ``fails_itself``: a call fails in it, so no other one can.
     """

@@ -39,7 +39,7 @@ class Kind(enum.IntEnum):
 
 
 class Fault(enum.IntEnum):
-    """How a chosen call fails. CUT: half of the bytes are transferred."""
+    """Failure of a chosen call. CUT: half of the bytes are transferred."""
 
     NONE = 0
     KILL = 1
@@ -50,7 +50,7 @@ class Fault(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Call:
-    """One call, from its begin to its end on one clock that counts.
+    """A call, from its begin to its end on one clock that counts.
 
     Attributes:
         result: the call's result; of OPEN the descriptor.

@@ -15,7 +15,7 @@ from tests.disk.rotten_stores import Subject, contents_of
 
 
 class Verdict(enum.IntEnum):
-    """What came of a damage, the worst last.
+    """Result of a damage, the worst last.
 
     HARMLESS: everything shows the same. NOTICED: an error, a warning or a finding names the file, and what is shown is
     the same or the step before. UNNAMED: it was refused, and the message names another file, or the error has no type.

@@ -37,7 +37,7 @@ def small_manifest(
 
 
 class NumpyWorker:
-    """One float32 worker of `small_manifest`: its gradients are a pure function of (rank, step, block).
+    """A float32 worker of `small_manifest`: its gradients are a pure function of (rank, step, block).
 
     With ``coarse`` they are multiples of 1/1024, whose sum is exact in fp32 and in fixed point alike.
     """

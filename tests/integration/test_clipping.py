@@ -29,7 +29,7 @@ LIMIT = 90.0
 
 
 def clipped(limit: float | None, steps: int = STEPS):
-    """Work for `train`: so many steps, and the norms that they had."""
+    """Work for `train`: make steps, and return their norms."""
 
     def work(worker: NumpyWorker) -> list[float | None]:
         worker.max_grad_norm = limit
@@ -201,7 +201,7 @@ def test_states_of_eight_bits_are_clipped_as_torch_would(tmp_path: Path) -> None
 
 
 def test_a_run_that_is_opened_again_may_clip_otherwise(tmp_path: Path) -> None:
-    """By another norm, or not at all, as torch does with the same limits; within an opened run there is one."""
+    """Clip by another norm, or not at all, as torch does with the same limits; within an opened run there is one."""
     limits = [0.5, 0.5, 0.25, None, None, 0.5]
     twin = tiny()
     plain = torch.optim.AdamW(twin.parameters(), lr=1e-2, foreach=False)

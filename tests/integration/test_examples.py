@@ -55,7 +55,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(text):
-    """What each trainer's example said and left, all of them running at once."""
+    """Output and folder of each trainer's example, all of them running at once."""
     folders = {name: text.parent / name for name in TRAINERS}
     started = {
         name: [

@@ -43,7 +43,7 @@ def tiny(depth: int = 3) -> Tiny:
 
 
 def spoiled_loss(model: nn.Module, attempt: int, rank: int) -> Tensor:
-    """In two attempts one worker's loss is so large that its gradients overflow, and no other's."""
+    """Return a loss that overflows one worker's gradients in two attempts, and no other's."""
     loss = loss_of(model, 10 * attempt + rank)
     return loss * 2.0**15 if (attempt, rank) in ((2, 1), (7, 0)) else loss
 
@@ -51,7 +51,7 @@ def spoiled_loss(model: nn.Module, attempt: int, rank: int) -> Tensor:
 def trained(
     session: Session, model: Tiny, attempts: int = ATTEMPTS, limit: float | None = None, **options
 ) -> tuple[list[Attempt], dict[str, Tensor]]:
-    """Go on to so many attempts; what they were like, and the values that came of them."""
+    """Go on to ``attempts`` attempts; return them and the values that came of them."""
     options = {"dtype": torch.float16, "loss_scaling": SCALING} | options
     luwu.parallelize(model, session, [Block], **options)
     optimizer = luwu.AdamW(model, lr=1e-2, max_grad_norm=limit)
@@ -66,7 +66,7 @@ def trained(
 
 
 def train_over(way: str, folder: Path, **options) -> list[tuple[list[Attempt], dict[str, Tensor]]]:
-    """What each of two workers found, through one server or two."""
+    """Return the findings of each of two workers, through one server or two."""
     models = [tiny() for _ in range(WORKERS)]
     with ExitStack() as stack:
         if way == "local":

@@ -64,7 +64,7 @@ def test_an_imported_model_of_several_dtypes_trains_and_is_read(tmp_path: Path) 
 
 
 def test_the_trainer_of_transformers_trains_float16_when_its_loss_is_scaled(tmp_path: Path) -> None:
-    """As docs/mixed-precision.md has it; the losses are those of a loop of one's own."""
+    """Train as docs/mixed-precision.md says; the losses are those of a loop of one's own."""
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, use_cache=False
     )

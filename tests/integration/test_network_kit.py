@@ -22,7 +22,7 @@ UDP_HEADERS_BYTES = 28  # with IPv4's
 
 
 def has_ended(pid: int) -> bool:
-    """Whether it runs no more, be it that nobody has asked yet how it ended."""
+    """Return True if it runs no more, even if nobody has asked yet how it ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:

@@ -44,7 +44,7 @@ def url_of(*named: NetworkServer | ServerProcess) -> str:
 
 
 def parts_of(store: Path, count: int) -> list[list[np.ndarray]]:
-    """What each of so many servers would hold of the one whose store this is."""
+    """Return the parts that each of ``count`` servers would hold of this store."""
     held = contents(store)
     manifest = small_manifest()
     planes = len(held) // len(manifest.blocks)
@@ -162,7 +162,7 @@ def lose_a_step(worker: NumpyWorker, committing: int) -> None:
 @pytest.mark.parametrize(("transport", "switches"), TRANSPORTS)
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_server_that_is_one_commit_ahead_goes_back(tmp_path: Path, transport: str, switches: int, ahead: int) -> None:
-    """For good: what it had committed has been overwritten when the next loss finds the other server ahead."""
+    """The commit is lost for good: it has been overwritten when the next loss finds the other server ahead."""
     one = train_on_one(tmp_path / "one", lambda worker: [worker.step() for _ in range(5)])
 
     def three_steps_and_a_loss(worker: NumpyWorker) -> None:
@@ -253,7 +253,7 @@ def test_a_server_that_is_killed_ends_the_run_and_the_next_one_resumes(tmp_path:
 
 
 def step_of(url: str) -> int:
-    """Where a run would go on."""
+    """Return the step at which a run would go on."""
     steps = train(remote(url, WORKERS), WORKERS, lambda worker: worker.session.step)
     assert steps == [steps[0]] * WORKERS
     return steps[0]

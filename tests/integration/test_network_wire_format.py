@@ -50,7 +50,7 @@ def draw_weights(key: int, count: int) -> list[int]:
 
 
 class Checksum:
-    """Of one job's packets."""
+    """Checksums of one job's packets."""
 
     def __init__(self, key: int) -> None:
         self.weights = draw_weights(key, 16 + PAYLOAD_BYTES)
@@ -110,7 +110,7 @@ class Heartbeat:
 
 @dataclass
 class Recording:
-    """What passed the switch while a job trained."""
+    """The packets that passed the switch while a job trained."""
 
     packets: list[Packet]
     topology: pb.Topology
@@ -126,7 +126,7 @@ class Recording:
         return found
 
     def heartbeats(self, way: str, host: str) -> list[tuple[int, Heartbeat]]:
-        """With their numbers."""
+        """Return the heartbeats with their numbers."""
         return [
             (packet.sequence, Heartbeat(packet.payload))
             for packet in self.packets
@@ -147,7 +147,7 @@ def work(url: str, rank: int, told: Path) -> None:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
-    """One job of two workers through a switch."""
+    """Record a job of two workers through a switch."""
     from tests.network.namespaces import missing
 
     reason = missing()
@@ -283,7 +283,7 @@ def links() -> Sequence[str]:
 
 @pytest.mark.parametrize("host", links())
 def test_heartbeats_tell_one_story(recording: Recording, host: str) -> None:
-    """Of both ends of each of the switch's links."""
+    """Both ends of each of the switch's links agree."""
     for way, other_way in (("up", "down"), ("down", "up")):
         numbers = [number for number, _ in recording.heartbeats(way, host)]
         assert len(numbers) > 10 and numbers == sorted(set(numbers))

@@ -247,7 +247,7 @@ def test_a_store_from_before_there_was_a_choice_is_adamws(tmp_path: Path) -> Non
 
 
 def test_a_store_of_another_optimizer_does_not_pass_for_adamws(tmp_path: Path) -> None:
-    """Where the manifest was edited the files themselves tell, even where both keep as many states."""
+    """The files tell another optimizer where the manifest was edited, even where both keep as many states."""
     with luwu.open(tmp_path, memory=MEMORY) as session:
         NumpyWorker(session, small_manifest(optimizer="adam")).step()
     path = tmp_path / "store/manifest.json"

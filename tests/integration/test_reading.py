@@ -151,7 +151,7 @@ def test_an_imported_model_writes_what_transformers_writes(llama):
 
 
 def printed(tokenizer, tokens):
-    """What appears on a terminal."""
+    """Return the text that appears on a terminal."""
     from luwu.core.words import printable
 
     return printable(tokenizer.decode(tokens)) + "\n"

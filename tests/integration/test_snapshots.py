@@ -1,4 +1,4 @@
-"""Snapshots of real runs: taken every so many steps, through kills, and gone back to."""
+"""Snapshots of real runs: taken every few steps, through kills, and gone back to."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def losses(folder, run):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """What a run without a break says."""
+    """Output of a run without a break."""
     code, output, error = train(folder, "whole", "--workers", "1", "--steps", "8")
     assert code == 0, error
     return output

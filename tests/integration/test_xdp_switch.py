@@ -109,7 +109,7 @@ def said(process: Process, pattern: str) -> str:
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest, network: NetworkFactory, tmp_path: Path) -> Iterator[Site]:
-    """With frames of the size that a test asks for, if it does."""
+    """A network whose frames have the size that a test asks for, if it does."""
     with network(mtu_bytes=getattr(request, "param", 1500)) as net:
         middle, ports = bridge_host(net, ["server", "w0", "w1"])
         yield Site(net, middle, ports, tmp_path)

@@ -62,7 +62,7 @@ def finish(process: subprocess.Popen[str], at_most_seconds: float = 100) -> tupl
 
 
 def wait_for_steps(folder: Path, run: str, count: int) -> None:
-    """Until a run has made so many steps."""
+    """Wait until a run has made ``count`` steps."""
     path = folder / run / "metrics.jsonl"
     wait_until(lambda: path.exists() and path.read_text().count("\n") >= count, f"{count} steps of {run}", 60)
 
@@ -77,7 +77,7 @@ def wait_for_line(process: subprocess.Popen[str], start: str) -> str:
 
 
 def metrics(folder: Path, run: str) -> list[dict[str, Any]]:
-    """What a run has written about each of its steps."""
+    """Return the rows that a run has written about its steps."""
     return [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
 
 

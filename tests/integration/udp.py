@@ -86,7 +86,7 @@ class SwitchProcess:
 
 
 def in_threads(workers: int, work: Callable[[int], Found]) -> list[Found]:
-    """What `work(rank)` returned, by rank; raises the error of the first that raised."""
+    """Return the results of `work(rank)` by rank; raise the error of the first that raised."""
     with ThreadPoolExecutor(workers) as pool:
         return [future.result() for future in [pool.submit(work, rank) for rank in range(workers)]]
 
@@ -122,7 +122,7 @@ def train(
 
 
 def steps(count: int) -> Callable[[NumpyWorker], None]:
-    """So many steps."""
+    """Return work that makes ``count`` steps."""
 
     def work(worker: NumpyWorker) -> None:
         for _ in range(count):

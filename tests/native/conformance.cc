@@ -83,7 +83,7 @@ class TcpJob final : public TestJob {
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 
-// Where the participants of a job over UDP are: all on loopback, or each on a host of its own. TCP is between threads
+// Places of the participants of a job over UDP: all on loopback, or each on a host of its own. TCP is between threads
 // of this process in any case, on the server's host.
 class Whereabouts {
   public:
@@ -98,7 +98,7 @@ class Whereabouts {
     [[nodiscard]] Address address(std::size_t host) const {
         return network_ == nullptr ? fabric::parse_address("127.0.0.1", 0) : TreeNetwork::address(host);
     }
-    // Of a switch, where it is one in the kernel.
+    // Interfaces of a switch, where it is one in the kernel.
     [[nodiscard]] std::vector<std::string> interfaces(std::size_t host, bool above_others) const {
         if (!switch_in_kernel(above_others)) return {};
         return network_->interfaces(host);
@@ -174,7 +174,7 @@ class UdpJob final : public UdpTestJob {
     }
 
   private:
-    // One participant that is still without a parent.
+    // A participant that is still without a parent.
     struct Child {
         Address address;
         std::function<void(const Address& parent, std::uint16_t number)> start;

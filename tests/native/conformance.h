@@ -1,4 +1,4 @@
-// One job of small_shape over any transport, driven through the public classes: what test_conformance.cc runs against.
+// A job of small_shape over any transport, driven through the public classes: test_conformance.cc runs against it.
 #pragma once
 
 #include <functional>
@@ -73,7 +73,7 @@ class TestJob {
     std::vector<std::uint64_t> pushes_;  // per worker
 };
 
-// What a job over UDP has beside that: sockets, in this order: the server's, the workers', the switches'.
+// A job over UDP, which has sockets besides, in this order: the server's, the workers', the switches'.
 class UdpTestJob : public TestJob {
   public:
     using TestJob::TestJob;
@@ -87,7 +87,7 @@ inline constexpr std::uint64_t kPacketKey = 0xfedcba9876543210;
 
 [[nodiscard]] std::unique_ptr<TestJob> make_job(Transport transport, const JobOptions& options);
 
-// What small_shape's blocks hold first, as their dtype.
+// First contents of small_shape's blocks, as their dtype.
 [[nodiscard]] std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uint32_t block);
 // As expected_contents(), with gradients that were summed over the wire in fixed point of this form, as
 // kernels/fixed_point.h defines it.

@@ -1,4 +1,5 @@
-// What the tests of datagrams and of node loops share: sockets on the loopback interface, and all that arrives at one.
+// Common parts of the tests of datagrams and of node loops: sockets on the loopback interface, and all that arrives at
+// one.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -20,7 +21,7 @@
 namespace luwu::test {
 
 using Bytes = std::vector<std::byte>;
-inline constexpr int kPatienceMs = 20'000;  // for what must come; only a failing test waits so long
+inline constexpr int kPatienceMs = 20'000;  // for what must come; only a failing test waits this long
 
 inline fabric::Address loopback(std::uint16_t port = 0) { return fabric::parse_address("127.0.0.1", port); }
 

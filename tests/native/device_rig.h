@@ -104,7 +104,7 @@ class DeviceJob {
     [[nodiscard]] device::CopyEngine& engine() { return *engine_; }
     [[nodiscard]] ServerTwin& server() { return *server_; }
     [[nodiscard]] device::Stream compute() const { return compute_; }
-    // What kernels and the server met that is not what it should be, and the twin's findings.
+    // Errors that kernels and the server met, and the twin's findings.
     [[nodiscard]] std::vector<std::string> wrong() const;
     void synchronise() const;  // waits for the compute stream
     void end_engine();

@@ -1,4 +1,4 @@
-// What the tests of block floating point share: packets at any address, and the definition in double precision.
+// Common parts of the tests of block floating point: packets at any address, and the definition in double precision.
 #pragma once
 
 #include <algorithm>
@@ -106,7 +106,7 @@ inline float reference_value(std::int64_t mantissa, int exponent, int bits) {
 
 inline int bits_for(FixedForm form, std::uint32_t workers) { return static_cast<int>(fixed_bits(form, workers)); }
 
-// One group, or several, through all there is on one worker.
+// Passes one group, or several, through every stage on one worker.
 inline Packet encode(const std::vector<float>& values, const std::vector<std::uint8_t>& exponents, FixedForm form,
                      std::uint32_t workers) {
     Packet mantissas(values.size() * size_of(form), 0);

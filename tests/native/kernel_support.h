@@ -1,4 +1,4 @@
-// What tests of kernels share: values, gradients of several workers at any alignment, and reference conversions.
+// Common parts of the kernels' tests: values, gradients of several workers at any alignment, and reference conversions.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What the tests of the network fabric share: a server, workers that train over real sockets, and a link that breaks.
+// Common parts of the network fabric's tests: a server, workers that train over real sockets, and a link that breaks.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What each optimizer is defined to do, in double precision and without any haste.
+// Definition of each optimizer, in double precision and without regard to speed.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct OptimizerCase {
     Reference reference;
 };
 
-// How far Adam moves; takes the gradient into both moments.
+// Distance that Adam moves; takes the gradient into both moments.
 inline double adam_move(States& states, double gradient, const kernels::HyperParameters& by, std::uint64_t t) {
     const auto [learning_rate, beta1, beta2, epsilon, decay, unused] = by;
     const auto steps = static_cast<double>(t);

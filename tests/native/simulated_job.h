@@ -288,7 +288,7 @@ class Job {
     }
 
   private:
-    // Where the environment asks for it. Packets then go to the program from the node.
+    // Slots in the kernel, if the environment asks for them. Packets then go to the program from the node.
     std::unique_ptr<switching::SlotTable> slots_in_kernel(std::uint16_t number, const switching::XdpPlace& place) {
         const bool above_others = switch_children_[number][0] < kWorkers;
         if (!switch_in_kernel(above_others) || wiring_.form == LUWU_FLOAT32) return nullptr;

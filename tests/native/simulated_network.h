@@ -40,7 +40,7 @@ class SimulatedNetwork {
     // The node answers at address_of(number). It may be replaced: what it knew is gone.
     void attach(std::uint16_t number, Node* node) { nodes_[number] = node; }
     void damage(const Damage& damage) { damage_ = damage; }
-    // What is sent to the group's number goes to each of them, over a link of its own.
+    // Makes a group: a packet to its number goes to each member, over a link of its own.
     void group(std::uint16_t number, const std::vector<std::uint16_t>& members) { groups_[number] = members; }
     void cut(std::uint16_t number, bool cut) { cut_[number] = cut; }
     // Sets the node's clock to `reads`; until then the node has the network's clock. Hosts' clocks need not agree.

@@ -48,7 +48,7 @@ std::vector<std::byte> Rig::make_gradient(std::uint32_t worker, std::uint64_t st
 
 namespace {
 
-// What comes back of states that the store keeps in this code.
+// Passes values through the code that the store keeps states in.
 void keep_as(kernels::StateCode code, std::vector<float>& values, std::uint64_t t) {
     if (code == kernels::StateCode::float32) return;
     std::vector<std::byte> plane(kernels::plane_bytes(code, values.size()));

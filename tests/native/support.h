@@ -1,4 +1,4 @@
-// What the native tests share: a scratch folder, and a worker that drives a pipeline the way a real one does.
+// Common parts of the native tests: a scratch folder, and a worker that drives a pipeline the way a real one does.
 #pragma once
 
 #include <atomic>
@@ -81,10 +81,10 @@ inline float gradient_value(std::uint32_t worker, std::uint64_t step, std::uint3
     return std::cos(static_cast<float>(element % 1013) * 0.11F + static_cast<float>(step * 3 + block * 7 + worker));
 }
 
-// Of the only parameter group; AdamW's names fit them, and every optimizer can do something with them.
+// Settings of the only parameter group; AdamW's names fit them, and every optimizer can do something with them.
 inline constexpr pipeline::GroupSettings kSettings{0.01, 0.9, 0.999, 1e-8, 0.1};
 
-// One server of small_shape in a folder, with as many workers as asked for.
+// A server of small_shape in a folder, with as many workers as asked for.
 class Rig {
   public:
     Rig(const std::vector<std::string>& folders, const Dtypes& dtypes, std::uint32_t workers,
@@ -128,13 +128,14 @@ class Rig {
         pipeline_->finish_initialise();
     }
 
-    // Of the steps that begin from now on. Gradients are multiplied by the loss scale as a backward's would be.
+    // Clipping of the steps that begin from now on. Gradients are multiplied by the loss scale as a backward's would
+    // be.
     std::optional<double> max_norm;
     std::optional<store::LossScale> loss_scale;
     pipeline::Pipeline& pipeline() const { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
     store::ChunkStore& store() { return store_; }
-    // What became of the snapshots that were due.
+    // Counts of the snapshots that were due.
     [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const { return keeper_->stats(); }
     const std::byte* window() const { return window_.data(); }
 
@@ -142,8 +143,8 @@ class Rig {
         return wait([&](pipeline::Reply reply) { pipeline_->pull(worker, block, std::move(reply)); });
     }
 
-    // One worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
-    // Returns what the commit said, or -1 where the pipeline failed.
+    // Makes one worker's step: forward over all blocks, backward in reverse, with `spoil` making one gradient infinite.
+    // Returns the commit's result, or -1 where the pipeline failed.
     std::int64_t run_step(std::uint32_t worker, std::uint64_t step, bool spoil = false, bool roll_back = false) {
         pipeline_->begin(worker, {kSettings}, {max_norm, loss_scale});
         const std::uint32_t blocks = layout_.block_count();
@@ -187,7 +188,7 @@ class Rig {
     std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
         return wait([&](pipeline::Reply reply) { pipeline_->decide(commits, std::move(reply), squares); });
     }
-    // Of the step that ended last.
+    // Sum of squares of the step that ended last.
     [[nodiscard]] double squares() const { return squares_; }
 
     std::vector<std::byte> make_gradient(std::uint32_t worker, std::uint64_t step, std::uint32_t block,
@@ -237,7 +238,7 @@ std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::u
                                                     float loss_scale = 1);
 // The sum of squares of a step's averaged gradient, block by block and chunk by chunk.
 double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t step, float loss_scale = 1);
-// What the store holds, every checksum compared.
+// Contents of the store, every checksum compared.
 std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
                                                   const kernels::Optimizer& optimizer = kernels::adamw);
 bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);

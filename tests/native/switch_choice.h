@@ -1,4 +1,4 @@
-// Which switches of a test's tree are in the kernel: the environment asks for it by LUWU_TEST_SWITCH.
+// Switches of a test's tree that are in the kernel: the environment asks for it by LUWU_TEST_SWITCH.
 #pragma once
 
 #include <cstdlib>

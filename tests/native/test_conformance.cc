@@ -1,5 +1,5 @@
-// What every transport must do, as one suite: the same cases over shared memory, TCP and UDP. Where they differ for
-// good reasons:
+// Duties of every transport, as one suite: the same cases over shared memory, TCP and UDP. They differ for good
+// reasons:
 //
 //   what                            shared memory       TCP                 UDP
 //   sum of gradients                fp32, by rank       fp32, by rank       fixed point: off by N * 2^-k * A at most
@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kMoment{20};
 
 using Contents = std::vector<store::BlockContents>;
 
-// What the store must hold after so many committed steps 1, 2...
+// Contents of the store after `steps` committed steps 1, 2...
 Contents expected(Transport transport, const JobOptions& options, std::uint64_t steps) {
     return transport == Transport::udp ? test::expected_over_udp(options.dtype, options.workers, steps, options.form)
                                        : test::expected_contents(options.dtype, options.workers, steps);
@@ -49,7 +49,7 @@ Contents expected(Transport transport, const JobOptions& options, std::uint64_t 
 
 Contents stored(const JobOptions& options) { return test::stored_contents({options.folder}, options.dtype); }
 
-// How far the first moments, which are linear in the gradients, are off at most.
+// Largest error of the first moments, which are linear in the gradients.
 double worst_moment(const Contents& left, const Contents& right, bool low) {
     double worst = 0;
     for (std::size_t block = 0; block < left.size(); ++block) {

@@ -1,4 +1,4 @@
-// How a sender's window follows what its heartbeats tell.
+// A sender's window follows the news of its heartbeats.
 #include <doctest/doctest.h>
 
 #include "fabric/protocol/congestion.h"

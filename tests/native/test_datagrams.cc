@@ -23,8 +23,8 @@ using test::send;
 
 namespace {
 
-// Where groups can be heard without leaving the machine: for IPv4 the loopback interface; for IPv6, which has no way to
-// a group there, an interface that has one, with a group that stays within it.
+// Groups that can be heard without leaving the machine: for IPv4 on the loopback interface; for IPv6, which has no way
+// to a group there, on an interface that has one, with a group that stays within it.
 std::vector<Address> multicast_addresses() {
     std::vector<Address> out{loopback()};
     ifaddrs* all = nullptr;

@@ -27,7 +27,7 @@ std::string text_of(const std::vector<std::string>& wrong) {
     return text;
 }
 
-// How many seeds each random test runs; the control of `device_twin` asks for more.
+// Number of seeds of each random test; the control of `device_twin` asks for more.
 std::uint64_t seeds() {
     const char* asked = std::getenv("LUWU_TEST_SEEDS");
     return asked == nullptr ? 6 : std::strtoull(asked, nullptr, 10);

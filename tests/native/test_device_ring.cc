@@ -1,4 +1,4 @@
-// Which buffer a block goes to and which place a gradient, over random histories.
+// Buffers of blocks and places of gradients, over random histories.
 #include <doctest/doctest.h>
 
 #include <algorithm>

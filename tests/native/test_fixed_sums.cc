@@ -1,4 +1,4 @@
-// What switches do to mantissas, floats and exponents, and that a sum of workers is exact in any order.
+// Work of switches on mantissas, floats and exponents; a sum of workers is exact in any order.
 #include <doctest/doctest.h>
 
 #include <algorithm>

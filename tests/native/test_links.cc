@@ -1,4 +1,4 @@
-// What a link's end makes of heartbeats, and what wiring is refused.
+// Effect of heartbeats on a link's end, and refused wiring.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -94,7 +94,7 @@ TEST_CASE("a heartbeat says the whole state, and an older one or one that is not
     for (const auto& old : {first, second}) CHECK_FALSE(ends.take(ends.parent, old, 70));
     CHECK(ends.count(PacketDrop::replayed) == 2);
     CHECK(ends.parent.heard_at() == 60);
-    // One hole more or less than it says, and too many.
+    // A heartbeat with one hole more or less than it says, and with too many.
     for (const std::uint32_t holes : {1U, 3U, 33U, 0xffffffffU}) {
         std::vector<std::byte> body(first.begin() + sizeof head, first.end());
         std::memcpy(body.data() + offsetof(Heartbeat, holes_used), &holes, sizeof holes);

@@ -1,5 +1,4 @@
-// What the network's nodes do with packets that are not what they should be: drop them, count them by reason, and go
-// on.
+// Nodes drop packets that are not as they should be, count them by reason, and go on.
 #include <doctest/doctest.h>
 
 #include <algorithm>

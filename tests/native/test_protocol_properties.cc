@@ -78,7 +78,7 @@ class Model {
 
     std::uint64_t datagrams = 0;
     std::uint64_t compared = 0;
-    // Of what must not be: datagrams that do not verify, packets that were not granted, numbers with other contents
+    // Number of violations: datagrams that do not verify, packets that were not granted, numbers with other contents
     // than before, sums that are not of all workers.
     std::uint64_t wrong = 0;
     std::uint64_t not_granted = 0;
@@ -117,7 +117,7 @@ class Model {
             not_granted += head.sequence >= granted_[{from, to}][stream];
         }
         if (to == kServer) incomplete += head.count != wiring_.workers;
-        // What a node sends under a number is the same whenever it sends it again, whoever it was before a new start.
+        // A node sends the same contents under a number whenever it sends it again, also after a new start.
         const auto [known, first] = contents_.try_emplace({from, to, head.kind, head.sequence});
         if (first) known->second.assign(datagram.begin(), datagram.end());
         changed += !std::equal(datagram.begin(), datagram.end(), known->second.begin(), known->second.end());

@@ -83,7 +83,7 @@ class Job {
         servers_.clear();
     }
 
-    // What the parts hold together.
+    // Contents of the parts together.
     [[nodiscard]] std::vector<store::BlockContents> contents() const {
         std::vector<store::BlockContents> all(shape_.blocks.size());
         for (std::uint32_t block = 0; block < all.size(); ++block) {

@@ -1,4 +1,4 @@
-// Where a switch adds up: sums in any order of arrival, what is marked as a conflict, and when a slot is free again.
+// Slots of a switch: sums in any order of arrival, marks of conflicts, and the time when a slot is free again.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -30,7 +30,7 @@ std::vector<float> state_values(std::size_t count, std::uint32_t seed, bool nega
     return values;
 }
 
-// One value's code, element by element and with divisions written out.
+// Code of one value, element by element and with divisions written out.
 std::uint32_t reference_code(StateCode code, float value, float scale, std::size_t place, std::uint64_t t) {
     const bool root = code == kRoot;
     const std::uint32_t dropped = root ? 19 : 20;

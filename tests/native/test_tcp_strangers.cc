@@ -1,4 +1,4 @@
-// What comes to the port from elsewhere, or from a worker gone mad: dropped and counted, nothing else.
+// Bytes that come to the port from elsewhere, or from a worker gone mad: dropped and counted, nothing else.
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ class Peer {
         (void)::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // it may be closed by now
         return *this;
     }
-    // What the server has to say until it closes.
+    // Bytes of the server until it closes.
     std::vector<std::byte> until_closed() {
         std::vector<std::byte> all;
         std::array<std::byte, 4096> bytes{};

@@ -20,7 +20,7 @@ using test::send;
 
 namespace {
 
-// What the kernel was handed: of each message its pieces, and whether it is to be cut into datagrams.
+// Messages handed to the kernel: the pieces of each, and whether it is to be cut into datagrams.
 struct Message {
     std::size_t pieces;
     std::size_t bytes;

@@ -21,7 +21,7 @@ std::uint64_t count(const fabric::PacketDrops& drops, PacketDrop reason) {
     return drops[static_cast<std::size_t>(reason)];
 }
 
-// What a stranger can be counted for; a sound job has none of these.
+// Counts that only a stranger causes; a sound job has none of these.
 std::uint64_t strange(const fabric::PacketDrops& drops) {
     std::uint64_t sum = 0;
     for (const PacketDrop reason : {PacketDrop::truncated, PacketDrop::oversized, PacketDrop::magic,

@@ -297,7 +297,7 @@ TEST_CASE("XDP: a slot is used again once the parent has its sum, and for a new 
     const Three three(rig, 3, 1024, LUWU_INT32, 9);
     for (std::uint32_t child = 0; child < 3; ++child) rig.send(child, three.packets[child]);
     CHECK(is_sum(rig, three.sum));
-    // One that was on its way when the epoch changed.
+    // A packet that was on its way when the epoch changed.
     rig.wiring.epoch = rig.program.state().epoch = 3;
     CHECK(rig.send(0, rig.gradient(0, 3, three.payloads[0], LUWU_INT32)) == Action::drop);
     CHECK(rig.program.slot(3).head.epoch == 4);
@@ -373,8 +373,7 @@ TEST_CASE("XDP: packets of one slot that arrive on several processors at once ar
                 for (std::uint64_t sequence = first; sequence < first + 20; ++sequence) {
                     Bytes frame = rig.frame(child, rig.gradient(child, sequence, payloads[child], LUWU_INT32));
                     Action action = rig.program.run(frame);
-                    // Where the machine under the lock's holder stops, the program gives up: the controller tries
-                    // again.
+                    // The program gives up where the machine under the lock's holder stops: the controller tries again.
                     for (int again = 0; again < 100 && action == Action::pass; ++again) {
                         action = rig.program.run(frame);
                     }

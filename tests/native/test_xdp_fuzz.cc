@@ -1,4 +1,4 @@
-// What the program in the kernel does with random packets: `make fuzz` asks for millions of them.
+// The program in the kernel under random packets: `make fuzz` asks for millions of them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ class Frames {
         seals_.try_emplace(key, rig_.wiring.job, key, kLongest).first->second.close(head, payload);
         return datagram_of(head, payload);
     }
-    // Of another key, or damaged behind the fields that change from hop to hop.
+    // A gradient of another key, or damaged behind the fields that change from hop to hop.
     Bytes gradient(bool may_be_sealed) {
         const auto child = static_cast<std::uint32_t>(fuzz_.pick(kChildren));
         const std::uint64_t sequence = fuzz_.pick(rig_.program.job().window);

@@ -51,7 +51,7 @@ inline switching::XdpPlace xdp_place(std::uint32_t children) {
     return place;
 }
 
-// One packet of a child, before it is sealed.
+// A packet of a child, before it is sealed.
 struct Sent {
     Head head{};
     Bytes payload;
@@ -93,7 +93,7 @@ class XdpRig {
         last = frame(peer, sent);
         return program.run(last);
     }
-    // What the last frame became, if it is a whole packet of the job.
+    // Opens the last frame, if it is a whole packet of the job.
     [[nodiscard]] bool open(fabric::Packet& packet) const {
         fabric::PacketDrops drops{};
         return seal.open(std::span(last).subspan(kFrameHead), packet, drops);
@@ -113,7 +113,7 @@ inline Bytes sum_in(XdpProgram& program, std::uint64_t sequence) {
     return sum;
 }
 
-// Mantissas of which so many can be added without overflow.
+// Mantissas that can be added over all workers without overflow.
 inline Bytes mantissas(std::mt19937_64& random, std::size_t bytes, luwu_form form, int children) {
     Bytes made(bytes);
     const auto fill = [&](auto example) {

@@ -41,7 +41,7 @@ UDP_ONLY = (
 
 @dataclass(frozen=True)
 class Datagram:
-    """One UDP datagram as it passed; `frame` has everything from the Ethernet header on."""
+    """A UDP datagram as it passed; `frame` has everything from the Ethernet header on."""
 
     time_seconds: float  # when it was read, of time.monotonic
     outgoing: bool
@@ -94,7 +94,7 @@ class Capture:
         return self.datagrams
 
     def missed(self) -> int:
-        """How many frames found the buffer full since this was last asked."""
+        """Return the frames that found the buffer full since the last call."""
         _, dropped = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
         return int(dropped)
 

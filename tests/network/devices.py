@@ -1,4 +1,4 @@
-"""What the kernel says of an interface, and its offloads: all of the namespace that this thread is in."""
+"""Reports of the kernel on an interface, and its offloads: in the namespace that this thread is in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFLOADS = re.compile(r"tx-.*segmentation|tx-checksum-.*|tx-gso-.*|tx-udp_tnl-.*
 
 @dataclass(frozen=True)
 class Counters:
-    """Of one interface, since it was made, as the kernel of its own side counts."""
+    """Counters of an interface, since it was made, as the kernel of its own side counts."""
 
     received_bytes: int
     received_frames: int
@@ -52,7 +52,7 @@ def protocol_counters(protocol: str = "Udp") -> dict[str, int]:
 
 
 def is_running(interface: str) -> bool:
-    """Whether the interface is up and its cable is plugged in."""
+    """Return True if the interface is up and its cable is plugged in."""
     with _control() as control:
         reply = fcntl.ioctl(control, SIOCGIFFLAGS, struct.pack("16s16x8x", interface.encode()))
     return bool(struct.unpack_from("16xH", reply)[0] & IFF_RUNNING)

@@ -1,4 +1,4 @@
-"""What can go wrong in the kit."""
+"""Errors of the kit."""
 
 from __future__ import annotations
 

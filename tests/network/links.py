@@ -70,7 +70,7 @@ class Link:
                 end.node.tc(f"qdisc delete dev {end.interface} root")
 
     def queue(self, node: str) -> str:
-        """What `tc` says of the queue at a node's end, with its counters."""
+        """Return the report of `tc` on the queue at a node's end, with its counters."""
         end = self.end(node)
         return end.node.tc(f"-s qdisc show dev {end.interface}")
 
@@ -146,7 +146,7 @@ class Link:
                 self.wire.harm(_direction(number), everything, 2 * seed + number)
 
     def counts(self, towards: str) -> dict[str, Any]:
-        """What the wire did with frames towards a node: frames, dropped, duplicated, held, corrupted, rules..."""
+        """Return the wire's counts of frames towards a node: frames, dropped, duplicated, held, corrupted, rules..."""
         if self.wire is None:
             raise NetworkError(f"{self} has no wire: make it with wired=True")
         counts: dict[str, Any] = self.wire.counts()[_direction(0 if self.end(towards) is self.a else 1)]

@@ -57,7 +57,7 @@ def command(*arguments: str, lines: Iterable[str] = ()) -> str:
 
 
 def start_time(pid: int | str) -> str | None:
-    """When a process began, in clock ticks since boot; with the pid, a name that is never used again."""
+    """Return the begin of a process, in clock ticks since boot; with the pid, a name that is never used again."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -66,7 +66,7 @@ def start_time(pid: int | str) -> str | None:
 
 
 def prefix() -> str:
-    """What the names of a network's namespaces begin with: owner, time, and a number."""
+    """Return the prefix of a network's namespaces: owner, time, and a number."""
     return f"luwu-{os.getpid()}-{start_time('self')}-{next(_serial)}-"
 
 
@@ -111,7 +111,7 @@ def end_processes_in(names: Iterable[str]) -> None:
 
 
 def _namespace_of(process: Path) -> int | None:
-    """Of another process; None when it has ended, even if nobody has asked how."""
+    """Return the namespace of another process; None when it has ended, even if nobody has asked how."""
     try:
         return None if process.name == str(os.getpid()) else (process / "ns/net").stat().st_ino
     except OSError:

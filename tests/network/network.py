@@ -140,7 +140,7 @@ class Network:
         raise NetworkError(f"there is no link between {a} and {b}")
 
     def report(self) -> str:
-        """How every process stands, and the ends of their outputs."""
+        """Return the state of every process, and the ends of their outputs."""
         hosts = [node for node in self._nodes.values() if isinstance(node, Host)]
         return "\n".join(process.report() for host in hosts for process in host.processes)
 

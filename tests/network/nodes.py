@@ -1,4 +1,4 @@
-"""What links join: hosts, which run processes, and switches."""
+"""Nodes that links join: hosts, which run processes, and switches."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Node:
 
 @dataclass(frozen=True)
 class End:
-    """Where a link meets a node; addresses only at a host."""
+    """Interface of a node at one end of a link; only a host has addresses."""
 
     node: Node
     interface: str
@@ -75,7 +75,7 @@ class End:
             return devices.counters(self.interface)
 
     def is_running(self) -> bool:
-        """Whether the interface is up and its cable is plugged in."""
+        """Return True if the interface is up and its cable is plugged in."""
         with self.node.inside():
             return devices.is_running(self.interface)
 
@@ -148,7 +148,7 @@ class Host(Node):
         return udp
 
     def udp_counters(self) -> dict[str, int]:
-        """What the kernel counts for UDP over IPv4: InDatagrams, InCsumErrors, RcvbufErrors..."""
+        """Return the kernel's counters of UDP over IPv4: InDatagrams, InCsumErrors, RcvbufErrors..."""
         with self.inside():
             return devices.protocol_counters("Udp")
 
@@ -166,5 +166,5 @@ class Switch(Node):
         self.segment = segment
 
     def forwards(self, port: str) -> bool:
-        """Whether the bridge has opened a port."""
+        """Return True if the bridge has opened a port."""
         return "state forwarding" in command("ip", "-n", self.namespace, "-d", "link", "show", "dev", port)

@@ -41,7 +41,7 @@ class Process:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit status; None while it runs."""
         return self._process.poll()
 
     def output(self) -> str:
@@ -49,7 +49,7 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def report(self) -> str:
-        """What it was, how it ended, and the end of its output."""
+        """Return the command, its end, and the end of its output."""
         state = "running" if self.returncode is None else f"exit code {self.returncode}"
         return f"-- {self.name}: {shlex.join(self.arguments)} ({state})\n{self.output()[-TAIL_CHARACTERS:]}"
 

@@ -1,4 +1,4 @@
-"""How much a link carries on this machine, plain and over a wire: `python -m tests.network.speed`.
+"""Capacity of a link on this machine, plain and over a wire: `python -m tests.network.speed`.
 
 Sends UDP datagrams of the largest size for some seconds, from one process to another, and counts the frames that arrive
 at the receiver's interface. Segmentation in the kernel (UDP_SEGMENT) saves the sender system calls, so that the link

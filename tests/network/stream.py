@@ -27,7 +27,7 @@ def numbered(count: int, size: int = 100) -> list[bytes]:
 
 
 def numbers(payloads: list[bytes]) -> list[int]:
-    """What `numbered` put into them."""
+    """Return the numbers that `numbered` put into them."""
     return [int.from_bytes(payload[:4], "big") for payload in payloads]
 
 
@@ -54,12 +54,12 @@ class Stream:
                 self.sending.sendto(payload, self.receiving.getsockname())
 
     def receive(self, count: int) -> list[bytes]:
-        """That many datagrams, and no more."""
+        """Return exactly ``count`` datagrams."""
         received = [self.receiving.recv(65536) for _ in range(count)]
         assert self.is_quiet()
         return received
 
     def is_quiet(self) -> bool:
-        """Whether nothing waits at the receiver, once a last datagram of another stream has passed."""
+        """Return True if nothing waits at the receiver, once a last datagram of another stream has passed."""
         with Stream(self.sender, self.receiver):
             return not select.select([self.receiving], [], [], 0)[0]

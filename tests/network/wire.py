@@ -53,7 +53,7 @@ class Rule:
 
 
 def program() -> Path:
-    """Where the wire's program is.
+    """Return the path of the wire's program.
 
     Raises:
         NetworkUnavailableError: it was not built.
@@ -87,7 +87,7 @@ class Wire:
         self._ask({direction: {"seed": seed, "rules": plain}})
 
     def counts(self) -> dict[str, Any]:
-        """What it did, by direction; after `close`, what it did in all."""
+        """Return the wire's counts by direction; after `close`, those of its whole life."""
         return self._final if self._final is not None else self._ask({"counts": True})
 
     def hang_up(self) -> None:

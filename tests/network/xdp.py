@@ -42,5 +42,5 @@ def bridge_host(
 
 
 def counted(switch: Process, what: str) -> int:
-    """Of what the kernel did in all runs of a `luwu switch` that has ended."""
+    """Return a count of the kernel over all runs of a `luwu switch` that has ended."""
     return sum(map(int, re.findall(rf"in the kernel .*{what}=(\d+)", switch.output())))

@@ -12,10 +12,10 @@ from luwu.server.cores import CoreSettings
 from luwu.store.folders import Store
 
 CORES: dict[int, FakeCore] = {}
-"""By port, as links find them."""
+"""Cores by port, as links find them."""
 
 DISKS: dict[str, Committed] = {}
-"""What stores hold, by their first folder: outlives cores, as a disk does."""
+"""Contents of stores by their first folder. They outlive cores, as a disk does."""
 
 _ports = itertools.count(1)
 
@@ -30,7 +30,7 @@ class Committed:
 
 
 class FakeCore:
-    """What `NetworkCore` asks for. ``segments``, ``groups`` and ``allowed`` show what it was told."""
+    """A `NetworkCore`. ``segments``, ``groups`` and ``allowed`` show what it was told."""
 
     def __init__(self, store: Store, settings: CoreSettings) -> None:
         self.settings = settings

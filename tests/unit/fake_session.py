@@ -19,7 +19,7 @@ PAGE = 4096
 
 @dataclass
 class StoredBlock:
-    """What the store has of a block; ``optimizers`` is one torch.optim.AdamW for each segment."""
+    """A block in the store; ``optimizers`` is one torch.optim.AdamW for each segment."""
 
     manifest: BlockManifest
     master: Tensor
@@ -198,7 +198,7 @@ class FakeEndpoint:
         return COMMITTED if good else 0 if skip else NOT_FINITE
 
     def _clip(self, max_norm: float) -> float:
-        """As the server does: the whole gradient's norm, and the factor in double precision."""
+        """Clip as the server does: the whole gradient's norm, and the factor in double precision."""
         norm = float(sum(float((gradient.double() ** 2).sum()) for gradient in self._collected.values())) ** 0.5
         factor = max_norm / (norm + 1e-6)
         if factor < 1.0:
@@ -236,7 +236,7 @@ class FakeEndpoint:
 
 
 class FakeSession:
-    """One worker of one, over a store in memory."""
+    """A session of one worker of one, over a store in memory."""
 
     rank = 0
     workers = 1
@@ -291,7 +291,7 @@ class FakeSession:
         self.rolled_back += not committed
 
     def _arena_bytes(self, manifest: Manifest) -> int:
-        """As the server has it: the held blocks' gradients, two of the largest other's, and room for first values."""
+        """Return the server's arena bytes: held blocks' gradients, two of the largest other's, and first values."""
         sizes = [block.elements * getattr(torch, manifest.dtype_of(block)).itemsize for block in manifest.blocks]
         pages = [-(-nbytes // PAGE) * PAGE for nbytes in sizes]
         trainable = [(block, nbytes) for block, nbytes in zip(manifest.blocks, pages, strict=True) if block.trainable]

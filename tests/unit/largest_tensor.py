@@ -1,4 +1,4 @@
-"""How large the tensors are that a computation makes."""
+"""Sizes of the tensors that a computation makes."""
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -112,7 +112,7 @@ def on_meta(family: str) -> nn.Module:
 
 
 def batch(family: str, step: int, rows: int = 4) -> dict[str, Any]:
-    """What the family's forward takes, labels included; there is something to learn in it."""
+    """Return arguments of the family's forward, labels included; there is something to learn in it."""
     generator = torch.Generator().manual_seed(step)
     if family in ("vit", "cnn"):
         labels = torch.randint(CLASSES, (rows,), generator=generator)
@@ -165,7 +165,7 @@ class Result:
 
 
 class ResNet(nn.Module):
-    """As torchvision's are built: a stem, stages of residual blocks in Sequentials, a linear head."""
+    """Built as torchvision's are: a stem, stages of residual blocks in Sequentials, a linear head."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ def build(family: str, seed: int = 0) -> Any:
 
 
 def auto_class(family: str) -> Any:
-    """What loads a model of this family."""
+    """Return the class that loads a model of this family."""
     import transformers
 
     return transformers.AutoModelForImageClassification if family == "resnet" else transformers.AutoModelForCausalLM

@@ -27,7 +27,7 @@ KEY = Credentials(b"a key of the tests that is long enough")
 TIMEOUTS = Timeouts(
     connect_seconds=20, challenge_seconds=3600, look_seconds=0.05, drain_seconds=0.2, leave_seconds=5, close_seconds=0.1
 )
-"""The challenge time is so long that it closes no stranger's connection."""
+"""Challenge time that is too long to close a stranger's connection."""
 
 HELLO = "/luwu.control.v1.Control/Hello"
 

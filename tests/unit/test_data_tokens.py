@@ -108,7 +108,7 @@ class CutError(Exception):
 
 
 def cut_short(after):
-    """Ends a preparation after so many batches."""
+    """Ends a preparation after a number of batches."""
     calls = []
 
     def count(done, total):

@@ -89,7 +89,7 @@ def test_generation_is_repeatable_and_leaves_the_global_generator_alone():
 
 
 def write(model, prompt, count, sampling, cache=None):
-    """One text, without the prompt."""
+    """Return one text, without the prompt."""
     return torch.cat(list(generate(model, prompt, count, CONFIG.seq, sampling, cache=cache)))
 
 

@@ -1,4 +1,4 @@
-"""What `luwu train --model` trains: a causal model of transformers with the face of the GPT."""
+"""Models of `luwu train --model`: causal models of transformers with the face of the GPT."""
 
 import json
 

@@ -63,7 +63,7 @@ def test_adapters_train_as_with_torch(family, options):
     [("gpt2", {}), ("llama", {"modules_to_save": ["lm_head"]}), ("llama", {"init_lora_weights": "gaussian"})],
 )
 def test_adapters_on_meta_start_as_peft_starts_them(family, options):
-    """And the base as it starts without them; a module that is trained as a whole as the one it replaces."""
+    """The base is as it starts without adapters, and a module that is trained as a whole as the one it replaces."""
     model, base = adapted_on_meta(family, **options), on_meta(family)
     parallelize(model, FakeSession(), seed=5)
     parallelize(base, FakeSession(), seed=5)

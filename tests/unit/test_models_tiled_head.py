@@ -38,7 +38,7 @@ LAYERS = {
     "num_attention_heads": HEADS,
     "num_key_value_heads": 2,
 }
-"""Of models that do something to their logits, or to what their logits are made of."""
+"""Families whose models do something to their logits, or to what their logits are made of."""
 PECULIAR = {
     "opt_projected": lambda: OPTConfig(
         **SMALL, hidden_size=32, word_embed_proj_dim=16, ffn_dim=48, num_hidden_layers=2, num_attention_heads=HEADS,
@@ -124,7 +124,7 @@ def test_the_logits_of_a_batch_never_exist(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "opt_projected", "mixtral", "bert"])
 def test_targets_that_are_shifted_already(family):
-    """As `luwu train` and `luwu eval` call models, whatever their own code does with labels."""
+    """Call models as `luwu train` and `luwu eval` do, whatever their own code does with labels."""
     model = build(family).eval()
     twin = copy.deepcopy(model)
     predict = CausalForward(model, VOCABULARY)
@@ -177,7 +177,7 @@ def test_adapters():
 
 
 class Inventive(LlamaForCausalLM):
-    """Does to its logits what nobody has foreseen."""
+    """A model that does to its logits what nobody has foreseen."""
 
     def forward(self, input_ids, labels=None, **options):
         output = super().forward(input_ids, **options)

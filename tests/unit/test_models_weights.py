@@ -36,7 +36,7 @@ def test_a_folder_of_transformers_is_the_start(family, tmp_path):
 
 
 def test_one_tensor_at_a_time(tmp_path, monkeypatch):
-    """In the order of the units, and nothing is read where the store has values already."""
+    """Tensors come in the order of the units, and none is read where the store has values already."""
     saved("llama", tmp_path)
     read: list[str] = []
     original = CheckpointReader.read_range
@@ -66,7 +66,7 @@ def test_experts_are_joined_from_tensors_of_their_own(tmp_path):
 
 
 def test_a_checkpoint_without_the_prefix_and_a_tied_head(tmp_path):
-    """As GPT-2's own is: the names of the model inside, and no head."""
+    """The checkpoint is like GPT-2's own: the names of the model inside, and no head."""
     twin = saved("gpt2", tmp_path)
     values = {name.removeprefix("transformer."): value for name, value in twin.state_dict().items()}
     values.pop("lm_head.weight")

@@ -90,6 +90,14 @@ def test_every_link_leads_somewhere(page):
     assert not broken
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_that_a_page_names_exists(page):
+    named = re.findall(r"`([\w./-]+/[\w./-]+\.(?:py|h|cc|c|proto))`", prose(page))
+    roots = (ROOT, ROOT / "src", ROOT / "src" / "luwu", ROOT / "native", page.parent)
+    missing = [name for name in named if not any((root / name).exists() for root in roots)]
+    assert not [name for name in missing if not re.search(r"(NAME|COMMAND)\.", name)]
+
+
 @pytest.mark.parametrize("source", sorted(DOCS.glob("*.dot")), ids=lambda source: source.name)
 def test_a_drawing_is_that_of_its_source(source):
     first = source.with_suffix(".svg").read_text().partition("\n")[0]
@@ -105,3 +113,9 @@ def test_docstrings_begin_with_their_subject():
         if OPENINGS.match(text)
     ]
     assert not offenders, "\n".join(offenders)
+
+
+def test_messages_say_block():
+    """Users read *block*; *unit* is a word of the code (docs/glossary.md)."""
+    places = sorted((ROOT / "src" / "luwu").rglob("*.py"))
+    assert not [str(path) for path in places if re.search(r"""["']units? \{""", path.read_text())]

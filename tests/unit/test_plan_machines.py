@@ -1,4 +1,4 @@
-"""One machine that is server and workers: its memory, its disk, what it costs, and what is refused."""
+"""Single machines that are server and workers: memory, disk, cost, and what is refused."""
 
 import json
 

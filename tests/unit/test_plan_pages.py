@@ -1,4 +1,4 @@
-"""What README and docs say of plans: figures are worked out again, and commands are run or parsed."""
+"""Plans in README and docs: figures are worked out again, and commands are run or parsed."""
 
 import re
 import shlex

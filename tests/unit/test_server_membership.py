@@ -1,4 +1,4 @@
-"""Who is in a run: the end of its native server, whose last reference keeps the store locked."""
+"""Members of a run: the end of its native server, whose last reference keeps the store locked."""
 
 from __future__ import annotations
 

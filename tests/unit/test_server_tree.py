@@ -21,7 +21,7 @@ def switch(name: str, fan_in: int = 64, parent: str = "", payload_bytes: int = 1
 
 
 def places(count: int, **asked: str) -> list[Place]:
-    """Of workers; w2="a" lets worker 2 ask for switch a."""
+    """Return the places of workers; w2="a" lets worker 2 ask for switch a."""
     return [Place(f"10.0.0.{rank}", 5000 + rank, 1408, asked.get(f"w{rank}", "")) for rank in range(count)]
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_a_tree_is_refused_by_name(switches, workers, words):
 
 
 class Core:
-    """What a plan starts."""
+    """The core that a plan starts."""
 
     port, udp_port = 600, 601
 

@@ -221,7 +221,7 @@ def test_pieces_cover_a_tensor_in_its_order(shape: tuple[int, ...]) -> None:
 
 
 def test_columns_that_ranks_saved_are_put_together(tmp_path: Path) -> None:
-    """As tensor parallelism saves: pieces whose rows do not follow each other."""
+    """Pieces are saved as tensor parallelism saves them: their rows do not follow each other."""
     from torch.distributed.checkpoint.metadata import (
         ChunkStorageMetadata,
         Metadata,

@@ -128,7 +128,7 @@ def test_a_store_in_use_is_not_exported(tmp_path: Path) -> None:
 
 
 def killed_after(chunks: int, monkeypatch: pytest.MonkeyPatch, whole: Callable[[], object]) -> int:
-    """Import until so many chunks were asked for; returns how many the whole import asks for."""
+    """Import until a number of chunks was asked for; return the number that the whole import asks for."""
     asked = 0
     gather = importing._gather
 

@@ -1,4 +1,4 @@
-"""What an import writes down beside the values: a flipped bit in it is named, and is not taken for another model."""
+"""Notes of an import beside the values: a flipped bit in them is named, and is not taken for another model."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Trained:
         self.peer_optimizer = plain_adamw(self.peer, lr=1e-2)
 
     def step(self, first: int, *, announce_last: bool = False) -> None:
-        """One step of both, of several passes."""
+        """Make a step of both, of several passes."""
         for index in range(PASSES):
             last = index == PASSES - 1
             with luwu.no_sync(self.model) if announce_last or not last else nullcontext():
@@ -256,7 +256,7 @@ def test_free_memory_is_known():
 
 
 def test_accelerate_finds_no_sync_where_it_looks(monkeypatch):
-    """With more than one process Accelerate announces; with one it does not, and a no_sync around all of it does."""
+    """Accelerate announces with more than one process; with one it does not, and a no_sync around all of it does."""
     trained = Trained()
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=PASSES)
     model, optimizer = trained.model, accelerator.prepare_optimizer(trained.optimizer)

@@ -198,7 +198,7 @@ def test_the_state_of_a_step_does_not_keep_the_steps_before(backward):
 
 @pytest.mark.parametrize("checkpoint", [True, False])
 def test_state_of_rows_is_not_handed_on_to_other_rows(checkpoint):
-    """With micro-batches the rows of a batch are computed in turn; values that do not depend on rows may be kept."""
+    """Rows of a batch are computed in turn with micro-batches; values that do not depend on rows may be kept."""
 
     class Cached(Layer):
         scale: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Where parameters lie, which modules become units, and how manifests tell models apart."""
+"""Layout: places of parameters, the modules that become units, and manifests that tell models apart."""
 
 import dataclasses
 

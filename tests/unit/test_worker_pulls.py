@@ -20,7 +20,7 @@ class Worker:
         self.optimizer = AdamW(self.model, lr=1e-2)
 
     def pulls(self, steps: range) -> list[int]:
-        """What some steps pull together with the other workers."""
+        """Return the blocks that some steps pull together with the other workers."""
         self.session.endpoint.together.clear()
         train(self.model, self.optimizer, steps)
         return list(self.session.endpoint.together)

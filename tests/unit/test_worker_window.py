@@ -1,4 +1,4 @@
-"""What a worker holds, when, and that nothing of a released block is kept."""
+"""Blocks that a worker holds, and when; nothing of a released block is kept."""
 
 import gc
 import inspect

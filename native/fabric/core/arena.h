@@ -9,8 +9,8 @@
 
 namespace luwu::fabric {
 
-// Where the gradients of a rank begin in its arena. The gradients that one update reads together lie at the same place
-// of several arenas; at the same place of a page they would share too few lines of the first-level cache: summing eight
+// Offset of a rank's gradients in its arena. The gradients that one update reads together lie at the same place of
+// several arenas. At the same place of a page they would share too few lines of the first-level cache: summing eight
 // workers' gradients on one core took 27 ms instead of 20.
 [[nodiscard]] constexpr std::uint64_t arena_start(std::uint32_t rank) { return rank % 16 * (17 * 64); }
 inline constexpr std::uint64_t kArenaSlackBytes = 4 * store::kPage;  // what an arena's file has for that

@@ -9,7 +9,7 @@ namespace luwu::fabric {
 
 namespace {
 
-// Which blocks take turns in one place: those that are much larger than the others, are not held and have a place of
+// Blocks that take turns in one place: blocks that are much larger than the others, are not held and have a place of
 // their own. None where a device copies from the window, whose memory cannot be given back.
 std::vector<bool> find_large(const schedule::ResidencyPlan& plan, const std::vector<bool>& held,
                              const std::vector<std::uint64_t>& parameter_bytes, MapMode mode) {

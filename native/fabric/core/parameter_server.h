@@ -1,5 +1,5 @@
-// What every transport of a server stands on: a store, its residency plan, the memory that workers' pulls come from,
-// and the pipeline. fabric/shm/shm_server.h serves it through shared memory, fabric/tcp/tcp_server.h over TCP.
+// Base of every transport's server: a store, its residency plan, the memory that workers' pulls come from, and the
+// pipeline. fabric/shm/shm_server.h serves it through shared memory, fabric/tcp/tcp_server.h over TCP.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ struct ServerConfig {
     std::uint32_t optimizer_threads = 1;
     std::optional<kernels::Dtype> gradient_dtype;  // of all blocks; default: each block's own
     std::optional<float> gradient_scale;           // of the sum over workers, but for loss scale; default: 1 / workers
-    // Of one server of several, which only together have a step: it is prepared before it is committed, and where one
-    // has committed a step that another has not, it goes back to the one that all have.
+    // Set for a server of several, which only together have a step: it is prepared before it is committed, and where a
+    // server has committed a step that another has not, it goes back to the last step that all have.
     bool one_of_several = false;
     std::optional<std::uint64_t> at_step;  // which one that is; none: nothing is committed yet
     pipeline::SnapshotSettings snapshots;
@@ -106,7 +106,7 @@ class ParameterServer {
     std::atomic<bool> initialised_;
     MemoryFile window_file_;
     Mapping window_;
-    std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // where snapshots are taken every so many steps
+    std::unique_ptr<pipeline::SnapshotKeeper> keeper_;  // null unless snapshots are taken by themselves
     std::unique_ptr<pipeline::Pipeline> pipeline_;
 };
 

@@ -1,4 +1,4 @@
-// Which of a job's servers has which elements of each block of the model.
+// Placement of each block's elements on a job's servers.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Placement {
     [[nodiscard]] const Piece& piece(std::uint32_t server, std::uint32_t block) const {
         return of_servers_[server][block].piece;
     }
-    // What one server has of the model.
+    // Part of the model on one server.
     [[nodiscard]] store::StoreShape part(const store::StoreShape& shape, std::uint32_t server) const;
 
   private:

@@ -51,7 +51,7 @@ class Mapping {
     // Frees the memory of the file, or of a range of it (page aligned), for all: it reads as zeros.
     void discard() const { discard(0, bytes_); }
     void discard(std::uint64_t offset, std::uint64_t bytes) const;
-    // Whether this process may have writes of its own in a range (page aligned): in a private copy, since it last
+    // True if this process may have writes of its own in a range (page aligned): in a private copy, since it last
     // forgot the range; never in shared memory.
     [[nodiscard]] bool written(std::uint64_t offset, std::uint64_t bytes) const;
 

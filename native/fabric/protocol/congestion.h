@@ -1,10 +1,11 @@
-// How much a node may have under way on one link: grows while the link's queues are short, shrinks when they are long.
+// The limit on a node's packets under way on one link: it grows while the link's queues are short, and shrinks when
+// they are long.
 //
-// How long heartbeats take to the other end tells the length of the queues (as in Swift and LEDBAT): the shortest of a
-// period, because a busy processor delays some of them and a queue all. Only the way there counts, so that what comes
-// back at the same time slows nobody down; the two ends' clocks need not agree for that, because only what is longer
-// than the shortest is looked at. Loss alone does not slow a sender down until it is heavy: on the networks this is
-// for, a little loss is damage, and losing much is an overflow.
+// The time that heartbeats take to the other end tells the length of the queues (as in Swift and LEDBAT). The shortest
+// of a period counts, because a busy processor delays some heartbeats and a queue delays all. Only the way there
+// counts, so that traffic back at the same time slows nobody down. The two ends' clocks need not agree for that,
+// because only the excess over the shortest time is used. Loss alone does not slow a sender down until it is heavy: on
+// the networks that this is for, a little loss is damage, and a large loss is an overflow.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace luwu::fabric {
 
-// What one heartbeat of ours, that the other end has answered, took.
+// Time of one of our heartbeats that the other end has answered.
 struct TripTime {
     Time round = 0;  // 0: nothing was measured
     Time there = 0;  // by the other end's clock less ours, which may be any number
@@ -23,7 +24,8 @@ class Congestion {
   public:
     Congestion(std::uint32_t most, std::uint32_t packet_bytes, Time queueing);
 
-    // What the last heartbeat told: its trip, packets under way before it, those of them that arrived, packets lost.
+    // Takes the news of the last heartbeat: its trip, packets under way before it, those of them that arrived, packets
+    // lost.
     void observe(Time now, const TripTime& trip, std::uint64_t under_way, std::uint64_t arrived, std::uint64_t lost);
     [[nodiscard]] std::uint64_t window() const { return static_cast<std::uint64_t>(window_); }
     [[nodiscard]] Time round_trip() const { return smoothed_; }
@@ -45,7 +47,7 @@ class Congestion {
     bool searching_ = true;   // until the first sign of a queue: doubles each round trip
     double after_drain_ = 0;  // the window to return to; 0: the link is not being drained
     Time drained_at_ = 0;
-    // Of the present period:
+    // State of the present period:
     Time began_ = 0;
     bool seen_ = false;
     std::int64_t shortest_ = 0;  // above the least

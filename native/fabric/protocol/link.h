@@ -1,4 +1,4 @@
-// One end of a link between two participants: heartbeats there and back, and what they tell.
+// An end of a link between two participants: heartbeats there and back, and their news.
 #pragma once
 
 #include <algorithm>
@@ -27,13 +27,13 @@ class Link {
     [[nodiscard]] bool news() const { return news_; }  // the last one said something new, or of something missing
     [[nodiscard]] bool heard() const { return number_heard_ != 0; }  // from the other end, in this epoch
     [[nodiscard]] const Heartbeat& theirs() const { return theirs_; }
-    // How many packets of a stream that this end sends have arrived there, as if without a gap: those behind a hole
-    // count too.
+    // Number of packets of a stream sent by this end that have arrived there, as if without a gap: packets behind a
+    // hole count too.
     [[nodiscard]] std::uint64_t arrived(luwu_stream stream) const {
         return std::max(theirs_.heard[stream], theirs_.ack[stream]) + behind_holes_[stream];
     }
     [[nodiscard]] Time heard_at() const { return heard_at_; }
-    // How long packets wait on the way there, and from there on the worst way down.
+    // Time that packets wait on the way there, and from there on the worst way down.
     [[nodiscard]] Time wait() const { return meter_.wait(); }
 
     void changed();  // the next heartbeat has news

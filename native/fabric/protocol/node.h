@@ -1,6 +1,6 @@
-// What a participant of the network fabric is to the loop that runs it: packets and the time go in, packets come out.
-// A node knows no socket and no clock, so the same code runs over UDP (fabric/udp/node_loop.h) and over a simulated
-// network in the tests.
+// Interface between a participant of the network fabric and the loop that runs it: packets and the time go in, packets
+// come out. A node knows no socket and no clock, so the same code runs over UDP (fabric/udp/node_loop.h) and over a
+// simulated network in the tests.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@ constexpr std::array<const char*, kPacketDrops> kNames = {"truncated", "oversize
                                                           "epoch",     "checksum",  "kind",  "sender",   "form",
                                                           "window",    "duplicate", "block", "replayed", "not_ready"};
 
-// What every contribution to a slot has in common: the sender, the count and the checksum itself are left out.
+// Checksum of the head's fields that every contribution to a slot shares: without sender, count and checksum.
 std::uint64_t head_sum(const std::uint32_t* weights, const Head& head) {
     const auto* bytes = reinterpret_cast<const std::byte*>(&head);
     std::array<std::uint32_t, kHeadWords> words{};

@@ -1,8 +1,8 @@
-// How long packets wait on the way to a link's other end, beyond what they take when nothing is in front of them.
+// Time that packets wait on the way to a link's other end, beyond the time of an empty way.
 //
-// Measured as in fabric/protocol/congestion.h, by heartbeats: of a moment the shortest, because a busy processor delays
-// some and a queue all. The shortest of the last half minute counts as an empty way: whoever fills it empties it every
-// 10 s.
+// Measured as in fabric/protocol/congestion.h, by heartbeats: the shortest of a moment counts, because a busy processor
+// delays some heartbeats and a queue delays all. The shortest of the last half minute counts as an empty way: whoever
+// fills it empties it every 10 s.
 #pragma once
 
 #include <cstdint>

@@ -203,7 +203,7 @@ void ServerNode::finish_collections() {
     }
 }
 
-// One past the last packet whose block is there, counted without a gap from the first that is not delivered.
+// Number after the last packet whose block is there, counted without a gap from the first that is not delivered.
 std::uint64_t ServerNode::ready_parameters() const {
     std::uint64_t ready = parameters_.ack();
     for (const Delivery& delivery : deliveries_) {

@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-// Which packets have arrived. Counts each once.
+// Packets that have arrived. Counts each once.
 class ReceiveWindow {
   public:
     explicit ReceiveWindow(std::uint32_t slots) : arrived_(slots, false) {}
@@ -36,7 +36,7 @@ class ReceiveWindow {
     std::vector<bool> arrived_;
 };
 
-// Which packets were sent and when, and what is to be sent next.
+// Packets that were sent, their times, and the next ones to send.
 class SendWindow {
   public:
     explicit SendWindow(std::uint32_t slots) : sent_at_(slots, 0), queued_(slots, false) {}

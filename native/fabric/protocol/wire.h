@@ -1,5 +1,5 @@
-// What is on the wire between workers, switches and the server, as docs/protocol.md describes it. Plain C: the same
-// file is for C++ and for a switch inside the kernel. All fields are little-endian.
+// Wire format between workers, switches and the server, as docs/protocol.md describes it. Plain C: the same file is for
+// C++ and for a switch inside the kernel. All fields are little-endian.
 #pragma once
 
 #ifdef __cplusplus

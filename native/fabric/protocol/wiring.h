@@ -1,4 +1,4 @@
-// What all participants of a job agree on before its first packet, and how blocks become packets.
+// Agreements of all participants of a job before its first packet, and the division of blocks into packets.
 #pragma once
 
 #include <algorithm>
@@ -73,7 +73,7 @@ const Wiring& check(const Wiring& wiring);  // returns it
 
 [[nodiscard]] std::vector<WireBlock> wire_blocks(const store::StoreShape& shape);
 
-// How many packets a node sends before it looks at those that arrived, and how many again when nothing is acknowledged.
+// Packets that a node sends before it looks at arrivals, and again when nothing is acknowledged.
 inline constexpr std::uint64_t kBurst = 256;
 inline constexpr std::uint64_t kStallBurst = 64;
 
@@ -85,7 +85,7 @@ struct Message {
     std::uint64_t bytes = 0;
 
     [[nodiscard]] bool holds(std::uint64_t sequence) const { return sequence >= first && sequence < end; }
-    // Where a packet's payload lies in the message, and how long it is.
+    // Offset of a packet's payload in the message, and its length.
     [[nodiscard]] std::uint64_t offset(std::uint64_t sequence, std::uint32_t payload_bytes) const {
         return (sequence - first) * payload_bytes;
     }

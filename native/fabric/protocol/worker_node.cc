@@ -176,7 +176,7 @@ WorkerNode::Push* WorkerNode::push_of_gradient(std::uint64_t sequence) {
     return find(pushes_, sequence, [](const Push& push) -> const Message& { return push.gradient; });
 }
 
-// One past the last gradient packet whose exponents all workers have agreed on.
+// Number after the last gradient packet whose exponents all workers have agreed on.
 std::uint64_t WorkerNode::ready_gradients() const {
     std::uint64_t ready = gradients_.ack();
     for (const Push& push : pushes_) {

@@ -15,7 +15,7 @@ class CoveredTime {
   public:
     // Adds an interval that has ended. Its part before the last count() must have been counted then.
     void add(Interval interval) { ended_.push_back(interval); }
-    // True when so many intervals have ended that count() should be called to free their memory.
+    // True when count() should be called to free the memory of intervals that have ended.
     [[nodiscard]] bool full() const { return ended_.size() >= kMostIntervals; }
     // Counts ended and open intervals up to `now`; the rest of an open one counts next time. Returns the sum of all
     // counts.

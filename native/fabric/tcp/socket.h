@@ -53,7 +53,7 @@ void wait_for(int socket, short events, const Bell& bell, Clock::time_point dead
 void tune(const Descriptor& socket, const Timing& timing);
 // "host:port", with an IPv6 address in brackets.
 [[nodiscard]] std::string name_of(const std::string& address, std::uint16_t port);
-// Where the other side is gone, OpenSSL's writes raise SIGPIPE; in this thread they will not.
+// Blocks SIGPIPE in this thread: OpenSSL's writes raise it where the other side is gone.
 void block_sigpipe();
 
 }  // namespace luwu::fabric

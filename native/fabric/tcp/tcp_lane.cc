@@ -188,7 +188,7 @@ bool TcpLane::start_next(FrameWriter& writer, std::size_t& sent) {
     return true;
 }
 
-// Where the payload of an answer goes.
+// Place for the payload of an answer.
 std::span<std::byte> TcpLane::place_of(const Frame& answer) {
     const std::lock_guard lock(mutex_);
     const TcpRequest& request = requests_.front();

@@ -1,5 +1,5 @@
-// One of a worker's two connections to a TcpServer, with a thread of its own. Requests are sent as soon as the
-// connection has room, however many are without an answer; after a break those are sent again.
+// A connection of a worker to a TcpServer, with a thread of its own; each worker has two. Requests are sent as soon as
+// the connection has room, however many are without an answer; after a break those are sent again.
 #pragma once
 
 #include <chrono>
@@ -43,7 +43,7 @@ struct TcpLinkStats {
     std::uint64_t reconnects = 0;  // of both connections
 };
 
-// One of the two connections.
+// A connection of the two.
 class TcpLane {
   public:
     // `on_failure` is called once, in the lane's thread, when the lane gives up.
@@ -80,7 +80,7 @@ class TcpLane {
     std::uint64_t incarnation_;
     std::function<void(const Error&)> on_failure_;
     Bell bell_;
-    // Of the lane's thread:
+    // The lane's thread alone uses these:
     std::optional<Clock::time_point> lost_since_;  // nothing: all is well
     Clock::time_point connected_at_;
     mutable std::mutex mutex_;  // for what is below

@@ -15,7 +15,7 @@ class TcpLink {
     void post(TcpRequest request);  // any thread; never waits
     void ask_to_stop();             // any thread: requests without an answer fail
     void stop();                    // waits for the threads
-    // Whether both connections are there, or have failed for good, by then.
+    // True if both connections are there, or have failed for good, by then.
     [[nodiscard]] bool wait_connected(Clock::time_point deadline);
     [[nodiscard]] TcpLinkStats stats() const;
 

@@ -245,7 +245,7 @@ void TcpServer::refuse(TcpConnection& connection, const Broken& broken) {
     }
     const Drop reason = dropped->reason();
     count(reason);
-    // Who speaks our language is told why; others are not.
+    // A peer that speaks our language is told why; others are not.
     if (reason == Drop::stranger || reason == Drop::malformed || reason == Drop::checksum) return;
     try {
         FrameWriter writer;

@@ -132,7 +132,7 @@ std::optional<Frame> TcpSession::next_request() {
 void TcpSession::serve_pull(const Frame& frame) {
     if (frame.bytes != 0) throw Dropped(Drop::oversized);
     const PendingPull pull(core_, frame.block, abandon_, connection_);
-    // One that comes again after a break has had its place in the pass already.
+    // A request that comes again after a break has had its place in the pass already.
     if (frame.kind == FrameKind::pull && frame.sequence > member_.asked) {
         member_.asked = frame.sequence;
         core_.pull(member_.rank, frame.block, pull.reply());

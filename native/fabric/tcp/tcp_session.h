@@ -19,7 +19,7 @@ struct TcpConnection {
     Channel channel;
 };
 
-// What the server knows of a worker, as long as it is a member of the job, however often its connections break.
+// The server's record of a worker, as long as it is a member of the job, however often its connections break.
 struct TcpMember {
     TcpMember(const ParameterServer& core, std::uint32_t rank);
     void abort_connections();  // with the mutex held

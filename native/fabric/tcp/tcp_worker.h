@@ -16,7 +16,7 @@
 
 namespace luwu::fabric {
 
-// How what belongs to a training step travels, where that is not over TCP. Functions must not wait.
+// Way of a training step's data where that is not TCP. Functions must not wait.
 class StepPath {
   public:
     using Done = std::function<void(bool ok)>;
@@ -43,7 +43,7 @@ class TcpWorker {
     TcpWorker(const TcpWorker&) = delete;
     TcpWorker& operator=(const TcpWorker&) = delete;
 
-    // Whether it is connected to all servers, within this time. Throws Error once it has failed.
+    // True if it is connected to all servers within this time. Throws Error once it has failed.
     [[nodiscard]] bool wait_connected(std::chrono::milliseconds at_most);
     [[nodiscard]] std::unique_ptr<Endpoint> endpoint() const;
     // Pulls over TCP what belongs to no step.

@@ -24,7 +24,7 @@ class TlsRefused : public Broken {
     using Broken::Broken;
 };
 
-// Whether this build has OpenSSL.
+// True if this build has OpenSSL.
 [[nodiscard]] bool tls_built_in();
 
 class TlsContext {
@@ -51,7 +51,7 @@ class TlsStream {
     TlsStream(const TlsStream&) = delete;
     TlsStream& operator=(const TlsStream&) = delete;
 
-    // What poll() must wait for before the next try, or 0 when it is done. All throw Broken.
+    // Event that poll() must wait for before the next try, or 0 when it is done. All functions throw Broken.
     [[nodiscard]] short handshake();
     // Bytes moved; 0: would block, and `events` is what to wait for.
     [[nodiscard]] std::size_t read(std::span<std::byte> into, short& events);

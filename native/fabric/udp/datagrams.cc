@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint32_t kLongestRunBytes = 65'535;  // that GRO makes
 
-// Of glibc's <bits/in.h> since 2.31 only.
+// In glibc's <bits/in.h> since 2.31 only.
 #ifndef IPV6_MULTICAST_ALL
 constexpr int IPV6_MULTICAST_ALL = 29;
 #endif
@@ -98,7 +98,7 @@ void size_buffers(const Descriptor& socket, const UdpSettings& settings) {
     if (!set(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, send)) set(socket.get(), SOL_SOCKET, SO_SNDBUF, send);
 }
 
-// What the network says about datagrams sent earlier, or an interface that went down.
+// True for a report on datagrams sent earlier, or of an interface that went down.
 bool is_report(int error_number) {
     switch (error_number) {
         case ECONNREFUSED:

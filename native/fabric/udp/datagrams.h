@@ -66,7 +66,7 @@ class UdpSocket {
     // and several processes of a host can join. The interface is that of the bound address. Throws Error.
     void join(const Address& group);
 
-    // One batch, without waiting. Returns whether there may be more. What was received before is gone.
+    // Receives one batch, without waiting. Returns true if there may be more. The batch before is gone.
     bool receive();
     // deliver(const Address& from, std::span<const std::byte> datagram) for each datagram of the batch.
     template <class Deliver>

@@ -64,7 +64,7 @@ class NodeLoop {
     };
 
     void run();
-    // One batch; returns until when the loop may sleep: 0, not at all.
+    // Handles one batch; returns the time until which the loop may sleep: 0, not at all.
     [[nodiscard]] Time turn();
     void sleep(Time until);
     void wake() const;

@@ -1,6 +1,6 @@
-// What nodes send, queued and handed to a UDP socket in few system calls: many messages in a call (sendmmsg), and many
-// datagrams in a message where the kernel has GSO. UDP may lose, so nothing here throws or waits for long: what cannot
-// be sent is dropped and counted (fabric/udp/datagrams.h), and the protocol repairs.
+// Queue of packets from nodes to a UDP socket, sent in few system calls: many messages in a call (sendmmsg), and many
+// datagrams in a message where the kernel has GSO. UDP may lose packets, so nothing here throws or waits for long: a
+// packet that cannot be sent is dropped and counted (fabric/udp/datagrams.h), and the protocol repairs the loss.
 #pragma once
 
 #include <sys/socket.h>

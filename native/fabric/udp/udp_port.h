@@ -73,7 +73,7 @@ class UdpPort {
 // The exponents of a whole block's gradient.
 [[nodiscard]] std::vector<std::uint8_t> exponents_of(const std::byte* gradient, kernels::Dtype dtype,
                                                      std::uint64_t elements);
-// What a loop failed with, as an Error.
+// Failure of a loop, as an Error.
 [[nodiscard]] Error error_of(const std::exception_ptr& failure);
 
 }  // namespace luwu::fabric

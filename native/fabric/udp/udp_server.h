@@ -30,7 +30,7 @@ class UdpServer {
     void start(Wiring wiring, const Address& child, const Address& group);
 
     void allow_worker(std::uint32_t rank, const Token& token);
-    // What the worker is to be told with the answer: UdpWorker::begin_step().
+    // The answer is for the worker's UdpWorker::begin_step().
     struct Begun {
         bool given_up;        // another worker wants the step rolled back already
         std::uint32_t epoch;  // of the packets of this step, or an older one of a step that was given up

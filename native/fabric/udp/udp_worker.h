@@ -22,7 +22,7 @@ class UdpWorker final : private StepPath {
     // Once for each server, when its tree is known. The wiring's blocks are filled in here. `group` as in UdpPort.
     void start(std::uint32_t server, Wiring wiring, const Address& parent, std::uint16_t child, const Address& group);
 
-    // What the server answered to the beginning of this worker's step: its epoch, and whether another worker has given
+    // Takes the server's answer to the beginning of this worker's step: its epoch, and true if another worker has given
     // the step up already. Between these two, pulls and pushes are those of all workers.
     void begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up);
     void end_step();
@@ -32,7 +32,7 @@ class UdpWorker final : private StepPath {
     }
 
   private:
-    // What a server has comes and goes through a tree of its own. The port's lock guards the rest.
+    // Connection to one server: its blocks come and go through a tree of its own. The port's lock guards the rest.
     struct Tree {
         Tree(UdpSocket socket, UdpPort::Events events) : port(std::move(socket), std::move(events)) {}
         bool in_step = false;

@@ -1,4 +1,4 @@
-"""`luwu eval`: how well a run's model or an imported one knows a text, whatever its size."""
+"""`luwu eval`: the loss of a run's model, or of an imported one, on a text. The model may have any size."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 def evaluate(
     source: Source,
     data: Annotated[
-        Path | None, typer.Option(help="file or folder (text, JSONL, Parquet); default: what the run held back")
+        Path | None,
+        typer.Option(help="file or folder (text, JSONL, Parquet); default: the run's held-back text"),
     ] = None,
     text_field: Annotated[
         str, typer.Option(help="field of JSONL, and column of Parquet, that holds the text")
     ] = "text",
     windows: Annotated[
         int | None,
-        typer.Option(min=1, help="sequences; default: the run's for what it held back, else all of the text"),
+        typer.Option(min=1, help="sequences to measure; default: the run's for its held-back text, else all"),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="sequences of a pass; default: as memory allows")] = None,
     seq: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence; default: the run's, or 1024")] = None,
@@ -38,7 +39,7 @@ def evaluate(
     """Measure loss, bits per byte and perplexity, streaming the model through memory block by block.
 
     A pass takes many sequences, a few at a time inside each block, so that each block is pulled once for all of them.
-    Nothing else may have the store open, unless `--snapshot` names one of its snapshots; `luwu train --eval-every`
+    No other process may have the store open, unless `--snapshot` names one of its snapshots; `luwu train --eval-every`
     measures while it trains.
 
     Exit status: 0 measured, 1 the store is in use or damaged, 2 settings that cannot work.
@@ -70,7 +71,7 @@ def evaluate(
 
 
 def find_tokens(readable: Readable, data: Path | None, text_field: str, most: int | None) -> tuple[Tokens, float]:
-    """The tokens to measure on, and how many bytes of text each stands for; of other text the first ``most``.
+    """Return the tokens to measure on, and the bytes of text per token; of other text the first ``most`` tokens.
 
     Raises:
         ConfigError: a store has no text of its own. DataError: the text cannot be read.

@@ -21,29 +21,26 @@ def export(
     dcp: Annotated[
         bool, typer.Option("--dcp", help="write the checkpoint of torch.distributed with optimizer states, for FSDP2")
     ] = False,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; default: as the store has the parameters")
-    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; default: the store's")] = None,
     shard_size: Annotated[str, typer.Option(help="of a safetensors file, at most")] = "5GB",
     model: Annotated[
-        Path | None, typer.Option(help="folder with config.json and tokenizer; default: those that were imported")
+        Path | None, typer.Option(help="folder with config.json and tokenizer; default: the imported ones")
     ] = None,
     lr: Annotated[float | None, typer.Option(help="with --dcp: learning rate to write there")] = None,
     weight_decay: Annotated[float | None, typer.Option(help="with --dcp: weight decay to write there")] = None,
     betas: Annotated[tuple[float, float] | None, typer.Option(help="with --dcp: betas to write there")] = None,
     eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
     disk_full_wait_seconds: Annotated[
-        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+        float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = 3600.0,
 ) -> None:
     """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.
 
-    The store must not be open in a server; a snapshot may be exported at any time. What it reads is checked against the
-    store's checksums; what it writes is complete or not there. The same command again keeps the files that are
-    finished.
+    The store must not be open in a server; a snapshot may be exported at any time. Every checksum of the store is
+    compared, and a written file is complete or not there. The same command again keeps the files that are finished.
 
-    With `--dcp` the values are float32, and the optimizer's settings, which a store does not have, are the defaults of
-    torch's class where no option names another: what loads the checkpoint takes them over.
+    With `--dcp` the values are float32. A store does not have the optimizer's settings: they are the options given
+    here, or the defaults of torch's class, and the program that loads the checkpoint takes them over.
 
     Exit status: 0 exported, 1 the store is damaged or in use or the disk is full, 2 settings that cannot work.
     """

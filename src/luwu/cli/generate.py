@@ -17,23 +17,27 @@ Source = Annotated[
     list[Path],
     typer.Argument(help="run folder of luwu train; or the folders of a store of luwu import, in their order"),
 ]
-Memory = Annotated[str | None, typer.Option(help="for blocks of the store, such as 2GiB; default: the run's, or 8GiB")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: the run's, or cpu")]
+Memory = Annotated[
+    str | None, typer.Option(help="memory for blocks of the store, such as 2GiB; default: the run's, or 8GiB")
+]
+Device = Annotated[str | None, typer.Option(help="device to compute on: cpu or cuda; default: the run's, or cpu")]
 Snapshot = Annotated[
-    int | None, typer.Option(min=0, help="read the store's snapshot of this step, also while it is trained on")
+    int | None, typer.Option(min=0, help="read the store's snapshot of this step, even while the store is trained on")
 ]
 
 
 def generate(
     source: Source,
     prompt: Annotated[
-        str | None, typer.Option(help="text to go on from; default: a line that the run held back, or nothing")
+        str | None, typer.Option(help="text to continue; default: a line that the run held back, or nothing")
     ] = None,
-    prompt_file: Annotated[Path | None, typer.Option(help="file with the text to go on from")] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="file with the text to continue")] = None,
     length: Annotated[int, typer.Option(min=1, help="tokens to write")] = 400,
-    samples: Annotated[int, typer.Option(min=1, help="texts, all written at once: each block is pulled once")] = 1,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token")] = 0.9,
-    top_k: Annotated[int | None, typer.Option(min=1, help="choose among so many of the likeliest tokens")] = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="number of texts, all written at once: each block is pulled once")
+    ] = 1,
+    temperature: Annotated[float, typer.Option(min=0.0, help="randomness; 0 always takes the likeliest token")] = 0.9,
+    top_k: Annotated[int | None, typer.Option(min=1, help="choose among this number of likeliest tokens")] = None,
     seed: Annotated[int, typer.Option(min=0, help="the same seed writes the same text")] = 0,
     snapshot: Snapshot = None,
     memory: Memory = None,
@@ -41,8 +45,8 @@ def generate(
 ) -> None:
     """Write text, streaming the model through memory block by block, with a small cache of keys and values.
 
-    One text appears as it is written, several at the end. Nothing else may have the store open; with
-    `--snapshot` it may.
+    One text appears as it is written, several at the end. No other process may have the store open, unless
+    `--snapshot` names one of its snapshots.
 
     Exit status: 0 written, 1 the store is in use or damaged, 2 settings that cannot work.
     """
@@ -66,7 +70,7 @@ def generate(
 
 
 class Output:
-    """Shows one text as it is written, or several when all are done. Nothing appears before the first token.
+    """Output of texts: one text as it is written, several when all are done. Nothing appears before the first token.
 
     So a store whose values cannot be read gives only an error. If reading fails later, the line is ended.
     """
@@ -112,7 +116,7 @@ def check_device(device: str | None) -> None:
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str | None:
-    """The text that was given, if any.
+    """Return the text that was given, if any.
 
     Raises:
         ConfigError: it is empty, was given twice, or its file cannot be read.

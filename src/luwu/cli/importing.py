@@ -28,20 +28,20 @@ def import_model(
     ] = None,
     optimizer: Annotated[
         str,
-        typer.Option(help=f"to train with: {', '.join(OPTIMIZER_NAMES)}"),
+        typer.Option(help=f"optimizer to train with: {', '.join(OPTIMIZER_NAMES)}"),
     ] = "adamw",
     blocks: Annotated[
         list[str] | None,
         typer.Option(help="pattern of module names such as 'model.layers.*'; several; default: the repeated layer"),
     ] = None,
     disk_full_wait_seconds: Annotated[
-        float, typer.Option(min=0, help="wait so long for room on a disk that fills up meanwhile; 0: end at once")
+        float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
     ] = 3600.0,
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 
-    `luwu.parallelize` of the same model with the same blocks, dtypes and optimizer then trains on it. An import that
-    was killed goes on where it was when the same command is given again; one that was finished is not repeated.
+    `luwu.parallelize` of the same model with the same blocks, dtypes and optimizer then trains on it. The same
+    command continues an import that was killed, and does not repeat one that was finished.
 
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """

@@ -52,7 +52,7 @@ BAD_INPUT = (
 
 
 def remedy(error: LuwuError) -> str:
-    """The text that commands add to an error: other commands that help."""
+    """Return the text that commands add to an error: other commands that help."""
     if not isinstance(error, StoreCorruptError):
         return ""
     from luwu.store.snapshots import may_help
@@ -61,7 +61,7 @@ def remedy(error: LuwuError) -> str:
 
 
 class Commands(TyperGroup):
-    """Commands whose typed errors become a message on standard error and an exit code."""
+    """Group of commands whose typed errors become a message on standard error and an exit code."""
 
     def invoke(self, context: typer.Context) -> object:  # type: ignore[override]
         """Run the chosen command."""

@@ -1,4 +1,4 @@
-"""`luwu plan`: whether a model fits, how fast it will go and what it costs, before anyone buys anything."""
+"""`luwu plan`: plan a run before anyone buys anything: whether a model fits, its speed and its cost."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ def plan(
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Say what a run would take: memory, disk, traffic, time and money.
+    """Plan a run: memory, disk, traffic, time and money.
 
     `luwu plan --model 175b` plans for the cluster of the published design; other flags replace parts of it.
     `luwu plan --model llama-3.1-8b --machine desktop --ram 64GiB --disk 4TB@7GB/s` plans for one machine and its GPU.
     `luwu plan --measured --layers 12 --hidden 768 --heads 12` plans for this machine, which it measures for a minute.
 
-    Exit status: 0 it fits, 1 it does not, 2 something given makes no sense.
+    Exit status: 0 it fits, 1 it does not, 2 a flag that makes no sense.
     """
     from luwu.core.errors import ConfigError
     from luwu.core.units import parse_count
@@ -168,7 +168,7 @@ def plan_this_machine(
 
 
 def choose_plan(request: Request, best: bool, *, vary_batch: bool) -> Plan:
-    """The plan of a request, or the best one around it; where none fits, what the request lacks."""
+    """Return the plan of a request, or the best one around it; where none fits, the request's own with its misses."""
     from luwu.plan.planning import make_plan
     from luwu.plan.search import find_best
 
@@ -204,7 +204,7 @@ def show(found: Plan, budget: float | None, with_peers: bool, layout: str | None
 
 
 def print_sections(found: dict[str, Rows]) -> None:
-    """Print the headings with a row for each fact; a command is one line, so that it can be pasted."""
+    """Print the headings with a row for each fact. A command is one line, so that it can be pasted."""
     for heading, rows in found.items():
         typer.secho(heading, bold=True)
         say_rows(list(rows), least_width=24)
@@ -212,7 +212,7 @@ def print_sections(found: dict[str, Rows]) -> None:
 
 
 def print_peers(rows: list[tuple[str, ...]]) -> None:
-    """The same cluster and batch with today's systems."""
+    """Print today's systems on the same cluster and with the same batch."""
     from rich.console import Console
     from rich.table import Table
 

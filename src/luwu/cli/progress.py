@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while the block runs; what it yields is called with bytes done and bytes in all."""
+    """Show a bar while the ``with`` block runs. The yielded function takes bytes done and bytes in all."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -21,7 +21,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Say what is going on while the block runs: in place on a terminal, elsewhere one line for each stage."""
+    """Show the present stage while the ``with`` block runs: in place on a terminal, elsewhere a line for each."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -33,7 +33,7 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def store_folders(named: list[Path]) -> list[Path]:
-    """The folders of a store; a run folder alone means the run's store, wherever that is.
+    """Return the folders of a store. A single run folder means the run's store, wherever that is.
 
     Raises:
         ConfigError: the store of a run that was named is not on this machine.

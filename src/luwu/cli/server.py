@@ -48,7 +48,7 @@ def server(
     """Serve a store to workers on other machines, until SIGTERM or Ctrl-C.
 
     Prints the URL that workers connect to; the log goes to standard error. When all workers have left, or one was lost,
-    the next ones may join and go on at the last commit.
+    the next set may join and continues at the last commit.
 
     Exit status: 0 stopped by a signal, 1 it could not listen or use its folders, 2 settings that cannot work.
     """
@@ -78,7 +78,7 @@ def server(
 
 
 def serve(config: Path | None, flags: dict[str, Any], url_file: Path | None) -> None:
-    """Settle the settings, serve, and say where."""
+    """Settle the settings, serve, and print the URL."""
     import signal
     import sys
 

@@ -57,7 +57,7 @@ def simulate(
 ) -> None:
     """Play some steps of a run on workers, links, a tree of switches and servers with disks.
 
-    What the server reads ahead and evicts, and what workers pull ahead, the same code decides that decides in a run.
+    The code that decides in a run decides here, too: what the server reads ahead and evicts, what workers pull ahead.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""`luwu snapshot`: keep what a store holds at a step, and go back to it."""
+"""`luwu snapshot`: keep a committed step of a store, and go back to it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="Take, show, restore and remove sna
 def take(folders: Folders) -> None:
     """Take a snapshot of the last committed step, also of a store that is trained on: nobody waits for it.
 
-    Nothing is copied. The snapshot takes room as the store changes: that of one version of its trainable parameters
-    and states; frozen ones stay shared. Of a store that is open that room is reserved at once.
+    Nothing is copied. The snapshot takes room as the store changes, up to one version of its trainable parameters and
+    states. Frozen parameters stay shared. In a store that is open the room is reserved at once.
 
     Exit status: 0 taken, 1 there is no room, or the store is damaged, 2 settings that cannot work.
     """
@@ -32,7 +32,7 @@ def take(folders: Folders) -> None:
 def list_all(
     folders: Folders, as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False
 ) -> None:
-    """Show a store's snapshots: step, when it was taken, and the room that nothing else shares."""
+    """Show a store's snapshots: step, time, and the room that nothing else shares."""
     import json
     from dataclasses import asdict
 
@@ -55,9 +55,9 @@ def list_all(
 def restore(folders: Folders, step: Step) -> None:
     """Make the store stand at a snapshot again; the snapshot stays. The store must not be open.
 
-    All of the snapshot is read first; where a checksum is wrong the store stays as it is. Training goes on from there
-    with the same numbers as the first time. What was committed later is gone, unless another snapshot has it. Of
-    several servers' stores restore all to the same step.
+    All of the snapshot is read first; if a checksum is wrong the store stays as it is. Training continues from there
+    with the same numbers as the first time. Later steps are gone, unless another snapshot has them. With several
+    servers, restore all of their stores to the same step.
 
     Exit status: 0 restored, 1 the store is open or damaged, 2 there is no such snapshot.
     """

@@ -1,4 +1,4 @@
-"""`luwu store`: what is in a store, whether all of it can be read, and giving room back."""
+"""`luwu store`: describe a store, check all of it, and give room back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def info(
     snapshot: Snapshot = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Say what a store holds; also while it is trained on."""
+    """Describe a store, even while it is trained on."""
     import json
     from dataclasses import asdict
 
@@ -46,10 +46,10 @@ def info(
 
 @app.command()
 def verify(folders: Folders, snapshot: Snapshot = None) -> None:
-    """Read all that the committed step consists of and compare every checksum.
+    """Read all of the committed step and compare every checksum.
 
-    Exit status: 0 everything is right, 1 something is damaged, a commit record among it; the first damaged chunk is
-    named and all are counted.
+    Exit status: 0 everything is right, 1 a chunk or a commit record is damaged. The first damaged chunk is named, and
+    all are counted.
     """
     from luwu.cli.progress import progress_bar, store_folders
     from luwu.core.units import bytes_text
@@ -75,8 +75,8 @@ def verify(folders: Folders, snapshot: Snapshot = None) -> None:
 def compact(folders: Folders) -> None:
     """Give the disk back the room of the versions that are not committed: nearly half of a store.
 
-    No value is lost, and training may go on: it takes the room again when it starts. The step before the last is gone
-    afterwards, to which several servers could have had to go back; compact all of their stores, or none.
+    No value is lost, and training may continue: it takes the room again when it starts. The store cannot go back by one
+    step any more, which several servers may need: compact all of their stores, or none.
     """
     from luwu.cli.progress import store_folders
     from luwu.core.units import bytes_text
@@ -100,7 +100,7 @@ def model_text(found: StoreInfo) -> str:
 
 
 def run_text(found: StoreInfo) -> str:
-    """The run that a store belongs to; empty where none is known."""
+    """Return the description of the run that a store belongs to; empty if none is known."""
     if found.run is None:
         return ""
     data = found.run.data.get("name")

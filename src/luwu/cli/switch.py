@@ -1,4 +1,4 @@
-"""`luwu switch`: add up gradients and copy parameters between a server and what hangs below, one run after another."""
+"""`luwu switch`: add up gradients and copy parameters between a server and its workers, one run after another."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def switch(
 ) -> None:
     """Serve as a switch of a server's tree, over the transport udp, until SIGTERM or Ctrl-C.
 
-    Prints HOST:PORT that it listens at; the log goes to standard error. When the server ends it waits for the next one
-    at the same address. Start one that died again with the same name and --listen, and the run goes on.
+    Prints the HOST:PORT that it listens at; the log goes to standard error. When the server ends, the switch waits for
+    the next one at the same address. Start a switch that died with the same name and --listen, and the run continues.
 
     Exit status: 0 stopped by a signal, 1 it could not listen or go on, or the kernel refused --xdp, 2 settings or a
     key that cannot work, or a place in the tree that is taken.
 
-    With --xdp root has to start it; before it listens it becomes --user and gives up all rights that XDP does not need.
-    The kernel takes the program off the interfaces when this process ends, however it ends.
+    With --xdp root has to start it. Before it listens it becomes --user and gives up all rights that XDP does not need.
+    The kernel takes the program off the interfaces when this process ends, also after a crash.
     """
     given = {
         "server": server,
@@ -61,7 +61,7 @@ def switch(
 
 
 def serve(config: Path | None, flags: dict[str, Any]) -> None:
-    """Settle the settings, serve, and say where."""
+    """Settle the settings, serve, and print the address."""
     import signal
     import sys
 

@@ -10,7 +10,7 @@ import typer
 from luwu.core.words import printable
 
 GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it"
-"""The way out of damage in a store."""
+"""Advice on a damaged store."""
 
 
 def say(text: str, *, end: bool = True) -> None:
@@ -44,7 +44,7 @@ def keep_names_whole() -> None:
     from typer import rich_utils
 
     class NamesWhole(Table):
-        """A table in which only the last column, of sentences, gives room away."""
+        """Table in which only the last column, of sentences, shrinks."""
 
         def add_row(self, *cells: Any, **named: Any) -> None:
             super().add_row(*cells, **named)

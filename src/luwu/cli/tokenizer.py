@@ -23,8 +23,8 @@ def tokenizer(
 ) -> None:
     """Train a byte-level BPE, as GPT-2's is, for `luwu train --tokenizer` and for Hugging Face's tokenizers.
 
-    Text is read as a stream, so it may be larger than memory. What `luwu train` would hold back for validation is not
-    trained on, and tells how well the tokenizer does. The same text gives the same file. Nothing is written before the
+    Text is read as a stream, so it may be larger than memory. The text that `luwu train` would hold back for validation
+    is not trained on; it measures the tokenizer. The same text gives the same file. Nothing is written before the
     end, so Ctrl-C is safe.
     """
     import signal

@@ -70,7 +70,7 @@ def train(
     checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
     offload: Annotated[str | None, setting("run", "offload")] = None,
     new_run: Annotated[
-        bool, typer.Option("--new-run", help="go on from the weights of another run's store, as a new run from step 0")
+        bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
     key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
@@ -82,9 +82,9 @@ def train(
     """Train a language model on text, with the server and the workers on this machine.
 
     Without arguments a small GPT learns Python from the standard library's source in a few minutes. The same command
-    again goes on where the run stands. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
+    again continues the run. Ctrl-C stops at the next commit and exits with 130; a second one stops at once.
 
-    With `--server` all workers of that server start here; memory, stores and snapshots are the server's own. For
+    With `--server` all workers of that server start here; memory, stores and snapshots are the server's settings. For
     workers on several machines start a script that calls `luwu.connect` under torchrun.
     """
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca), plain_data)

@@ -15,7 +15,7 @@ DEFAULT_PORT = 7070
 
 @dataclass(frozen=True)
 class HostPort:
-    """A host by name or number, and a port; 0 lets the kernel choose where one listens."""
+    """A host by name or number, and a port; 0 lets the kernel choose the port to listen at."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ def parse_urls(urls: str) -> list[HostPort]:
 
 
 def why_not_bound(place: HostPort) -> str:
-    """The operating system's message for refusing to listen at a place; gRPC does not hand it on."""
+    """Return the operating system's reason for refusing to listen at a place; gRPC does not pass it on."""
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]

@@ -26,14 +26,14 @@ from luwu.core.forks import OfThisProcess, keep_connections_from_children
 log = logging.getLogger(__name__)
 
 REFUSALS = 3
-"""A port that answers so often (and for `refused_seconds`) as no server does is not ours; one that is silent may be."""
+"""Answers unlike a server's, for `refused_seconds`, after which a port is not ours. A silent port may be."""
 
 ENDED = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 """Status codes of calls whose server has ended."""
 
 
 def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc.Channel:
-    """A channel to the server at ``luwu://HOST:PORT``; connects when it is first used. Raises ConfigError."""
+    """Return a channel to the server at ``luwu://HOST:PORT``; it connects when it is first used. Raises ConfigError."""
     target, options = str(parse_url(url)), channel_options(timeouts)
     if credentials.tls is None:
         return grpc.insecure_channel(target, options)
@@ -42,7 +42,7 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
 
 
 def connection_refused(url: str, timeouts: Timeouts) -> bool:
-    """Tell whether a machine is there and refuses the connection: no server listens at ``luwu://HOST:PORT``."""
+    """Return True if the machine refuses the connection: no server listens at ``luwu://HOST:PORT``."""
     address = parse_url(url)
     try:
         with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
@@ -58,8 +58,8 @@ class ControlClient(OfThisProcess):
 
     Args:
         url: ``luwu://HOST:PORT``.
-        credentials: what this side proves itself with.
-        timeouts: of the network.
+        credentials: credentials of this side.
+        timeouts: timeouts of the network.
         on_event: called with each event of the watch, in a thread of its own.
         on_end: called with the error that the session ended with, unless it was closed.
     """
@@ -94,7 +94,7 @@ class ControlClient(OfThisProcess):
         """Prove the key, join and watch.
 
         Args:
-            asked: what the proof is about, see control/credentials.py.
+            asked: text that the proof covers, see control/credentials.py.
             join: makes the call from the stub, the server's nonce, the proof, and how long it may take in seconds.
 
         Returns:
@@ -135,9 +135,9 @@ class ControlClient(OfThisProcess):
         """Call a method and return its answer.
 
         Args:
-            method: of control.proto.
+            method: method of control.proto.
             request: its message.
-            seconds: how long it may take; default: ``answer_seconds``.
+            seconds: timeout of the call; default: ``answer_seconds``.
             patient: it waits for other workers, so only the session's end ends it.
         """
         return self.finish(self.start(method, request, seconds, patient=patient))
@@ -151,7 +151,7 @@ class ControlClient(OfThisProcess):
         return getattr(self._stub, method).future(request, timeout=limit, metadata=self._metadata)
 
     def finish(self, call: grpc.Future) -> Any:
-        """Wait for a call's answer; Ctrl-C is seen. Raises what the server answered with, or the session ended with."""
+        """Wait for a call's answer; Ctrl-C is seen. Raises the server's error, or the error that ended the session."""
         while True:
             try:
                 return call.result(timeout=self._timeouts.signal_check_seconds)
@@ -172,7 +172,7 @@ class ControlClient(OfThisProcess):
         self._given_up.set()
 
     def close(self, *, leave: bool, failure: str = "") -> None:
-        """End the session; without leaving first it counts as a loss. In a forked child it does nothing.
+        """End the session. Without leaving first it counts as a loss. In a forked child it does nothing.
 
         Args:
             leave: tell the server. failure: why this participant cannot go on; then it counts as a loss nevertheless.
@@ -180,7 +180,7 @@ class ControlClient(OfThisProcess):
         if self.forked:
             return
         with self._lock:
-            self._closed = True  # what the watch says from now on is no news
+            self._closed = True  # later messages of the watch are no news
         if leave and self._error is None and self._metadata:
             with suppress(LuwuError):  # the server may be gone already
                 self.call("Leave", pb.LeaveRequest(failure=failure), self._timeouts.leave_seconds)
@@ -278,13 +278,13 @@ class ControlClient(OfThisProcess):
         )
 
     def _hear_why(self) -> None:
-        """A server that goes says why on the watch, which may be heard after the end of a call."""
+        """Wait for the server's reason on the watch, which may come after the end of a call."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(self._timeouts.close_seconds)
 
     @staticmethod
     def _again(error: LuwuError) -> LuwuError:
-        """The same error to raise once more: an exception belongs to one place."""
+        """Return a copy of the error to raise once more: an exception belongs to one place."""
         return type(error)(str(error))
 
 

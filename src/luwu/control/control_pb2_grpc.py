@@ -129,15 +129,15 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """What happens to the run. The stream's end tells each side that the other has gone.
+        """Events of the run. The stream's end tells each side that the other has gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Standing(self, request, context):
-        """Which store the server has. Of several servers, a worker asks all of them before it attaches to any; and so it does
-        where an older store may have other blocks than it would make.
+        """Describes the server's store. A worker asks all of several servers before it attaches to any. It also asks where an
+        older store may have other blocks than it would make.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +185,7 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """Keeps the store as the last step that was answered left it. Of several servers, a worker asks all between two steps.
+        """Keeps the store as the last step that was answered left it. A worker asks all of several servers between two steps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +198,8 @@ class ControlServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """The participant goes on purpose, or says why it cannot go on; without it, its end is a loss that fails the run.
+        """The participant leaves on purpose, or with its reason why it cannot go on. Without Leave its end is a loss that fails
+        the run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -67,11 +67,11 @@ class Credentials:
         return f"Credentials(key={'...' if self.key else None}, tls={self.tls}, plain_data={self.plain_data})"
 
     def prove_participant(self, participant_nonce: bytes, server_nonce: bytes, request: str) -> bytes:
-        """The proof that goes with a join; ``request`` is what it asks for. Empty without a key."""
+        """Return the proof that goes with a join; ``request`` is the join's content. Empty without a key."""
         return self._prove(_PARTICIPANT_LABEL, participant_nonce, server_nonce, request)
 
     def prove_server(self, participant_nonce: bytes, server_nonce: bytes, request: str) -> bytes:
-        """The proof that goes with the answer to a join. Empty without a key."""
+        """Return the proof that goes with the answer to a join. Empty without a key."""
         return self._prove(_SERVER_LABEL, participant_nonce, server_nonce, request)
 
     def _prove(self, label: bytes, participant_nonce: bytes, server_nonce: bytes, request: str) -> bytes:
@@ -131,7 +131,7 @@ def find_credentials(
 
 
 def tls_files(certificate: str | Path | None, key: str | Path | None, authority: str | Path | None) -> TlsFiles | None:
-    """The three files of mutual TLS, None where none is named; raises ConfigError for some of them."""
+    """Return the three files of mutual TLS, None if none is named; raises ConfigError if some of them are missing."""
     given = [Path(path) for path in (certificate, key, authority) if path]
     if not given:
         return None

@@ -29,11 +29,11 @@ class WorkerLink(Protocol):
     """A worker's connection to the data plane. Its functions may be called from any thread."""
 
     def endpoint(self) -> LinkEndpoint:
-        """Pull, push and first values; `begin` and `commit` are the control plane's."""
+        """Data plane of pulls, pushes and first values; `begin` and `commit` belong to the control plane."""
         ...
 
     def begin_step(self, server: int, epoch: int, given_up: bool) -> None:
-        """A server has begun this worker's step: pulls and pushes of its blocks are of that step from now on.
+        """Begin this worker's step at a server: pulls and pushes of its blocks belong to that step from now on.
 
         Args:
             server: its number. epoch: of its data plane. given_up: another worker has given the step up already.
@@ -41,7 +41,7 @@ class WorkerLink(Protocol):
         ...
 
     def end_step(self) -> None:
-        """The step was committed or rolled back."""
+        """End the step, which was committed or rolled back."""
         ...
 
     def fail(self, class_name: str, message: str) -> None:
@@ -99,7 +99,7 @@ def native_timing(timeouts: Timeouts) -> native.Timing:
 
 
 class TcpLink:
-    """A link whose steps are nothing apart: whatever comes belongs to the step that the server is in."""
+    """Link whose steps are not separate: a message belongs to the step that the server is in."""
 
     def __init__(self, native: native.TcpWorker) -> None:
         self.endpoint = native.endpoint
@@ -108,10 +108,10 @@ class TcpLink:
         self.close = native.close
 
     def begin_step(self, server: int, epoch: int, given_up: bool) -> None:
-        """Nothing changes."""
+        """Do nothing."""
 
     def end_step(self) -> None:
-        """Nothing changes."""
+        """Do nothing."""
 
 
 def open_tcp(settings: LinkSettings) -> WorkerLink:
@@ -120,7 +120,7 @@ def open_tcp(settings: LinkSettings) -> WorkerLink:
 
 
 def open_udp(settings: LinkSettings) -> WorkerLink:
-    """Connect over TCP, and hang on the trees that steps travel through."""
+    """Connect over TCP, and join the trees that steps travel through."""
     places = [server.place for server in settings.servers if server.place is not None]  # bound before they were told
     link = native.UdpWorker(**_common(settings), places=places)
     for number, server in enumerate(settings.servers):

@@ -73,7 +73,7 @@ def _receive_object(connection: socket.socket, length: int) -> Message | None:
 
 
 def _receive(connection: socket.socket, length: int) -> bytes:
-    """Receive so many bytes; fewer at the end."""
+    """Receive ``length`` bytes; fewer at the end."""
     received = bytearray()
     while len(received) < length:
         part = connection.recv(min(1 << 20, length - len(received)))
@@ -84,7 +84,7 @@ def _receive(connection: socket.socket, length: int) -> bytes:
 
 
 def error_message(error: LuwuError) -> Message:
-    """The answer that carries an error to the other side."""
+    """Return the answer that carries an error to the other side."""
     return {"error": type(error).__name__, "message": str(error)}
 
 
@@ -97,7 +97,7 @@ def raise_if_error(answer: Message) -> Message:
 
 @contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """An address for the socket at ``path`` that fits the 108 bytes a Unix socket's address may have."""
+    """Return an address for the socket at ``path`` that fits the 108 bytes of a Unix socket's address."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,4 +1,4 @@
-"""Tell a port that belongs to another program from a server that is slow to answer; gRPC's errors do not."""
+"""Distinguish a port that belongs to another program from a server that is slow to answer; gRPC's errors do not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ FRAME_HEADER_BYTES = 9
 
 
 def answers_otherwise(address: HostPort, seconds: float, *, tls: bool) -> bool:
-    """Tell whether a port takes a connection and then closes it, or answers as no server does.
+    """Return True if a port takes a connection and then closes it, or answers unlike a server.
 
     Args:
-        address: where to connect.
+        address: address to connect to.
         seconds: the longest wait for the connection, and for the answer. Silence is no answer: a server that is busy
             or stopped is silent, too.
         tls: speak TLS. Then any answer counts, because whatever TLS servers agree on comes later.

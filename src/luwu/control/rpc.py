@@ -16,17 +16,17 @@ LONGEST_MESSAGE_BYTES = 64 << 20
 """Bytes of the longest message: a manifest of half a million parameters."""
 
 LONGEST_ERROR_CHARACTERS = 1500
-"""Errors travel in a header, which may have 8 KiB."""
+"""Most characters of an error: errors travel in a header, which may have 8 KiB."""
 
 
 def error_text(error: LuwuError) -> str:
-    """The error's message as it goes into a status."""
+    """Return the error's message for a status."""
     text = str(error)
     return text if len(text) <= LONGEST_ERROR_CHARACTERS else text[:LONGEST_ERROR_CHARACTERS] + " ..."
 
 
 def error_from(metadata: object, text: str) -> LuwuError | None:
-    """The error of `luwu.errors` in a status's trailing metadata, None if there is none."""
+    """Return the error of `luwu.errors` in a status's trailing metadata, None if there is none."""
     for key, value in metadata or ():  # type: ignore[attr-defined]
         if key == ERROR_METADATA:
             return error_named(str(value), ServerError)(text)

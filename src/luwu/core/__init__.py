@@ -1,1 +1,1 @@
-"""What every other room stands on: errors, manifests, protocols, settings, and the native core's door."""
+"""Base of every other room: errors, manifests, protocols, settings, and the native core's door."""

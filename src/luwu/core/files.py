@@ -66,7 +66,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def write_all(file: FileIO, data: bytes) -> None:
-    """Write all bytes to a file without a buffer, which may take fewer at once."""
+    """Write all bytes to an unbuffered file, which may take fewer at once."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) :]

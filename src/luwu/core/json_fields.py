@@ -1,4 +1,4 @@
-"""Fields of JSON that may be damaged or made up: each is what it must be, or a ValueError says what it is."""
+"""Fields of JSON that may be damaged or made up: each is checked, or a ValueError describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
 
 
 def read_object(text: str) -> Mapping[str, Any]:
-    """The JSON object in a text; raises one of `MALFORMED`."""
+    """Return the JSON object in a text; raises one of `MALFORMED`."""
     raw = json.loads(text)
     if not isinstance(raw, dict):
         raise ValueError(f"no object but {shown(raw)}")
@@ -34,7 +34,7 @@ def read_object(text: str) -> Mapping[str, Any]:
 
 
 def whole(raw: Mapping[str, Any], name: str, least: int, most: int, default: int | None = None) -> int:
-    """A whole number in a range; raises ValueError, or KeyError if it is missing and has no default."""
+    """Return a whole number in a range; raises ValueError, or KeyError if it is missing and has no default."""
     value = raw[name] if default is None else raw.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{name} {shown(value)}, which is no whole number from {least} to {most}")
@@ -42,14 +42,14 @@ def whole(raw: Mapping[str, Any], name: str, least: int, most: int, default: int
 
 
 def words(value: object, name: str) -> str:
-    """Text that can be encoded in UTF-8; raises ValueError."""
+    """Return text that can be encoded in UTF-8; raises ValueError."""
     if not isinstance(value, str) or not has_utf8(value):
         raise ValueError(f"{name} {shown(value)}, which is no text")
     return value
 
 
 def listed(value: object, name: str) -> list[Any]:
-    """A list; raises ValueError."""
+    """Return a list; raises ValueError."""
     if not isinstance(value, list):
         raise ValueError(f"{name} {shown(value)}, which is no list")
     return value

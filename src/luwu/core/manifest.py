@@ -1,4 +1,4 @@
-"""The manifest: which parameters a store holds, and where each lies in its block."""
+"""The manifest: the parameters of a store, and the place of each in its block."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BlockManifest:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A job's parameters: ``dtype`` is one of `DTYPES`, blocks, which may have another, are numbered as listed.
+    """Manifest of a job's parameters. ``dtype`` is one of `DTYPES`; blocks are numbered as listed and may have another.
 
     ``optimizer`` is the kind whose states the store keeps beside them, such as ``adamw``.
     """
@@ -82,7 +82,7 @@ class Manifest:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those that blocks have, each once, the manifest's own first."""
+        """Dtypes of the blocks, each once, the manifest's own first."""
         return tuple(dict.fromkeys((self.dtype, *map(self.dtype_of, self.blocks))))
 
     def to_json(self) -> str:

@@ -84,7 +84,7 @@ __all__ = [
 
 
 def block_specs(manifest: Manifest) -> list[BlockSpec]:
-    """The manifest's blocks as the native core wants them. The root unit's blocks are held through the whole step."""
+    """Return the manifest's blocks for the native core. The root block is held through the whole step."""
     return [
         BlockSpec(
             block.name,

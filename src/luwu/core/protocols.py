@@ -22,7 +22,7 @@ HyperParameters = tuple[float, ...]
 
 
 LossScale = tuple[float, int]
-"""The scale of an attempt's loss, and how many attempts in a row before it were committed at the same scale."""
+"""Scale of an attempt's loss, and the number of attempts in a row before it that were committed at the same scale."""
 
 COMMITTED = 1
 NOT_FINITE = 3
@@ -121,7 +121,7 @@ class Endpoint(DataEndpoint, Protocol):
 
     @property
     def grad_norm(self) -> float | None:
-        """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
+        """Norm before clipping of the last attempt that was waited for; None if it was not computed."""
         ...
 
     def commit(self, skip: bool = False) -> int:
@@ -154,7 +154,7 @@ class Session(Protocol):
 
     @property
     def room(self) -> Room:
-        """The wait for a full disk that this worker itself writes to."""
+        """Wait for a full disk that this worker itself writes to."""
         ...
 
     def has_store(self, manifest: Manifest) -> bool:
@@ -207,7 +207,7 @@ class TrainablePart(NamedTuple):
 
 
 class StepDriver(Protocol):
-    """What an optimizer needs of a parallelized model. The worker's runtime is one."""
+    """Interface of a parallelized model, as an optimizer uses it. The worker's runtime has it."""
 
     optimizer: str
     """Kind of the optimizer whose states the model's store keeps."""

@@ -21,7 +21,7 @@ SIZE_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
 
 
 SIZE_LIMIT = 2**63
-"""Sizes are below this: native code counts bytes in 64 bits."""
+"""Bound of sizes: native code counts bytes in 64 bits."""
 
 
 def parse_size(value: object) -> int:
@@ -48,21 +48,21 @@ SHOWN_CHARACTERS = 60
 
 
 def shown(value: object) -> str:
-    """A value for an error's message, cut where it is long."""
+    """Return a value for an error's message, cut if it is long."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # of an integer with more than 4300 digits, or of tables thousands deep
+    except (ValueError, RecursionError):  # an integer with more than 4300 digits, or tables thousands deep
         text = "what is too long to show"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
 
 
 def absolute(value: object) -> str:
-    """The absolute form of a path, so that a saved run means the same from any working directory.
+    """Return the absolute form of a path, so that a saved run means the same from any working directory.
 
     Raises:
         ConfigError: see `check_name`; or it is no path, or begins with the home folder of a user that is not known.
     """
-    if not isinstance(value, str | Path):  # of a settings file
+    if not isinstance(value, str | Path):  # a value of a settings file
         raise ConfigError(f"expected a path, found {shown(value)}")
     try:
         path = Path(value).expanduser().absolute()
@@ -89,7 +89,7 @@ def check_name(path: Path) -> None:
 
 
 def format_size(count: int) -> str:
-    """A count of bytes in the largest unit that is exact: 8GiB."""
+    """Return a number of bytes in the largest unit that is exact: 8GiB."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count % SIZE_UNITS[unit.upper()] == 0:
             return f"{count // SIZE_UNITS[unit.upper()]}{unit}"
@@ -97,7 +97,7 @@ def format_size(count: int) -> str:
 
 
 def absolute_unless_host(value: object) -> str:
-    """The absolute form of a path; ``host`` stays as it is."""
+    """Return the absolute form of a path; ``host`` stays as it is."""
     return "host" if value == "host" else absolute(value)
 
 
@@ -107,7 +107,7 @@ AbsolutePath = Annotated[str, BeforeValidator(absolute)]
 
 
 def check_folders(folders: tuple[str, ...]) -> tuple[str, ...]:
-    """Folders that a store is striped over; raises ConfigError if one is there twice, perhaps by another name."""
+    """Return the folders that a store is striped over; raises ConfigError if a folder is there twice, by any name."""
     seen: set[str] = set()
     for folder in folders:
         place = os.path.realpath(folder)

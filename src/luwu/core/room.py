@@ -45,7 +45,7 @@ class RoomWait:
 
 
 SayRoom = Callable[[RoomWait | None], None]
-"""Called when a pause begins, and with None when there is room again."""
+"""Function that is called when a pause begins, and with None when there is room again."""
 
 
 def log_room(wait: RoomWait | None) -> None:

@@ -26,7 +26,7 @@ else:
 
 
 FIXED = "fixed"
-"""Marks a setting that a resumed run must keep."""
+"""Mark of a setting that a resumed run must keep."""
 
 
 class Group(BaseModel):
@@ -39,7 +39,7 @@ GroupT = TypeVar("GroupT", bound=Group)
 
 
 def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> GroupT:
-    """`build_settings` for any group of groups."""
+    """Build any group of groups, as `build_settings` does."""
     merged: dict[str, dict[str, Any]] = {}
     for overlay in overlays:
         for group, values in overlay.items():
@@ -53,7 +53,7 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a settings file; ConfigError if it cannot be read or is not TOML."""
+    """Return the tables of a settings file; ConfigError if it cannot be read or is not TOML."""
     try:
         text = path.read_bytes().decode()
     except OSError as error:
@@ -74,7 +74,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def _line_of(text: str, mistake: str) -> str:
-    """The line that TOML's error message names, with a mark below its column; empty where it names none."""
+    """Return the line that TOML's error message names, with a mark below its column; empty if it names none."""
     place = re.search(r"\(at line (\d+), column (\d+)\)", mistake)
     lines = text.splitlines()
     if place is None or not 0 < int(place[1]) <= len(lines):
@@ -84,7 +84,7 @@ def _line_of(text: str, mistake: str) -> str:
 
 
 def to_toml(settings: Group) -> str:
-    """The settings as a TOML file that says what each of them means."""
+    """Return the settings as a TOML file that explains each of them."""
     lines: list[str] = []
     for group_name, group in settings:
         lines.append(f"[{group_name}]")
@@ -97,17 +97,17 @@ def to_toml(settings: Group) -> str:
 
 
 def describe(group: str, name: str, kind: type[Group]) -> str:
-    """The meaning of one setting, as declared with it."""
+    """Return the meaning of one setting, as declared with it."""
     return fields_of(kind, group)[name].description or ""
 
 
 def is_size(kind: type[Group], group: str, name: str) -> bool:
-    """Tell whether a setting counts bytes, which people write with a unit."""
+    """Return True if a setting counts bytes, which people write with a unit."""
     return any(getattr(mark, "func", None) is parse_size for mark in fields_of(kind, group)[name].metadata)
 
 
 def fields_of(kind: type[Group], group: str) -> Mapping[str, FieldInfo]:
-    """The settings of a group, or the groups where the name is none of theirs."""
+    """Return the settings of a group, or the groups if no group has this name."""
     field = kind.model_fields.get(group)
     annotation = field.annotation if field else kind
     assert isinstance(annotation, type) and issubclass(annotation, Group)
@@ -128,7 +128,7 @@ def _toml_value(value: object) -> str:
 
 
 def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
-    """The first complaint in our own words."""
+    """Return the first complaint of pydantic as a ConfigError in our own words."""
     first = error.errors()[0]
     where = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
     place = ".".join(str(part) for part in where if not isinstance(part, int))

@@ -1,4 +1,4 @@
-"""A model's blocks over several servers: which server has which, the same for every worker that asks."""
+"""Distribution of a model's blocks over several servers, the same for every worker that asks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from luwu.core.errors import ConfigError, ManifestMismatchError
 from luwu.core.manifest import BlockManifest, Manifest
 
 PIECE_STEP = 2048
-"""Elements: whole chunks of the smallest size, and whole groups that share an exponent, so cuts change no bit."""
+"""Multiple of elements at which blocks are cut: whole chunks of the smallest size, and whole groups of one exponent."""
 
 
 class Piece(NamedTuple):
-    """Elements of a block that one server has: its number, the piece's block number there, first element, how many."""
+    """Elements of a block on one server: the server, the piece's block number there, first element, and number."""
 
     server: int
     block: int
@@ -51,9 +51,9 @@ class Share:
     """Share of one server in a job.
 
     Attributes:
-        servers: how many have one.
-        uuid: of the store, which is made with it, or must have it; empty: any.
-        step: that all servers have, and that the store is opened at; None: its last, or there are no first values.
+        servers: number of servers with a share.
+        uuid: id that the store gets, or must have; empty: any.
+        step: step that all servers have, and at which the store is opened; None: its last step, or no first values.
     """
 
     servers: int = 1
@@ -99,7 +99,7 @@ def cut_segments(segments: Sequence[tuple[int, int]], piece: Piece) -> list[tupl
 
 
 def share_out(standings: Sequence[Standing], urls: Sequence[str]) -> list[Share]:
-    """Each server's share, where the stores belong together.
+    """Return each server's share, if the stores belong together.
 
     The first server's store names the job; the uuids of the others follow from it and from their places in the order.
     Servers may be one step apart, when one was lost between the commits of the others and its own.

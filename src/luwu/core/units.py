@@ -1,4 +1,7 @@
-"""Quantities with their units, as people write them: refused without, because 100 of what is the whole question."""
+"""Quantities with their units, as people write them.
+
+A number without its unit is refused, because it may mean anything.
+"""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from luwu.data.tokenizer import BYTE_VALUES, FileTokenizer
 END_TOKEN = "<|endoftext|>"
 
 SMALLEST_VOCABULARY = BYTE_VALUES + 1
-"""Every byte, and the end of a document."""
+"""Smallest vocabulary: every byte, and the end of a document."""
 
 MEASURED_BYTES = 16 << 20
-"""Held-back text that the result is measured on, at most."""
+"""Most bytes of held-back text that the result is measured on."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A prepared corpus: tokens in one file that every worker maps, and a sidecar that says what they are.
+"""A prepared corpus: tokens in one file that every worker maps, and a sidecar that describes them.
 
 corpus.bin holds the training tokens followed by the validation tokens, 1, 2 or 4 bytes each by the vocabulary;
 corpus.json says where one ends. Workers map corpus.bin, so they share the page cache and hold no copy. A corpus
@@ -47,7 +47,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 Progress = Callable[[float, float], None]
-"""Called now and then with bytes done and bytes in all; what it raises ends the work."""
+"""Function that is called now and then with bytes done and bytes in all; an error of it ends the work."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,20 @@ class Corpus:
     documents: int = 0
     blank: int = 0
     fingerprint: str = ""
-    """of the data and of all that decides what becomes of them"""
+    """hash of the data and of all that decides its tokens"""
     checksum: int | None = None
     """CRC-32 of corpus.bin; None in corpora of earlier versions"""
     written_ns: int = 0
-    """when corpus.bin was last seen to be whole, by the clock of its file system"""
+    """time when corpus.bin was last seen to be whole, by the clock of its file system"""
     folder: Path = field(default=Path(), compare=False)
-    """where it lies; not in the sidecar"""
+    """folder of the corpus; not in the sidecar"""
 
     @staticmethod
     def load(folder: str | Path) -> Corpus | None:
-        """The corpus prepared in `folder`, None if there is none; DataError if corpus.bin is not what was written."""
+        """Return the corpus prepared in `folder`, None if there is none.
+
+        DataError if corpus.bin is not what was written.
+        """
         folder = Path(folder)
         try:
             fields = json.loads((folder / SIDECAR_NAME).read_text())
@@ -133,7 +136,7 @@ class Corpus:
         return self._map()[self.train_tokens :]
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the corpus was made with; DataError if its file is missing or another."""
+        """Return the tokenizer that the corpus was made with; DataError if its file is missing or another."""
         if self.sha256 is None:
             return ByteTokenizer()
         tokenizer = FileTokenizer(self.folder / TOKENIZER_FILE, self.end_token)
@@ -141,7 +144,10 @@ class Corpus:
         return tokenizer
 
     def check_tokenizer(self, path: str | Path | None) -> None:
-        """See that a tokenizer's file, or None for bytes, is what the corpus was made with; raises DataError."""
+        """Check that a tokenizer's file, or None for bytes, is the one that the corpus was made with.
+
+        Raises DataError.
+        """
         found = None if path is None else hashlib.sha256(find_tokenizer(path).read_bytes()).hexdigest()
         if found != self.sha256:
             raise DataError(
@@ -150,7 +156,7 @@ class Corpus:
             )
 
     def check_model(self, vocabulary: int) -> None:
-        """See that a model knows every token; raises DataError."""
+        """Check that a model knows every token; raises DataError."""
         if vocabulary < self.vocabulary:
             raise DataError(
                 f"corpus {self.name}: expected a model with a vocabulary of at least {self.vocabulary} tokens, as its "
@@ -158,7 +164,7 @@ class Corpus:
             )
 
     def check_length(self, seq: int) -> None:
-        """See that both parts hold a sequence of `seq` tokens and its targets; raises DataError."""
+        """Check that both parts hold a sequence of `seq` tokens and its targets; raises DataError."""
         for part, found in (("training", self.train_tokens), ("validation", self.validation_tokens)):
             if found <= seq:
                 raise DataError(
@@ -189,7 +195,10 @@ class Corpus:
             )
 
     def verify_if_touched(self, on_progress: Progress | None = None, room: Room = NO_WAIT) -> Corpus:
-        """`verify`, if corpus.bin was copied or written since it was last seen whole; the corpus as it is then."""
+        """Verify the corpus if corpus.bin was copied or written since it was last seen whole.
+
+        Return the corpus as it is then.
+        """
         changed_ns = (self.folder / DATA_NAME).stat().st_mtime_ns
         if self.checksum is None or changed_ns == self.written_ns:
             return self

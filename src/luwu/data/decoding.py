@@ -17,7 +17,7 @@ class TextStream:
     again together with each new one, and what the text has grown by is given out once its last letter is whole.
 
     Args:
-        tokenizer: of the tokens.
+        tokenizer: tokenizer of the tokens.
         prompt: tokens before the first one; their text is not given out.
         ends: tokens that end the text; what follows one is left out, as it is itself.
     """

@@ -1,4 +1,4 @@
-"""Read documents out of files, a piece at a time: a text file is one, a line of JSONL, a row of Parquet."""
+"""Documents of files, read a piece at a time: a text file is one, a line of JSONL, a row of Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luwu.core.errors import DataError
 from luwu.data.source import READ_ERRORS, check_parquet, kind_of, open_bytes, refuse
 
 PIECE_BYTES = 1 << 20
-"""A text file is read in pieces of this size, so that none is ever held whole."""
+"""Bytes of the pieces that a text file is read in, so that it is never held whole."""
 
 ROWS = 256
 """Rows of Parquet that are decoded at a time."""
@@ -93,7 +93,7 @@ def _jsonl(file: Path, field: str) -> Iterator[Piece]:
 
 
 def _line_text(file: Path, number: int, line: bytes, field: str) -> bytes:
-    """The text of one line; lone surrogates, which JSON can escape and UTF-8 cannot hold, become U+FFFD."""
+    """Return the text of one line; lone surrogates, which JSON can escape and UTF-8 cannot hold, become U+FFFD."""
     where = f"data {file}:{number}"
     try:
         record = json.loads(line)

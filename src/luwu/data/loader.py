@@ -46,9 +46,9 @@ class BatchSampler(Sampler[list[int]]):
     once an epoch. To resume, start where the session stands: ``start=session.attempts``.
 
     Args:
-        windows: how many there are, ``len(dataset)``.
+        windows: number of windows, ``len(dataset)``.
         batch: windows a step, over all workers.
-        seed: of the order.
+        seed: seed of the order.
         rank, workers: this worker among the run's.
         start: the first attempt.
 

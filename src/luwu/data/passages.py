@@ -1,4 +1,4 @@
-"""Cut documents into passages, the unit that goes to training or to validation, and stand where a restart needs it."""
+"""Passages of documents, each for training or for validation, and the position that a restart needs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PASSAGE_BYTES = 64 * 1024
 """The text is cut into passages of this size (smaller for short texts); whole passages go to training or validation."""
 
 HELD_BACK = 5
-"""Passages that a short text is to hold back, so that validation sees more than one place of it."""
+"""Passages that a short text holds back, so that validation has several places of it."""
 
 SMALLEST_BYTES = 256
-"""Passages of short texts are no smaller, so that each still makes sense."""
+"""Fewest bytes of a passage in short texts, so that each still makes sense."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Passage:
 
     @property
     def text(self) -> str:
-        """The passage as a tokenizer wants it; DataError if it is not UTF-8."""
+        """Return the passage for a tokenizer; DataError if it is not UTF-8."""
         try:
             return self.data.decode()
         except UnicodeDecodeError as error:
@@ -54,12 +54,12 @@ def passage_bytes(source: Source, every: int, smallest: int = SMALLEST_BYTES) ->
 
 
 class Cutter(Protocol):
-    """Turns pieces into passages; `carry` is what was taken in and not given out yet."""
+    """Cutter of pieces into passages; `carry` is the text that was taken in and not given out yet."""
 
     carry: bytearray
 
     def cut(self, pieces: Iterable[Piece]) -> Iterator[tuple[bytes, bool]]:
-        """Passages of one file, and whether each ends its document."""
+        """Yield the passages of one file, each with True if it ends its document."""
 
     def flush(self) -> Iterator[tuple[bytes, bool]]:
         """Yield the rest after the last file."""
@@ -73,7 +73,7 @@ class ByteCutter:
         self._size = size
 
     def cut(self, pieces: Iterable[Piece]) -> Iterator[tuple[bytes, bool]]:
-        """Passages, some of more than one document."""
+        """Yield passages, some of more than one document."""
         for piece in pieces:
             self.carry += piece.data
             if piece.ends:
@@ -84,7 +84,7 @@ class ByteCutter:
                 yield passage, False
 
     def flush(self) -> Iterator[tuple[bytes, bool]]:
-        """The last, shorter passage."""
+        """Yield the last, shorter passage."""
         if self.carry:
             yield bytes(self.carry), False
 
@@ -97,7 +97,7 @@ class DocumentCutter:
         self._size = size
 
     def cut(self, pieces: Iterable[Piece]) -> Iterator[tuple[bytes, bool]]:
-        """Passages, each of one document."""
+        """Yield passages, each of one document."""
         for piece in pieces:
             self.carry += piece.data
             while len(self.carry) > self._size:
@@ -111,7 +111,7 @@ class DocumentCutter:
                 yield passage, True
 
     def flush(self) -> Iterator[tuple[bytes, bool]]:
-        """Nothing: every file ends its last document."""
+        """Yield nothing: every file ends its last document."""
         return iter(())
 
     def _good_end(self) -> int:
@@ -148,10 +148,10 @@ class Passages:
 
     Args:
         source: the files.
-        cutter: how they are cut.
-        text_field: of JSONL and Parquet.
+        cutter: cutter of the passages.
+        text_field: field of JSONL, or column of Parquet, with the text.
         keep_blank_files: keep text files without text; each still makes a newline in a corpus of bytes.
-        position: where an earlier reading of the same source stood.
+        position: position of an earlier reading of the same source.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ BATCH_BYTES = 2 << 20
 LOCK_NAME = "corpus.lock"
 
 FORMAT = 1
-"""Changes whenever the same data and settings give other tokens."""
+"""Version of the preparation. It changes whenever the same data and settings give other tokens."""
 
 
 def prepare(
@@ -52,7 +52,7 @@ def prepare(
 
     Args:
         data: files and folders of text, JSONL and Parquet; None: the Python standard library's source.
-        folder: where the corpus goes; made where missing.
+        folder: folder of the corpus; made if it is missing.
         tokenizer: a tokenizer.json, or a folder with one; None: bytes.
         text_field: field of JSONL, and column of Parquet, that has the text.
         validation_fraction: share of the text held back, at most a half.
@@ -111,14 +111,14 @@ def _prepare(
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process of this host at a time prepare in a folder; the others find the corpus that it left."""
+    """Context manager: one process of this host at a time prepares in a folder; the others find its corpus."""
     with (folder / LOCK_NAME).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def check_length(source: Source, seq: int, validation_fraction: float) -> None:
-    """See, before anything is read, that plain text is long enough to train and to validate on as bytes.
+    """Check, before anything is read, that plain text is long enough to train and to validate on as bytes.
 
     Raises:
         DataError: some passage could not hold one sequence and its target.
@@ -172,11 +172,11 @@ def batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
 
 
 def read_tokens(source: Source, tokenizer: Tokenizer, text_field: str, most: int | None) -> tuple[Tokens, int]:
-    """The tokens of a text as a corpus would have them, and how many bytes of text they stand for.
+    """Return the tokens of a text as a corpus would have them, and the bytes of text that they stand for.
 
     Args:
         source: files, read in their order.
-        tokenizer: what makes tokens.
+        tokenizer: tokenizer of the text.
         text_field: field of JSONL, and column of Parquet, that has the text.
         most: tokens that are enough, at a few MiB of text more or less; None: all.
 

@@ -32,7 +32,7 @@ class Permutation:
         self._keys = [key + bytes([round_]) for round_ in range(FEISTEL_ROUNDS)]
 
     def __getitem__(self, place: int) -> int:
-        """The number at one place of the order."""
+        """Return the number at one place of the order."""
         if not 0 <= place < self.size:
             raise IndexError(f"place {place}: expected 0 to {self.size - 1}")
         number = self._scramble(place)
@@ -64,11 +64,11 @@ class Order:
         self.seed = seed
 
     def indices(self, attempt: int) -> list[int]:
-        """The windows of one attempt's whole batch, the same for any number of workers."""
+        """Return the windows of one attempt's whole batch, the same for any number of workers."""
         return self.share_of(attempt, 0, 1)
 
     def share_of(self, attempt: int, rank: int, workers: int) -> list[int]:
-        """The windows of one worker's share: the shares of all workers, in the order of ranks, are the whole batch."""
+        """Return one worker's windows: the shares of all workers, in the order of ranks, are the whole batch."""
         first = attempt * self.batch
         return [self._index(first + place) for place in range(self.batch)[share(self.batch, rank, workers)]]
 
@@ -100,7 +100,7 @@ def count_windows(text: Tokens, seq: int) -> int:
 
 
 def share(count: int, rank: int, workers: int) -> slice:
-    """The part of `count` things that falls to one worker: consecutive, sizes differing by one at most."""
+    """Return one worker's part of `count` things: consecutive, sizes differing by one at most."""
     return slice(count * rank // workers, count * (rank + 1) // workers)
 
 

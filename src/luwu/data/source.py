@@ -15,7 +15,7 @@ from typing import IO, Literal, NoReturn, cast
 from luwu.core.errors import DataError
 
 PROBE_BYTES = 4096
-"""A file with a zero byte this early is not text."""
+"""Bytes at the beginning of a file in which a zero byte says that it is not text."""
 
 STDLIB_SKIPPED = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})
 
@@ -104,7 +104,7 @@ def _stdlib_files(root: Path) -> Iterator[Path]:
 
 
 def _files_below(root: Path) -> Iterator[Path]:
-    """The file itself, or all files below a folder but hidden ones."""
+    """Return the file itself, or all files below a folder but hidden ones."""
     if not root.is_dir():
         yield root
         return
@@ -131,6 +131,6 @@ def _is_text(file: Path, only: bool) -> bool:
 
 
 def check_parquet(file: Path) -> None:
-    """See that Parquet can be read here; raises DataError, which says what to install."""
+    """Check that Parquet can be read here; raises DataError, which says what to install."""
     if find_spec("pyarrow") is None:
         raise DataError(f"data {file}: Parquet needs the package pyarrow, found none; pip install pyarrow")

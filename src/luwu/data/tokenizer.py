@@ -1,4 +1,4 @@
-"""Text to tokens and back: the bytes themselves, or what a tokenizer.json of the `tokenizers` library says."""
+"""Text to tokens and back: the bytes themselves, or the tokens of a tokenizer.json of the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Tokenizer(Protocol):
     """Interface of a tokenizer, as a corpus uses it."""
 
     vocabulary: int
-    """token numbers are below it"""
+    """bound of the token numbers"""
     end: int | None
     """the token put after each document; None: bytes, where a newline is part of the text"""
     sha256: str | None
-    """of the file it was read from"""
+    """SHA-256 of the file that it was read from"""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, without any that begin or end it."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens; what is no text becomes U+FFFD."""
+        """Return the text of tokens; bytes that are no text become U+FFFD."""
 
 
 class ByteTokenizer:
@@ -104,7 +104,7 @@ class FileTokenizer:
         return [encoding.ids for encoding in self._reader.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """The tokens of a text with those that begin it, where the file says that its model is used to them."""
+        """Return the tokens of a text, after those that the file puts before every text."""
         return list(self._reader.encode(text).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -133,7 +133,7 @@ class FileTokenizer:
 
 
 def find_tokenizer(path: str | Path) -> Path:
-    """The tokenizer.json that a file or folder stands for, and that can be read here; nothing is loaded.
+    """Return the tokenizer.json of a file or folder, after checking that it can be read; nothing is loaded.
 
     Raises:
         DataError: there is none, or the package that reads it is missing.
@@ -152,7 +152,10 @@ def find_tokenizer(path: str | Path) -> Path:
 
 
 def count_tokens(path: str | Path) -> int | None:
-    """Count the tokens of a tokenizer's file or folder without the tokenizers library; None: the file does not say."""
+    """Return the number of tokens of a tokenizer's file or folder without the tokenizers library.
+
+    None: not in the file.
+    """
     try:
         raw = json.loads(find_tokenizer(path).read_text(encoding="utf-8"))
         vocabulary = raw["model"]["vocab"]
@@ -170,7 +173,7 @@ def token_type(vocabulary: int) -> np.dtype[Any]:
 
 
 def _configured_end(folder: Path) -> list[str]:
-    """The eos_token of a Hugging Face tokenizer's folder, if it says one."""
+    """Return the eos_token of a Hugging Face tokenizer's folder, if it names one."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         try:
             token = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token")

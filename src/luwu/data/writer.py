@@ -1,4 +1,4 @@
-"""The tokens of a corpus on their way to disk, with notes from which a preparation that was cut short goes on."""
+"""The tokens of a corpus on their way to disk, with notes from which an interrupted preparation continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from luwu.data.source import Source
 from luwu.data.tokenizer import TOKENIZER_FILE, FileTokenizer, Tokenizer, Tokens, token_type
 
 NOTED_BYTES = 64 << 20
-"""A restart repeats the work on at most so much text, and reads at most one file again."""
+"""Bytes of text whose work a restart repeats at most; it reads at most one file again."""
 
 TRAIN_PARTIAL, VALIDATION_PARTIAL, NOTES = "corpus.bin.partial", "corpus.validation.partial", "corpus.notes.json"
 
@@ -48,7 +48,7 @@ class _Notes:
 
 
 class Writer:
-    """The two parts on their way to disk, and the notes for a restart; closed without `finish` it leaves both there."""
+    """Writer of both parts, and of the notes for a restart; closed without `finish` it leaves all of them."""
 
     def __init__(self, folder: Path, fingerprint: str, tokenizer: Tokenizer, room: Room = NO_WAIT) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class Writer:
         self._validation.close()
 
     def write(self, batch: list[Passage], every: int, position: Position) -> None:
-        """Append the tokens of a batch, and note that now and then."""
+        """Append the tokens of a batch, and note the progress now and then."""
         tokens = tokens_of(batch, self._tokenizer)
         for held_back in (False, True):
             chosen = [index for index, passage in enumerate(batch) if passage.held_back(every) == held_back]

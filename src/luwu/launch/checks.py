@@ -49,7 +49,7 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
 
 
 def check_memory(settings: Settings, vocabulary: int, folder: RunFolder) -> None:
-    """Check that the server's memory budget is enough for the GPT of a run; other models are checked when built.
+    """Check that the server's memory budget is enough for the GPT of a run. Other models are checked when built.
 
     Args:
         settings: the run's settings.

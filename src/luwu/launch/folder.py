@@ -39,11 +39,11 @@ class RunFolder:
         self.id_path = self.path / "run-id"
 
     def saved_settings(self) -> dict[str, Any] | None:
-        """The tables of config.toml, None if no run was started here yet."""
+        """Return the tables of config.toml, None if no run was started here yet."""
         return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
-        """The run's id, which stays when its folder moves; None: it has none yet; raises ConfigError for no text."""
+        """Return the run's id, which stays when its folder moves, or None; raises ConfigError if it is no text."""
         try:
             return self.id_path.read_text(encoding="utf-8").strip() or None
         except OSError:
@@ -89,7 +89,10 @@ class RunFolder:
         room.write_file(self.config_path, to_toml(settings))
 
     def load_corpus(self, settings: Settings, on_progress: Progress | None = None, room: Room = NO_WAIT) -> Corpus:
-        """The corpus that the run was started with; for a new run, one made from the data. Raises DataError."""
+        """Return the corpus that the run was started with; for a new run, a corpus made from the data.
+
+        Raises DataError.
+        """
         data, seq = settings.data, settings.model.seq
         existing = Corpus.load(self.path) if self.config_path.exists() else None
         if existing is not None:
@@ -117,7 +120,7 @@ class RunFolder:
         return self.path / f"worker-{rank}.attempts"
 
     def attempts_paths(self) -> dict[int, Path]:
-        """The files of `attempts_path` that exist, by rank, of all workers that the run ever had."""
+        """Return the existing files of `attempts_path` by rank, for all workers that the run ever had."""
         found = {path.stem.removeprefix("worker-"): path for path in self.path.glob("worker-*.attempts")}
         return {int(rank): path for rank, path in found.items() if rank.isdecimal()}
 
@@ -133,7 +136,7 @@ def default_folder(data_path: str | None, model_path: str | None = None) -> Path
 
 
 def tokenizer_of_model(path: str | None) -> str | None:
-    """The folder of a model if it has a tokenizer, which the model then learns tokens of.
+    """Return the folder of a model if it has a tokenizer; the model then learns its tokens.
 
     Raises:
         ConfigError: it has one that only other programs read.
@@ -153,7 +156,7 @@ def tokenizer_of_model(path: str | None) -> str | None:
 
 
 def check_model(path: Path) -> None:
-    """See that a model's configuration is there, before anything is written; workers look at what is in it.
+    """Check that a model's configuration exists, before anything is written; workers read it.
 
     Raises:
         ConfigError: it is not, or the package that reads it is missing.
@@ -168,5 +171,5 @@ def check_model(path: Path) -> None:
 
 
 def has_weights(path: Path) -> bool:
-    """Tell whether a model's folder has weights, in any format; a file is only a configuration."""
+    """Return True if a model's folder has weights, in any format; a file is only a configuration."""
     return path.is_dir() and any(file.name.endswith(_WEIGHTS) for file in path.iterdir())

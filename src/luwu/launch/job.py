@@ -20,10 +20,10 @@ EXIT_FAILED = 1
 """A worker's exit status after an error of its own; its log says which."""
 
 EXIT_SERVER_LOST = 3
-"""A worker's exit status when the server or another worker went first: not the cause of anything."""
+"""A worker's exit status when the server or another worker ended first. It is not the cause of anything."""
 
 ERROR_MARK = "luwu error "
-"""Starts the line in the log of a worker that ended with a typed error; JSON follows: {"type": ..., "message": ...}."""
+"""Mark of the log's line with the typed error that ended a worker; JSON follows: {"type": ..., "message": ...}."""
 
 
 def write_error(error: LuwuError) -> None:
@@ -59,7 +59,7 @@ class Job(BaseModel):
 
     @property
     def stop_path(self) -> Path:
-        """The file whose presence says that the attempt just finished was the last."""
+        """Return the path of the file whose presence says that the attempt just finished was the last."""
         return Path(self.folder, "stop")
 
     def write(self, path: Path, room: Room = NO_WAIT) -> None:
@@ -68,7 +68,7 @@ class Job(BaseModel):
 
     @staticmethod
     def read(path: Path) -> Job:
-        """The job that a launcher saved.
+        """Return the job that a launcher saved.
 
         Raises:
             ConfigError: the file is damaged or missing; names the field.
@@ -89,7 +89,7 @@ class Job(BaseModel):
 
 
 def read_job(path: Path) -> Job:
-    """The job of this process, which ends where the file is damaged, with the error where the launcher finds it."""
+    """Return the job of this process, which ends where the file is damaged, with the error where the launcher finds it."""
     try:
         return Job.read(path)
     except ConfigError as error:

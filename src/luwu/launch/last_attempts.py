@@ -19,7 +19,7 @@ KEPT_ATTEMPTS = 256
 """Attempts in a worker's file. An older one whose row was not written yet loses all data except its number."""
 
 _SLOT_BYTES = 512
-"""A whole sector, so that a crash never mixes the records of two attempts."""
+"""Bytes of a record: a whole sector, so that a crash never mixes the records of two attempts."""
 
 
 _COUNTS = ("attempt", "sequences", "tokens", "workers", "step", "bytes_pulled", "bytes_pushed")
@@ -73,7 +73,7 @@ def make_room(path: Path) -> None:
 
 
 def read_last_attempts(paths: Mapping[int, Path]) -> dict[int, list[AttemptRecord]]:
-    """The records of each attempt that all of its workers have noted, in the order of their ranks.
+    """Return the records of each attempt that all of its workers have noted, in the order of their ranks.
 
     Args:
         paths: the workers' files by rank; a file may be missing, or be left from a run with more workers.

@@ -47,7 +47,7 @@ REPORTS_WAITING = 4
 """Reports of each worker that may wait in the launcher. Later ones are not answered, and the run waits."""
 
 SERVER = -1
-"""Stands for the server where a report has a worker's rank."""
+"""Rank that stands for the server in a report."""
 
 GRACE_SECONDS = 15.0
 """Seconds that the other workers may take to end by themselves after one failed."""
@@ -213,7 +213,7 @@ class LocalRun:
         return self._first
 
     def _queue(self, rank: int, report: Report) -> None:
-        """Hand a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
+        """Pass a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
         while not self._over.is_set():
             try:
                 self._reports.put((rank, report), timeout=LOOK_SECONDS)
@@ -287,7 +287,7 @@ class LocalRun:
         workers.ask_to_stop()
 
     def _take_reports(self) -> None:
-        """Handle what the workers said; waits a moment for the first word."""
+        """Handle the reports of the workers; wait a moment for the first one."""
         timeout = LOOK_SECONDS
         while True:
             try:

@@ -47,7 +47,7 @@ def prepare_corpus(
     say_room: SayRoom = log_room,
     room: Room = NO_WAIT,
 ) -> Corpus | None:
-    """Prepare the corpus of the run whose job lies in `folder`; None if stopped: the next start goes on from there.
+    """Prepare the corpus of the run whose job lies in `folder`; None if stopped: the next start continues from there.
 
     Args:
         folder: the run's folder.
@@ -109,7 +109,7 @@ def _error(log_path: Path, status: int) -> LuwuError:
 
 
 def main() -> int:
-    """Prepare the corpus of the job; the last line of the log says what went wrong."""
+    """Prepare the corpus of the job; the last line of the log names an error."""
     from luwu.launch.processes import die_with
 
     job = read_job(Path(sys.argv[1]))

@@ -30,7 +30,7 @@ LAST_WORDS_SECONDS = 1.0
 
 
 def _preload() -> dict[str, str]:
-    """The allocator for workers, unless the user preloads something."""
+    """Return the allocator for workers, unless the user preloads something."""
     library = worker_allocator()
     return {"LD_PRELOAD": library} if library and "LD_PRELOAD" not in os.environ else {}
 
@@ -55,7 +55,7 @@ class Ended:
     status: int
 
     def in_words(self) -> str:
-        """Exit code or signal, as a user knows it."""
+        """Describe the exit code or signal for a user."""
         if self.status < 0:
             return f"was killed by {signal.Signals(-self.status).name}"
         return f"ended with exit code {self.status}"
@@ -122,7 +122,7 @@ class WorkerProcesses:
         return any(ended.status for ended in self._order_of_death)
 
     def ask_to_stop(self) -> None:
-        """Ask rank 0 to have everybody stop at the end of the step; it tells the others."""
+        """Ask rank 0 to have all workers stop at the end of the step; it tells the others."""
         if self._processes[0].poll() is None:
             self._processes[0].send_signal(signal.SIGTERM)
 
@@ -133,7 +133,7 @@ class WorkerProcesses:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End whoever is left, at once."""
+        """Kill all workers that are left, at once."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

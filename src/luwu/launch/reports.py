@@ -106,7 +106,7 @@ class ReportPipe:
         self._thread.start()
 
     def given_away(self) -> None:
-        """The worker has its end; close this process's copy, or the pipe never ends."""
+        """Close this process's copy of the worker's end, or the pipe never ends."""
         os.close(self.write_descriptor)
 
     def wait(self, seconds: float) -> None:

@@ -32,7 +32,7 @@ from luwu.optim.settings import OptimizerSettings
 
 
 def check_pattern(value: str) -> str:
-    """A pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
+    """Return a pattern of block names; raises ConfigError for an empty one or a set of characters that does not end."""
     if not value or "[" in re.sub(r"\[!?\]?[^\]]*\]", "", value):
         raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
     return value
@@ -51,33 +51,33 @@ class RunSettings(Group):
     batch: Annotated[Sequences, FIXED] = 16
     """sequences a step, over all workers together"""
     micro_batch: Sequences | None = None
-    """sequences a worker computes at a time, inside each block: less memory, no more traffic; default: all it has"""
+    """sequences a worker computes at a time, inside each block: less memory, same traffic; default: its whole share"""
     eval_every: CountOrZero = 0
-    """steps after which validation loss is measured, again and again; 0: after the last step alone"""
+    """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
     """seed of the initial parameters, the order of the data and dropout"""
     dtype: Annotated[Dtype, FIXED] = "float32"
-    """type that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
+    """dtype that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
     block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}  # noqa: RUF012 - pydantic copies it
-    """other types for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
+    """other dtypes for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
-    """where workers compute: cpu or cuda; each worker takes a GPU of its own"""
+    """device that workers compute on: cpu or cuda; each worker takes a GPU of its own"""
     device_memory: Size | None = None
-    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: none stays"""
+    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: no blocks stay"""
     checkpoint: bool = True
     """recompute each block's activations in the backward pass instead of keeping them"""
     offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
-    """folder where blocks' inputs wait for the backward pass, or host (from cuda); default: where workers compute"""
+    """folder that keeps blocks' inputs until the backward pass, or host (with cuda); default: the device keeps them"""
     memory: Size = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
     snapshot_every: CountOrZero = 0
-    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: CountOrZero = 2
-    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
+    """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
-    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
+    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     stores: Annotated[StoreFolders, FIXED] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 
@@ -88,7 +88,7 @@ class SampleSettings(Group):
     length: Tokens = 400
     """tokens to generate"""
     temperature: Positive = 0.9
-    """randomness: towards 0 the likeliest token always wins, 1 samples what the model believes"""
+    """randomness: towards 0 the likeliest token always wins, 1 samples from the model's probabilities"""
 
 
 class Settings(Group):
@@ -102,7 +102,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def workers_have_work(self) -> Settings:
-        """A worker without a single sequence would only wait."""
+        """Refuse more workers than sequences: a worker without a sequence would only wait."""
         if self.run.workers > self.run.batch:
             raise ConfigError(
                 f"run.workers: expected at most run.batch ({self.run.batch}) workers, so that each has a sequence, "
@@ -132,7 +132,10 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def patterns_match_blocks(self) -> Settings:
-        """The names in the GPT are known; those in another model are once a worker has built it."""
+        """Refuse patterns that match no block of the GPT.
+
+        Those of another model are checked when a worker has built it.
+        """
         if self.model.path is not None or not self.run.block_dtypes:
             return self
         names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
@@ -155,7 +158,7 @@ def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
 
 
 def default_text(group: str, name: str) -> str:
-    """The default of one setting as a user would write it; empty if it has none."""
+    """Return the default of one setting as a user would write it; empty if it has none."""
     value = getattr(getattr(Settings(), group), name)
     if value is None or value in ((), {}):
         return ""
@@ -178,7 +181,7 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
 
 
 def fixed_values(settings: Settings) -> dict[str, Any]:
-    """The settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
+    """Return the settings that a resumed run must keep, by name such as ``model.layers``, with values as in JSON."""
     dumped = settings.model_dump(mode="json")
     return {f"{group}.{name}": dumped[group][name] for group, name in _fixed_settings()}
 

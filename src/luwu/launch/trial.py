@@ -26,14 +26,17 @@ from luwu.observe.memory import memory_of, process_tree
 from luwu.observe.meter import Meter
 
 WATCHED_STEPS = 3
-"""Steps at the end in which memory is looked at, which takes time."""
+"""Number of steps at the end in which memory is watched, which takes time."""
 
 REST = 4
-"""Times as long as a look at memory took that the watch rests after it."""
+"""Rest of the watch after a look at memory, in times of the look."""
 
 
 class TrialSettings(BaseModel):
-    """``settings.run.steps`` counts the first ones, which are not measured, and those in which memory is looked at."""
+    """Settings of a trial.
+
+    ``settings.run.steps`` counts the first steps, which are not measured, and the watched ones.
+    """
 
     settings: Settings
     folder: str
@@ -80,7 +83,7 @@ def run_trial(wanted: TrialSettings) -> Trial:
 
 
 class Watch:
-    """A display that shows nothing: it notes the time of steps and what the server counted."""
+    """Display that shows nothing: it notes the times of steps and the server's counts."""
 
     def __init__(self, wanted: TrialSettings) -> None:
         self._first = wanted.warm_steps
@@ -97,10 +100,10 @@ class Watch:
         self._memory.stop()
 
     def say(self, text: str) -> None:
-        """Nobody reads it."""
+        """Ignore the text."""
 
     def stage(self, text: str, detail: str = "") -> None:
-        """Nobody reads it."""
+        """Ignore the stage."""
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """Note a step that is over."""
@@ -116,7 +119,7 @@ class Watch:
             self._memory.stop()
 
     def result(self, store: Path) -> Trial:
-        """All of it, once the run is over."""
+        """Return the result, once the run is over."""
         first, last = self._counts[0], self._counts[-1]
         read, written = ((last[name] - first[name]) / len(self.seconds) for name in ("bytes_read", "bytes_written"))
         return Trial(
@@ -130,7 +133,7 @@ class Watch:
 
 
 class MemoryPeak:
-    """The most memory that this process and its children had together while it was watched, by a thread."""
+    """Most memory that this process and its children had together while they were watched, by a thread."""
 
     def __init__(self) -> None:
         self.own_bytes = self.children_bytes = 0
@@ -138,11 +141,11 @@ class MemoryPeak:
         self._thread = threading.Thread(target=self._watch, name="luwu-memory", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -159,7 +162,7 @@ class MemoryPeak:
 
 
 def main() -> int:
-    """Train and print what was seen."""
+    """Train and print the result."""
     wanted = TrialSettings.model_validate_json(sys.stdin.read())
     folder = RunFolder(Path(wanted.folder))
     watch = Watch(wanted)

@@ -39,19 +39,19 @@ class DeferredLogits(Tensor):
     """A tensor of the logits' shape and dtype, without memory of its own.
 
     Args:
-        hidden: what the head is applied to, [..., width].
-        weight: of the head, [classes, width].
-        bias: of the head, [classes].
+        hidden: input of the head, [..., width].
+        weight: weight of the head, [classes, width].
+        bias: bias of the head, [classes].
         on_whole: called with the name of the operation that needs all logits.
-        transforms: what has been done to the logits, one after the other; each row of them for itself.
-        dtype: of what comes out of that; None: of ``hidden``.
+        transforms: functions applied to the logits, one after the other; each row for itself.
+        dtype: dtype of their result; None: that of ``hidden``.
     """
 
     _head: tuple[Tensor, Tensor | None]
     _hidden: Tensor
     _on_whole: Callable[[str], None]
     _transforms: tuple[Transform, ...]
-    _viewed: DeferredLogits | None  # of which it is a view
+    _viewed: DeferredLogits | None  # the logits that it is a view of
     _whole: Tensor | None
 
     def __new__(

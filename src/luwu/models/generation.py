@@ -45,7 +45,7 @@ def generate(
         prompt: int64 [tokens], at least one.
         count: tokens to write.
         seq: the longest text that the model knows, in tokens.
-        sampling: how tokens are chosen.
+        sampling: rule that chooses tokens.
         samples: texts that are written together: a block is pulled once for all of them.
         cache: an empty one for ``samples`` texts; the model then sees the prompt once, later one token at a time, and
             the whole again where the text lost its older half. None: the model sees all of the text every time.

@@ -42,8 +42,8 @@ class KeyValueCache:
     Args:
         config: the model's shape; no more than ``config.seq`` tokens fit.
         batch: texts that are written together, all of one length.
-        dtypes: what each layer computes in.
-        device: where.
+        dtypes: dtype of each layer's computation.
+        device: device of the cache.
     """
 
     def __init__(self, config: GPTConfig, batch: int, dtypes: Sequence[torch.dtype], device: torch.device) -> None:

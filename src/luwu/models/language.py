@@ -25,7 +25,7 @@ class CausalForward:
 
     Args:
         model: not parallelized yet, because its loss is to be computed in tiles; it is called without a cache.
-        vocabulary: how many tokens the data has; predictions without targets are of these alone.
+        vocabulary: number of tokens in the data; predictions without targets are of these alone.
     """
 
     def __init__(self, model: PreTrainedModel, vocabulary: int) -> None:
@@ -72,7 +72,7 @@ def generate_causal(
         prompt: int64 [tokens], at least one.
         count: tokens to write at most; a text that has ended is filled up.
         vocabulary: tokens that may be written are below it.
-        sampling: how tokens are chosen; draws are on the model's device, and texts beside the first have no own seeds.
+        sampling: rule that chooses tokens; draws are on the model's device, and only the first text has its own seed.
         samples: texts that are written together.
         on_tokens: called with the next token of each text.
     """

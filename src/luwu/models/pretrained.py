@@ -100,8 +100,8 @@ def build_causal_on_meta(path: Path, vocabulary: int, seq: int) -> PreTrainedMod
 
     Args:
         path: the file, or a folder with it.
-        vocabulary: how many tokens the data has.
-        seq: how long its sequences are.
+        vocabulary: number of tokens in the data.
+        seq: length of its sequences.
 
     Raises:
         ConfigError: transformers is not installed, the file does not describe a causal language model, or the model is

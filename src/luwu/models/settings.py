@@ -35,7 +35,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def shape_is_of_the_gpt(self) -> ModelSettings:
-        """Another model has its shape from its own configuration."""
+        """Refuse a shape for another model, which has its shape from its own configuration."""
         fields = type(self).model_fields
         for name in ("layers", "hidden", "heads", "dropout"):
             if self.path is not None and getattr(self, name) != fields[name].default:
@@ -47,7 +47,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def layers_can_be_listed(self) -> ModelSettings:
-        """A model that no cluster could hold would keep its forecast busy for hours."""
+        """Refuse a model that no cluster could hold: its forecast would take hours."""
         most = MOST_PARAMETERS // (12 * self.hidden**2)
         if self.layers > most:
             raise ConfigError(
@@ -58,7 +58,7 @@ class ModelSettings(Group):
 
     @model_validator(mode="after")
     def heads_divide_hidden(self) -> ModelSettings:
-        """Every head gets the same number of channels."""
+        """Refuse heads that do not divide the width: every head gets the same number of channels."""
         if self.hidden % self.heads:
             nearest = max(1, round(self.hidden / self.heads)) * self.heads
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Models by their shape: how many parameters lie where, and what a token costs."""
+"""Models by their shape: the places of parameters, and the cost of a token."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ModelShape:
         return sum(self.layer_parameters())
 
     def table_parameters(self) -> list[int]:
-        """Elements of each embedding, and head that is none, that is a block of its own, in the order of a forward."""
+        """Elements of each embedding, and untied head, that is a block of its own, in the order of a forward."""
         if self.counted is not None:
             return list(self.counted_tables)
         tables = [self.vocabulary * self.hidden, self.positions * self.hidden]
@@ -152,12 +152,12 @@ class ModelShape:
         return 2.0 * self.hidden * self.vocabulary
 
     def step_flop_per_token(self, *, recompute: bool) -> float:
-        """Forward and backward; with recompute, a second forward of the layers."""
+        """Return the operations of forward and backward; with recompute, of a second forward of the layers, too."""
         forward = self.forward_flop_per_token()
         return 3 * forward + (forward - self.head_flop_per_token() if recompute else 0.0)
 
     def with_sequence(self, sequence: int) -> ModelShape:
-        """The same model on sequences of another length."""
+        """Return the model on sequences of another length."""
         return replace(self, sequence=sequence)
 
 

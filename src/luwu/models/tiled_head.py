@@ -63,7 +63,7 @@ class TiledForward:
     """The model's forward, whose head puts its work off while there are labels.
 
     Attributes:
-        tiled: whether the last loss was computed in tiles; False while there was none.
+        tiled: True if the last loss was computed in tiles; False while there was none.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -109,7 +109,7 @@ class TiledForward:
             nonlocal reason
             if torch.is_autocast_enabled(hidden.device.type) or hidden.dtype != head.weight.dtype:
                 reason = f"autocast is on, or its head does not have the dtype of its input, {hidden.dtype}"
-                # What stands in front of it converts its input, where blocks have several dtypes.
+                # The wrapper in front of it converts its input, where blocks have several dtypes.
                 return functional.linear(hidden, head.weight, head.bias) if before is None else before(hidden)
             reason = ""
             return DeferredLogits(hidden, head.weight, head.bias, note)

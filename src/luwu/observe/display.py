@@ -16,7 +16,7 @@ from luwu.core.words import printable
 from luwu.observe.meter import Meter
 
 PLAIN_SECONDS = 5.0
-"""A plain line is written at most this often."""
+"""Least seconds between two plain lines."""
 
 Traffic = Mapping[str, int | float]
 
@@ -37,7 +37,7 @@ class Display(Protocol):
         """Show the present stage and its progress."""
 
     def step(self, meter: Meter, server: Traffic) -> None:
-        """The state after a step; `server` holds the server's stats."""
+        """Show the state after a step; `server` holds the server's stats."""
 
 
 def choose_display(console: Console, steps: int) -> Display:
@@ -64,7 +64,7 @@ class PlainDisplay:
         self._console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def stage(self, text: str, detail: str = "") -> None:
-        """Write the stage once, however often it is told; details are for those who can redraw."""
+        """Write the stage once, even if it is told again; details are for displays that can redraw."""
         if text != self._now:
             self._now = text
             self.say(text)

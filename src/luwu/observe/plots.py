@@ -34,7 +34,7 @@ def draw_loss(
         path: the file to write.
         validation: validation loss after the last step, if there is one.
         unigram: entropy of single tokens: the loss of a model without context.
-        unit: what a token is called.
+        unit: name of a token.
         room: the wait for a full disk.
     """
     committed = [row for row in rows if row["committed"] and row["loss"] is not None]

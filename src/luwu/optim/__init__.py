@@ -1,1 +1,1 @@
-"""Optimizers: what the server applies, with the face of torch."""
+"""Optimizers: torch's face of the updates that the server applies."""

@@ -18,10 +18,10 @@ class Adagrad(StoreOptimizer):
         lr: learning rate.
         lr_decay: the rate of step t is ``lr / (1 + (t - 1) * lr_decay)``.
         weight_decay: L2 penalty, added to the gradient.
-        initial_accumulator_value: what the sum of squared gradients begins with.
+        initial_accumulator_value: first value of the sum of squared gradients.
         eps: added to the root of that sum.
-        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_grad_norm: largest global norm of the gradient, see `StoreOptimizer`; None: no clipping.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:
         ConfigError: see `StoreOptimizer`.

@@ -19,8 +19,8 @@ class Adam(StoreOptimizer):
         betas: decay rates of the two moments.
         eps: added to the root of the second moment.
         weight_decay: L2 penalty, added to the gradient; `luwu.AdamW` keeps it apart.
-        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_grad_norm: largest global norm of the gradient, see `StoreOptimizer`; None: no clipping.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:
         ConfigError: see `StoreOptimizer`.

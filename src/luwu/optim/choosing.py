@@ -31,12 +31,12 @@ ARGUMENTS: dict[str, Arguments] = {
 
 
 def optimizer_class(settings: OptimizerSettings) -> type[StoreOptimizer]:
-    """The class, for `luwu.parallelize`."""
+    """Return the optimizer's class, for `luwu.parallelize`."""
     return optimizer_of(settings.name)
 
 
 def make_optimizer(settings: OptimizerSettings, model: nn.Module) -> StoreOptimizer:
-    """The optimizer of a parallelized model; what the settings hold for other optimizers does not count."""
+    """Return the optimizer of a parallelized model; settings of other optimizers are ignored."""
     kind, arguments = optimizer_of(settings.name), ARGUMENTS[settings.name]
     decay = settings.weight_decay
     groups = decay_groups(model, decay) if settings.decays == "matrices" else model

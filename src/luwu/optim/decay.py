@@ -1,4 +1,4 @@
-"""The usual rule of what weight decay is for."""
+"""The usual rule of weight decay: matrices decay, vectors do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from luwu.core.errors import ConfigError
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Two parameter groups for any optimizer: weight decay for matrices, none for the rest.
+    """Return two parameter groups for any optimizer: weight decay for matrices, none for the rest.
 
     Biases, the parameters of normalisations (modules with ``Norm`` in the name of their class), and every other
     parameter of fewer than two dimensions do not decay. Frozen parameters are in neither group; a group without
@@ -18,7 +18,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
     Args:
         model: parallelized or not.
-        weight_decay: of the first group.
+        weight_decay: weight decay of the first group.
 
     Raises:
         ConfigError: the model has no trainable parameters.

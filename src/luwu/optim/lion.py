@@ -18,8 +18,8 @@ class Lion(StoreOptimizer):
         lr: learning rate.
         betas: share of the momentum in the direction, and decay rate of the momentum.
         weight_decay: decoupled weight decay.
-        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_grad_norm: largest global norm of the gradient, see `StoreOptimizer`; None: no clipping.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:
         ConfigError: see `StoreOptimizer`.

@@ -35,11 +35,11 @@ class StoreOptimizer(torch.optim.Optimizer):
 
     Args:
         params: a parallelized model, or parameter groups as torch takes them, covering its trainable parameters.
-        defaults: of the groups' settings.
+        defaults: default settings of the groups.
         max_grad_norm: the gradient's global norm, over all parameters and averaged over the workers, is clipped to it
             as torch.nn.utils.clip_grad_norm_ does; ``math.inf`` only measures it. None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError; with a scaled loss those count whose scale
-            was 1 or less.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError; with a scaled loss only those
+            count whose scale was 1 or less.
 
     Raises:
         ConfigError: a value out of range; a trainable parameter in no group; a parameter of another model; a model
@@ -110,7 +110,7 @@ class StoreOptimizer(torch.optim.Optimizer):
         back on all workers and the scale halved, as torch.amp.GradScaler does.
 
         Args:
-            loss: of any shape; with several, scale their sum.
+            loss: loss of any shape; with several, scale their sum.
 
         Returns:
             The loss, of the same value; without float16 blocks, or without gradients, the loss itself.

@@ -35,12 +35,12 @@ class OptimizerSettings(Group):
     weight_decay: NotNegative = 0.1
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
     decays: Literal["all", "matrices"] = "all"
-    """what decays: all parameters, or matrices alone and no biases, norms and other vectors"""
+    """parameters that decay: all, or matrices (and no biases, norms and other vectors)"""
     max_grad_norm: Positive | None = None
-    """clip the gradient to this global norm, and log the norm of every step; without it, neither"""
+    """clip the gradient to this global norm, and log the norm of every step; default: no clipping"""
 
     def rate(self, step: int, steps: int) -> float:
-        """Learning rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
+        """Return the rate of the step after `step` committed ones, of `steps` in all: linear warmup, then a cosine."""
         assert self.lr is not None, "a run has chosen its rate before its first step"
         if step < self.warmup_steps:
             return self.lr * (step + 1) / self.warmup_steps

@@ -22,8 +22,8 @@ class SGD(StoreOptimizer):
         dampening: share of a gradient that the momentum does without, from the second step on.
         weight_decay: L2 penalty, added to the gradient.
         nesterov: look ahead along the momentum (Sutskever et al., 2013).
-        max_grad_norm: what the gradient's global norm is clipped to, see `StoreOptimizer`; None: no clipping.
-        max_skipped: so many steps rolled back in a row raise NonFiniteError.
+        max_grad_norm: largest global norm of the gradient, see `StoreOptimizer`; None: no clipping.
+        max_skipped: number of steps rolled back in a row that raises NonFiniteError.
 
     Raises:
         ConfigError: Nesterov's momentum without momentum, or with dampening. Others: see `StoreOptimizer`.

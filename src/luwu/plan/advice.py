@@ -13,7 +13,7 @@ from luwu.plan.memory import luwu_worker
 from luwu.plan.planning import Plan, Request, disk_traffic, make_plan, variant_of, with_rows
 
 SETTLED = 64
-"""Batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""
+"""Number of batches that are tried before the search gives up: a larger batch leaves less memory to keep states in."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Advice:
 
     Attributes:
         plan: with that batch; where none that fits hides everything, with the largest that fits.
-        thresholds: of that plan.
+        thresholds: thresholds of that plan.
     """
 
     plan: Plan
@@ -50,7 +50,7 @@ class Advice:
 
     @property
     def exposed(self) -> list[str]:
-        """Names of the parts that are not hidden even so."""
+        """Names of the parts that are not hidden by the recommended batch."""
         return self.thresholds.exposed(self.tokens)
 
 
@@ -60,7 +60,7 @@ def tokens_of(plan: Plan) -> int:
 
 
 def compute_of(request: Request) -> Compute:
-    """A worker's computation at the rate that its GPU's matrix products sustain."""
+    """Return a worker's computation at the rate that its GPU's matrix products sustain."""
     model, gpu, run = request.model, request.cluster.gpu, request.settings.run
     slowdown = FP32_SLOWDOWN.value if run.dtype == "float32" and gpu.units else 1
     return Compute(gpu.matrix_flops / slowdown, model.active_layer_size / model.layer_size, run.checkpoint)
@@ -88,7 +88,7 @@ def thresholds_of(plan: Plan) -> Thresholds:
 
 
 def offload_shares(plan: Plan) -> tuple[float, float]:
-    """A layer's parameters to its width, and the least at which copies of layers' inputs are hidden."""
+    """Return a layer's parameters over its width, and the least ratio at which copies of layers' inputs are hidden."""
     request, element = plan.request, variant_of(plan.request).parameter_bytes
     ratio = offload_ratio(compute_of(request), request.cluster.gpu.host_rate, element)
     return request.model.layer_size / request.model.hidden, ratio
@@ -114,7 +114,7 @@ def advise(plan: Plan) -> Advice | None:
 
 
 def _largest_below(plan: Plan, found: Advice, rows: int) -> Advice:
-    """The largest batch that fits, from one that does to one that does not."""
+    """Return the largest batch that fits, between one that does and one that does not."""
     least, most = found.plan.request.rows, rows
     while most - least > 1:
         middle = (least + most) // 2

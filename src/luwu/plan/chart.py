@@ -1,4 +1,4 @@
-"""The picture of a plan: what each phase of a step consists of, and where a worker's memory goes."""
+"""The picture of a plan: the parts of each phase of a step, and of a worker's memory."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Disk:
     source: str
 
     def seconds(self, read_bytes: float, written_bytes: float) -> float:
-        """Time for this much of both."""
+        """Return the seconds for this many bytes read and written."""
         return max((read_bytes + written_bytes) / self.read_rate, written_bytes / self.write_rate)
 
 
@@ -72,7 +72,7 @@ class Server:
     watts: float = 800.0
 
     def disk_seconds(self, read_bytes: float, written_bytes: float) -> float:
-        """Time of all its disks for this much of both, evenly spread."""
+        """Return the seconds of all its disks for this many bytes read and written, evenly spread."""
         return self.disk.seconds(read_bytes, written_bytes) / self.disks
 
 
@@ -119,7 +119,7 @@ class Cluster:
         return -(-self.workers // self.host.gpus)
 
     def with_workers(self, workers: int) -> Cluster:
-        """The same with another number of workers."""
+        """Return the cluster with another number of workers."""
         return replace(self, workers=workers)
 
     def check(self) -> None:

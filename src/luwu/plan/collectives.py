@@ -28,7 +28,7 @@ def link_bytes(operation: Operation, algorithm: Algorithm, payload_bytes: float,
 def collective_seconds(
     operation: Operation, algorithm: Algorithm, payload_bytes: float, workers: int, rate: float
 ) -> float:
-    """Time alone, over links of ``rate`` bytes a second; nothing for one worker."""
+    """Return the seconds alone, over links of ``rate`` bytes a second; 0 for one worker."""
     if workers == 1:
         return 0.0
     rounds = {"ring": workers - 1, "tree": math.ceil(math.log2(workers)), "switch": 1}[algorithm]
@@ -51,7 +51,7 @@ class Transfer:
 
     @property
     def crowded_seconds(self) -> float:
-        """Beside GEMMs, where the GPU's part of the work is slower: of a whole, as much as two GPUs measured."""
+        """Return the seconds beside GEMMs, where the GPU's part of the work is slower, as measured with two GPUs."""
         return self.seconds + (1 / COLLECTIVE_SLOWED.value - 1) / 2 * self.whole_seconds
 
 
@@ -66,7 +66,7 @@ def transfer(
 
 
 def beside_compute(compute_seconds: float, collectives: Transfer, *, interferes: bool = True) -> float:
-    """Time of both together.
+    """Return the seconds of both together.
 
     Without interference the longer hides the shorter. With it, collectives that run on the GPU are slower beside GEMMs,
     and a part of their time waits for them (arXiv 2409.00918 measured both on NCCL).

@@ -109,5 +109,5 @@ def peer_rows(system: str, model: ModelShape, cluster: Cluster, rows: int, kerne
 
 
 def _wiring(system: str) -> Any:
-    """Collectives between any two workers want full bandwidth; sums in the network a tree."""
+    """Return the network of a system: full bandwidth for collectives between workers, a tree for sums on the way."""
     return "tree" if system in ("replicated", "parameter_server") else "fat_tree"

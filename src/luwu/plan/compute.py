@@ -17,7 +17,10 @@ from luwu.plan.gpus import Gpu
 ELEMENT_BYTES = 2  # bf16 or fp16
 
 Attention = Literal["fused", "unfused"]
-"""fused: FlashAttention's kind, scores never reach memory; unfused: they do, with a fused softmax between."""
+"""Kind of attention.
+
+Fused: like FlashAttention, scores never reach memory; unfused: they do, a fused softmax between.
+"""
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def layer_seconds(model: ModelShape, gpu: Gpu, rows: int, kernels: Kernels, tens
     for columns, inner, share in products(model, tensor_parallel):
         part = tokens * share
         forward += gemm_seconds(gpu, part, columns, inner, float32=kernels.float32)
-        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # of its input
-        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # of its weight
+        backward += gemm_seconds(gpu, part, inner, columns, float32=kernels.float32)  # gradient of its input
+        backward += gemm_seconds(gpu, columns, inner, part, float32=kernels.float32)  # gradient of its weight
     moved = tokens * _moved_bytes(model, kernels, tensor_parallel) * (2 if kernels.float32 else 1)
     elementwise = moved / (gpu.memory_rate * MEMORY_SHARE.value)
     scores = _attention_seconds(model, gpu, tokens, kernels, tensor_parallel)
@@ -103,7 +106,7 @@ def _moved_bytes(model: ModelShape, kernels: Kernels, parallel: int) -> float:
 
 
 def _wave_share(gpu: Gpu, rows: float, columns: float) -> float:
-    """The part of the units' time that is of use: full tiles of the better orientation, in whole waves."""
+    """Return the useful part of the units' time: full tiles of the better orientation, in whole waves."""
     if not gpu.units:
         return 1.0
     small = GEMM_TILE.value

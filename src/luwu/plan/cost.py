@@ -9,7 +9,7 @@ from luwu.plan.clusters import Cluster
 from luwu.plan.networks import SWITCHES, Network, SwitchModel, Topology, build_network
 
 LIFETIME_YEARS = 4
-"""Over which a machine is paid for, as clouds write servers off in 4 to 6 years."""
+"""Years over which a machine is paid for, as clouds write servers off in 4 to 6 years."""
 
 ELECTRICITY_PER_KWH = 0.10
 COOLING = 1.3
@@ -70,13 +70,13 @@ def cost_of(
     with_servers: bool = True,
     prices: Mapping[str, float] | None = None,
 ) -> Cost:
-    """Price and power of a cluster with its network; a machine that is there already costs its power alone.
+    """Return price and power of a cluster with its network; a machine that is there already costs its power alone.
 
     Args:
-        cluster: what to buy.
-        topology: of the network.
+        cluster: cluster to buy.
+        topology: topology of the network.
         with_servers: LuWu's servers, too; its peers need none.
-        prices: that replace those of `PRICES`.
+        prices: prices that replace those of `PRICES`.
     """
     if cluster.one_machine:
         disks = cluster.server.disks * cluster.server.disk.watts

@@ -33,9 +33,9 @@ class Compute:
     """A worker's computation.
 
     Attributes:
-        flops: that matrix products sustain, flop a second.
+        flops: rate that matrix products sustain, flop a second.
         active: share of a block's parameters that a token passes; 1 without experts.
-        recompute: whether a backward computes the forward again.
+        recompute: True if a backward computes the forward again.
     """
 
     flops: float
@@ -57,11 +57,11 @@ class Needs:
     """Seconds for each parameter of the model.
 
     Attributes:
-        down: of one pull to one worker.
-        up: of its push.
-        update: of the server's update, memory traffic included.
-        disk_forward: of the disk in forward.
-        disk_backward: of the disk in backward, reads and writes together.
+        down: seconds of one pull to one worker.
+        up: seconds of its push.
+        update: seconds of the server's update, memory traffic included.
+        disk_forward: seconds of the disk in forward.
+        disk_backward: seconds of the disk in backward, reads and writes together.
     """
 
     down: float
@@ -110,12 +110,12 @@ class Thresholds:
         return max(self.parts, key=lambda name: self.parts[name])
 
     def exposed(self, tokens: float) -> list[str]:
-        """Names of the parts that so many tokens do not hide."""
+        """Return the names of the parts that this number of tokens does not hide."""
         return [name for name, least in self.parts.items() if tokens < least]
 
 
 def thresholds(compute: Compute, needs: Needs) -> Thresholds:
-    """Work the conditions of the table out."""
+    """Compute the conditions of the table."""
     backward = compute.backward_flop
     return Thresholds(
         pull=compute.tokens(needs.down, FORWARD_FLOP),
@@ -133,8 +133,8 @@ def offload_ratio(compute: Compute, rate: float, element_bytes: int = 2) -> floa
     backward beside the pulls; where T >= F/B holds as well, its 6PT flop hide both.
 
     Args:
-        compute: of a worker.
-        rate: of its link to the host's memory, bytes a second each way.
-        element_bytes: of an activation.
+        compute: computation of a worker.
+        rate: rate of its link to the host's memory, bytes a second each way.
+        element_bytes: bytes of an element of activations.
     """
     return compute.tokens(element_bytes / rate, FORWARD_FLOP)

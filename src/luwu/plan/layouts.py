@@ -41,11 +41,11 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The numbers as a user gives them, and the schedule."""
+        """Text of the layout: its numbers as a user gives them, and the schedule."""
         return f"{self.how.tensor}x{self.how.pipeline}x{self.replicas}@{self.how.schedule}"
 
     def seconds(self) -> dict[str, float]:
-        """Predicted seconds of a step of the whole batch, by how it is done."""
+        """Predicted seconds of a step of the whole batch, by method."""
         return {
             f"{self.name}, as Megatron-LM": self.alone.seconds,
             f"{self.name}, LuWu between replicas": self.with_luwu.seconds,
@@ -54,7 +54,7 @@ class Layout:
         }
 
     def rows(self) -> Rows:
-        """Names and values as text, for a table."""
+        """Return names and values as text, for a table."""
         batch = self.plan.request.settings.run.batch
         tokens = batch * self.plan.request.model.sequence
         found = [
@@ -64,7 +64,7 @@ class Layout:
         return [*found, ("idle in the pipeline", f"{self.alone.pipeline.bubble:.0%} of a stage's work")]
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain numbers."""
+        """Return the same as plain numbers."""
         return {
             "tensor": self.how.tensor,
             "pipeline": self.how.pipeline,
@@ -83,7 +83,7 @@ class Layout:
 
 
 def lay_out(plan: Plan, text: str) -> Layout:
-    """Work a layout out for the cluster and batch of a plan.
+    """Compute a layout for the cluster and batch of a plan.
 
     Args:
         plan: LuWu's plan.

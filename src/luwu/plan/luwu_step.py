@@ -28,7 +28,7 @@ class OnDisk:
 
     @classmethod
     def everything(cls, parameters: float, parameter_bytes: int = 2, state_bytes: int = 12) -> OnDisk:
-        """Nothing stays in memory, as the published design has it."""
+        """Return the bytes of a step that keeps nothing in memory, as the published design."""
         once = parameters * parameter_bytes
         return cls(once, once, parameters * state_bytes, parameters * (parameter_bytes + state_bytes))
 
@@ -103,7 +103,10 @@ class Copies:
 
     @classmethod
     def of(cls, cluster: Cluster, parameter_bytes: float, inputs_bytes: float) -> Copies:
-        """Time the whole model's copies; gradients are as large as parameters there, whatever they travel as."""
+        """Return the time of the whole model's copies.
+
+        Gradients are as large as parameters there, whatever their form.
+        """
         rate = cluster.gpu.host_rate
         return cls(max(parameter_bytes, inputs_bytes) / rate, (parameter_bytes + inputs_bytes) / rate)
 
@@ -117,7 +120,10 @@ class MemorySeconds:
 
     @classmethod
     def of(cls, cluster: Cluster, parameters: float, element_bytes: int) -> MemorySeconds:
-        """Time the published traffic; each further worker of one machine adds its pulls, and its pushes twice."""
+        """Return the time of the published traffic.
+
+        Each further worker of a machine adds its pulls, and its pushes twice.
+        """
         rate = cluster.server.memory_rate * HOST_MEMORY_SHARE.value * cluster.servers
         others = cluster.workers - 1 if cluster.one_machine else 0
         return cls(
@@ -154,7 +160,7 @@ class Traffic:
 
     @classmethod
     def of(cls, cluster: Cluster, parameter_bytes: float, gradient_bytes: float, variant: Variant) -> Traffic:
-        """The whole model once down, and its gradients once up."""
+        """Return the bytes of the whole model once down, and of its gradients once up."""
         if cluster.one_machine:
             rate, inputs = cluster.gpu.host_rate, variant.inputs_bytes
             gradients = parameter_bytes  # as they are in memory

@@ -18,7 +18,7 @@ STATE_BYTES = 12  # fp32 master, m, v
 TILE_LOGITS = 1 << 23  # as luwu.worker.tiled_loss
 
 SPARE_SUMS = 2
-"""Buffers of a block's gradients in float32 where slices are added up; on a CPU those of float32 need none."""
+"""Float32 buffers of a block's gradients where slices are added up; a CPU's float32 gradients need none."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class WorkerMemory:
 
     @property
     def gpu_bytes(self) -> float:
-        """All of the GPU's."""
+        """Bytes of the GPU's memory."""
         return sum(self.gpu.values())
 
     @property
     def host_bytes(self) -> float:
-        """All of the host's, of this worker."""
+        """Bytes of the host's memory for this worker."""
         return sum(self.host.values())
 
     def misses(self, cluster: Cluster) -> list[tuple[str, float]]:
@@ -76,7 +76,7 @@ def luwu_worker(
     offload: bool = True,
     checkpoint: bool = True,
 ) -> WorkerMemory:
-    """A few blocks, one layer's activations, a tile of logits; layers' inputs on the GPU or in the host's memory.
+    """Return the memory of a LuWu worker: a few blocks, one layer's activations, a tile of logits, and layers' inputs.
 
     Without checkpointing all layers' activations stay on the GPU.
     """

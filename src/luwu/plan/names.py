@@ -12,7 +12,10 @@ ValueT = TypeVar("ValueT")
 
 
 def find_preset(kind: str, name: str, presets: Mapping[str, ValueT], also: str = "") -> ValueT:
-    """The preset of this name in any case; ConfigError names those near it, or all; ``also``: what else would do."""
+    """Return the preset of this name in any case.
+
+    ConfigError names those near it, or all; ``also``: other valid words.
+    """
     wanted = name.lower()
     if wanted in presets:
         return presets[wanted]

@@ -1,4 +1,4 @@
-"""Networks between workers and servers, by what must be bought: switches, cables, their watts and prices.
+"""Networks between workers and servers, by the parts to buy: switches, cables, their watts and prices.
 
 | network | how it is wired | published in |
 |---|---|---|
@@ -52,13 +52,13 @@ def build_network(topology: Topology, ends: int, switch: SwitchModel, rails: int
     """Count switches and cables.
 
     Args:
-        topology: how it is wired.
+        topology: wiring of the network.
         ends: links of workers and servers.
-        switch: what all tiers are made of.
+        switch: switch model of all tiers.
         rails: GPUs of a host, for ``rail_only``.
 
     Raises:
-        ConfigError: that many ends do not fit; says how many do.
+        ConfigError: the ends do not fit; the message has the largest number.
     """
     ports = switch.ports
     if topology == "rack":

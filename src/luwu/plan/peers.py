@@ -1,4 +1,4 @@
-"""Today's systems as models: what LuWu's step is compared with, on the same cluster with the same kernels.
+"""Today's systems as models, to compare LuWu's step with, on the same cluster with the same kernels.
 
 | system | where parameters, gradients and states lie | published in |
 |---|---|---|

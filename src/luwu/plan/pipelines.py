@@ -1,4 +1,4 @@
-"""Pipeline schedules, played through: what idles follows from dependencies, places and memory, not from formulas.
+"""Pipeline schedules, played through: idle time follows from dependencies, places and memory, not from formulas.
 
 | schedule | places of the model's parts | backward | published in |
 |---|---|---|---|
@@ -63,7 +63,7 @@ class PartSeconds:
 
 @dataclass(frozen=True)
 class Task:
-    """Something a stage did: from ``start`` to ``end``, in seconds."""
+    """A task of a stage: from ``start`` to ``end``, in seconds."""
 
     kind: str
     stage: int
@@ -92,11 +92,11 @@ def play(name: str, stages: int, micro_batches: int, times: PartSeconds, parts: 
     """Play one step.
 
     Args:
-        name: of the schedule, one of `SCHEDULES`.
-        stages: of the pipeline.
-        micro_batches: of a step; for ``bitpipe`` an even number, half of them each way.
-        times: of one micro-batch in a stage.
-        parts: that the model is cut into for each stage; None: as the schedule usually has it.
+        name: name of the schedule, one of `SCHEDULES`.
+        stages: number of stages of the pipeline.
+        micro_batches: number of micro-batches of a step; for ``bitpipe`` an even number, half of them each way.
+        times: seconds of one micro-batch in a stage.
+        parts: number of parts of the model for each stage; None: as the schedule usually has it.
 
     Raises:
         ConfigError: there is no such schedule, or the numbers do not fit it.
@@ -226,7 +226,7 @@ class _Player:
             return
 
     def _preference(self, stage: _Stage) -> tuple[str, ...]:
-        """Forward and backward take turns where both could go on."""
+        """Return the preferred order of forward and backward, which take turns if both can go on."""
         if self._schedule.all_forwards_first or stage.last == BACKWARD:
             return (FORWARD, BACKWARD, WEIGHTS)
         return (BACKWARD, FORWARD, WEIGHTS)

@@ -47,14 +47,14 @@ class Request:
         return max(1, self.settings.run.batch // self.settings.run.workers)
 
     def with_run(self, **changes: object) -> Request:
-        """The same with other settings of the run."""
+        """Return the request with other settings of the run."""
         run = RunSettings.model_validate(self.settings.run.model_dump() | changes)
         return replace(self, settings=self.settings.model_copy(update={"run": run}))
 
 
 @dataclass(frozen=True)
 class Miss:
-    """Something that does not fit: what, by how many bytes, and the smallest change that would make it."""
+    """A part that does not fit: its name, the missing bytes, and the smallest change that would make it fit."""
 
     what: str
     excess_bytes: float
@@ -66,7 +66,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer to a request; ``machine`` is the memory of one machine, by what takes it."""
+    """The answer to a request; ``machine`` is the memory of one machine, by use."""
 
     request: Request
     worker: WorkerMemory
@@ -277,7 +277,7 @@ UNLIMITED = 1 << 60
 
 
 def fit_budget(request: Request) -> Request:
-    """The same request with the largest budget that there is room for and use for, in whole MiB.
+    """Return the request with the largest budget that there is room and use for, in whole MiB.
 
     Where there is not even room for the least budget, it is that one, and the plan does not fit.
     """
@@ -289,6 +289,6 @@ def fit_budget(request: Request) -> Request:
 
 
 def with_rows(request: Request, rows: int, micro_batch: int | None) -> Request:
-    """The same request with so many sequences for each worker; a budget that nobody gave is fitted again."""
+    """Return the request with ``rows`` sequences for each worker; a budget that nobody gave is fitted again."""
     changed = request.with_run(batch=rows * request.cluster.workers, micro_batch=micro_batch)
     return fit_budget(changed) if request.leftover_budget else changed

@@ -138,7 +138,7 @@ def _shared(cluster: Cluster) -> str:
 
 
 def _machine(plan: Plan) -> Rows:
-    """List what takes the memory; what copies need pinned of the server's is in its budget."""
+    """List the uses of the memory; pinned parts of the server's, which copies need, are in its budget."""
     pinned = plan.server.window_bytes + plan.server.arena_bytes
     rows = _memory(plan.machine, plan.request.cluster.host.memory_bytes)
     return [*rows, ("of the server's, pinned", f"{bytes_text(pinned)}: parameters and gradients, for the copies")]
@@ -196,7 +196,7 @@ def _server(plan: Plan) -> Rows:
 
 
 def phase_rows(step: StepTime) -> Rows:
-    """A step's phases with what goes on in them."""
+    """Return a step's phases with their parts."""
     rows = []
     for phase in step.phases:
         parts = ", ".join(f"{name} {seconds_text(value)}" for name, value in phase.parts.items() if value > 0)

@@ -1,4 +1,4 @@
-"""A request from what a user gave: presets, and whatever replaces parts of them."""
+"""A request from a user's choices: presets, and replacements of their parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Choices:
 
 
 def make_request(choices: Choices) -> Request:
-    """Presets with what replaces parts of them.
+    """Return the presets with the choices in place.
 
     Raises:
         ConfigError: a name is not known, a number has no unit, or things do not belong together.

@@ -1,4 +1,4 @@
-"""The best setting: rows at once, memory budget, servers and disks, by what a dollar gives."""
+"""Search for the best setting: rows at once, memory budget, servers and disks, by throughput for a dollar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_best(request: Request, *, vary_batch: bool) -> Best | None:
 
     Args:
         request: its cluster's servers and disks, and its run's micro-batch and memory, are replaced.
-        vary_batch: whether the batch, too, which decides on what is learned.
+        vary_batch: True to vary the batch, too, which changes the training.
 
     Raises:
         ConfigError: the request is for one machine.
@@ -53,7 +53,7 @@ def find_best(request: Request, *, vary_batch: bool) -> Best | None:
 
 
 def fit_micro_batch(request: Request) -> Request | None:
-    """The same with the largest number of rows at once that a worker has memory for; None: not even one."""
+    """Return the request with the largest number of rows at once that a worker has memory for; None: not even one."""
     run, kernels = request.settings.run, Kernels(float32=request.settings.run.dtype == "float32")
     micro_batch = request.rows
     while micro_batch >= 1:

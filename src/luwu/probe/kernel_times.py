@@ -18,7 +18,7 @@ from luwu.models.shapes import ModelShape
 
 
 class KernelsWanted(BaseModel):
-    """A model's shape, sequences of a worker and how many of them a block takes at a time; seconds for each kernel."""
+    """A model's shape, sequences of a worker, and sequences that a block takes at a time; seconds for each kernel."""
 
     model: dict[str, Any]
     dtype: str
@@ -89,7 +89,7 @@ def measure_kernels(
 
 
 def _begun(processes: Sequence[subprocess.Popen[str]]) -> Sequence[subprocess.Popen[str]]:
-    """The same, all of which have been told to begin."""
+    """Return the processes, all of which have been told to begin."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")

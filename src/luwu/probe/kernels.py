@@ -50,13 +50,13 @@ class Timed:
 
 
 class Clock:
-    """Times kernels, each for so long."""
+    """Timer of kernels, with a fixed time for each."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def both_ways(self, kernel: Kernel) -> Timed:
-        """Forward, and the gradients of all inputs that have some."""
+        """Return the seconds of a forward, and of the gradients of all inputs that have some."""
         wanted = [each for each in kernel.inputs if each.requires_grad]
         gradient: Tensor | None = None
         forward, backward = [], []
@@ -152,7 +152,7 @@ class Shapes:
         return functional.layer_norm(hidden, (self._model.hidden,), weight, bias)
 
     def _attend(self, mixed: Tensor) -> Tensor:
-        """Attention on queries, keys and values as one projection leaves them."""
+        """Compute attention on queries, keys and values as one projection leaves them."""
         model, (rows, tokens, _) = self._model, mixed.shape
         parts = mixed.view(rows, tokens, -1, model.head_width).transpose(1, 2)
         query, key, value = parts.split([model.heads, model.key_value_heads, model.key_value_heads], dim=1)
@@ -237,7 +237,7 @@ def _memory_rate(clock: Clock) -> float:
 
 
 def main() -> None:
-    """Measure when told to."""
+    """Measure when standard input says so."""
     wanted = KernelsWanted.model_validate_json(sys.stdin.readline())
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -36,7 +36,7 @@ STOP_SECONDS = 0.1
 ANSWERS = 100
 
 MAGIC = b"luwu-link-1"
-HELLO = struct.Struct(f"!{len(MAGIC)}scd")  # what is wanted, and for how many seconds
+HELLO = struct.Struct(f"!{len(MAGIC)}scd")  # the request, and its seconds
 COUNT = struct.Struct("!Q")
 TO, BACK, ECHO = b"<", b">", b"."
 
@@ -57,7 +57,7 @@ class LinkRates:
 
 
 def measure_link(other: HostPort, seconds: float) -> LinkRates:
-    """Measure the link to a machine where `luwu link` listens, three ways, each for so long.
+    """Measure the link to a machine where `luwu link` listens, three ways, each for ``seconds``.
 
     Raises:
         ServerError: it is not reached, or does not answer as one.
@@ -118,14 +118,14 @@ def _carry(connection: socket.socket, wanted: bytes, seconds: float) -> int:
 
 
 def send_for(connection: socket.socket, seconds: float) -> None:
-    """Zeros for so long."""
+    """Send zeros for ``seconds``."""
     piece, end = bytes(PIECE_BYTES), time.perf_counter() + seconds
     while time.perf_counter() < end:
         connection.sendall(piece)
 
 
 def receive_all(connection: socket.socket, seconds: float) -> int:
-    """Bytes until the other end has no more, which should be after so long; TimeoutError if it goes on."""
+    """Return the bytes that came until the other end stopped, after ``seconds``; TimeoutError if it goes on."""
     into, received = bytearray(PIECE_BYTES), 0
     end = time.perf_counter() + seconds + PATIENCE_SECONDS
     while count := connection.recv_into(into):
@@ -154,7 +154,7 @@ class LinkAnswerer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    block_on_close = False  # what is under way ends by itself
+    block_on_close = False  # requests under way end by themselves
     request_queue_size = MOST_CONNECTIONS
 
     def __init__(self, listen: HostPort) -> None:
@@ -186,13 +186,13 @@ class Answer(socketserver.BaseRequestHandler):
     """Handler of one connection, whoever made it."""
 
     def handle(self) -> None:
-        """Do what it wants, as far as it goes."""
+        """Do what the request asks for, as far as the connection lasts."""
         with contextlib.suppress(OSError):
             answer(self.request)
 
 
 def answer(connection: socket.socket) -> None:
-    """Do what the other end wants; a stranger that wants nothing known gets nothing."""
+    """Do what the other end asks for; an unknown request gets nothing."""
     connection.settimeout(PATIENCE_SECONDS)
     magic, wanted, seconds = HELLO.unpack(_receive(connection, HELLO.size))
     if magic != MAGIC or not 0 < seconds <= MOST_SECONDS:

@@ -92,7 +92,10 @@ def _processor() -> Finding:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Memory that this machine has, and that new processes could have; 0 where the kernel does not say."""
+    """Return the machine's memory in bytes, and the bytes that new processes could have.
+
+    0 if the kernel does not say.
+    """
     values = {
         name: int(rest.split()[0]) * 1024
         for name, _, rest in (line.partition(":") for line in _read(PROC / "meminfo").splitlines())
@@ -155,7 +158,7 @@ def _native() -> list[Finding]:
 
 
 def _uring_switch() -> str:
-    """Why the kernel may refuse an io_uring that is built in."""
+    """Return the reason why the kernel may refuse an io_uring that is built in."""
     disabled = _read(PROC / "sys/kernel/io_uring_disabled").strip()
     return f"; the kernel's io_uring_disabled is {disabled}" if disabled not in ("", "0") else ""
 

@@ -31,12 +31,12 @@ class DiskRates:
 
 
 def measure_disk(folder: Path, *, read_bytes: int, write_bytes: int, seconds: float) -> DiskRates:
-    """Measure the disk below a folder, three ways, each for so long; nothing stays there.
+    """Measure the disk below a folder, three ways, each for ``seconds``; nothing stays there.
 
     Args:
         folder: need not exist yet.
-        read_bytes: of a chunk's states, as an update out of core reads them.
-        write_bytes: of a chunk's record, as every update writes it.
+        read_bytes: bytes of a chunk's states, as an update out of core reads them.
+        write_bytes: bytes of a chunk's record, as every update writes it.
         seconds: for each way.
 
     Raises:
@@ -70,9 +70,9 @@ def measure_update(optimizer: str, dtype: str, workers: int, *, verify: bool, se
 
     Args:
         optimizer: its kind in manifests.
-        dtype: of parameters and gradients.
+        dtype: dtype of parameters and gradients.
         workers: whose gradients are added up.
         verify: checksums of states that came from the disk are worked out, too.
-        seconds: to measure for.
+        seconds: duration of the measurement.
     """
     return native.measure_update(optimizer, dtype, workers, len(os.sched_getaffinity(0)), verify, seconds)

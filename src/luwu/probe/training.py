@@ -20,25 +20,25 @@ from luwu.probe.rates import DiskRates, measure_disk, measure_update
 from luwu.server.forecast import Forecast
 
 SMALL = gpt_shape(2, BLOCK_ALIGNMENT_ELEMENTS, 1, sequence=8, vocabulary=256, biases=False)
-"""A model that takes next to no arithmetic, so that what is left is what a step costs beside it."""
+"""A model with next to no arithmetic: its steps take the fixed cost alone."""
 
 DEEP_LAYERS = 18
 STEPS_PER_SECOND = 50
 LEAST_STEPS = 5
-"""A small model's run is timed over so many steps per second that a measurement may take, and over no fewer."""
+"""Steps of a small model's run for each second that a measurement may take, and the least number of steps."""
 
 TEXT_BYTES = 1 << 18
 SCRATCH = ".luwu-plan-"
-"""Begins the names of folders for small models' runs; the process's id follows."""
+"""Prefix of the folders for small models' runs; the process's id follows."""
 
 QUICK = 8
-"""Times shorter that each kernel of the small model is timed."""
+"""Factor by which the kernels of the small model are timed for a shorter time."""
 
 OnStage = Callable[[str], None]
 
 
 def ignore(text: str) -> None:
-    """Do nothing with the text."""
+    """Ignore the text."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def measure_machine(
 
 
 def measure_costs(settings: Settings, folder: Path, seconds: float, on_stage: OnStage = ignore) -> StepCosts:
-    """Train a small model of two depths, and with its batch cut in two: what depth and slices add, and what is left."""
+    """Train a small model of two depths, and with its batch cut in two: the cost of depth, of slices, and of a step."""
     run, existing = settings.run, nearest_existing(folder)
     timed_steps = max(LEAST_STEPS, round(seconds * STEPS_PER_SECOND))
     remove_leftovers(existing)
@@ -156,7 +156,7 @@ def measure_costs(settings: Settings, folder: Path, seconds: float, on_stage: On
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what measuring processes left that were killed."""
+    """Remove the files of measuring processes that were killed."""
     for path in folder.glob(f"{SCRATCH}*"):
         owner = path.name.removeprefix(SCRATCH).partition("-")[0]
         if not Path("/proc", owner).exists():
@@ -164,7 +164,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def small_settings(settings: Settings, layers: int, micro_batch: int | None, text: Path, timed_steps: int) -> Settings:
-    """The run with another model, of so many layers, and two sequences a worker."""
+    """Return the run with a model of ``layers`` layers, and two sequences a worker."""
     shape = replace(SMALL, layers=layers)
     return build_settings(
         {

@@ -32,7 +32,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 def answering(handler: Handler) -> Handler:
-    """Have a method's errors travel to the caller as their class and message."""
+    """Let a method's errors travel to the caller as their class and message."""
 
     @functools.wraps(handler)
     def answer(self: ControlService, request: Any, context: Any) -> Any:
@@ -141,7 +141,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
         return pb.JoinReply(session=switch.token, proof=proof, transport=self._transport)
 
     def Watch(self, request: pb.WatchRequest, context: Any) -> Iterator[pb.Event]:  # noqa: N802
-        """Send what happens; the stream's end is the participant's."""
+        """Send events to a participant. The end of this stream is the end of the participant."""
         participant = self._start_watch(request, context)
         yield pb.Event(watching=pb.Watching())
         while (event := participant.events.get()) is not None:
@@ -196,7 +196,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Initialised(self, request: pb.InitialisedRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """The first values are committed."""
+        """Note that the first values are committed."""
         run = self._worker(context).run
         with run.core() as core:
             if not core.initialised:
@@ -231,19 +231,19 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Decide(self, request: pb.DecideRequest, context: Any) -> pb.CommitReply:  # noqa: N802
-        """Have the last word on a prepared attempt."""
+        """Commit or roll back a prepared attempt for good."""
         squares = request.squares if request.HasField("squares") else None
         return _ended(self._worker(context).run.decide(request.commits, squares, context.is_active))
 
     @answering
     def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotReply:  # noqa: N802
-        """Keep the store as the last step that was answered left it."""
+        """Take a snapshot of the last step that was answered."""
         with self._worker(context).run.core() as core:
             return pb.SnapshotReply(step=core.take_snapshot())
 
     @answering
     def Report(self, request: pb.ReportRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """Hand on what a worker says."""
+        """Pass on a worker's report."""
         rank = self._worker(context).rank
         try:
             self._on_report(rank, json.loads(request.report))
@@ -253,7 +253,7 @@ class ControlService(control_pb2_grpc.ControlServicer):
 
     @answering
     def Leave(self, request: pb.LeaveRequest, context: Any) -> pb.Empty:  # noqa: N802
-        """Let a participant leave; it may say why it cannot go on."""
+        """Let a participant leave; it may give the reason why it cannot go on."""
         self._runs.leave(self._participant(context), on_one_line(request.failure))
         return pb.Empty()
 

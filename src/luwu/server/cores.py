@@ -48,7 +48,9 @@ class NetworkCore(Core, Protocol):
         max_norm: float | None,
         loss_scale: LossScale | None,
     ) -> tuple[int, bool] | None:
-        """Start a worker's attempt at a step; all bring the same hyper-parameters. Raises what the run failed with.
+        """Start a worker's attempt at a step; all bring the same hyper-parameters.
+
+        Raises the error that the run failed with.
 
         The gradient is divided by the loss scale, and its global norm is then clipped to ``max_norm``, where there are
         such.
@@ -75,7 +77,7 @@ class NetworkCore(Core, Protocol):
 
 
 class UdpCore(NetworkCore, Protocol):
-    """A core whose steps come over UDP once it is told where from."""
+    """A core whose steps come over UDP, once `start` has named the network."""
 
     @property
     def udp_port(self) -> int:
@@ -83,7 +85,7 @@ class UdpCore(NetworkCore, Protocol):
         ...
 
     def start(self, wiring: native.Wiring, child: tuple[str, int], group: tuple[str, int] | None) -> None:
-        """Start the network: the child speaks for all workers, parameters go to the group where there is one."""
+        """Start the network: the child speaks for all workers, parameters go to the group if there is one."""
         ...
 
 

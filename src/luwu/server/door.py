@@ -75,7 +75,7 @@ class ControlDoor:
         return dict(self._native.counts()) if self._native is not None else {}
 
     def shut(self) -> None:
-        """Let nobody in any more."""
+        """Accept no connections any more."""
         if self._native is not None:
             self._native.shut()
 

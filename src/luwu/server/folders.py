@@ -1,4 +1,4 @@
-"""A store as a server opens it for the workers of this host, and as it stands before that."""
+"""A store as a server opens it for the workers of this host, and its state before that."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def claims_of(folder: Path) -> Callable[[Claim, Counts], tuple[Counts, str]]:
 
 
 def standing_of(folders: list[Path], new_uuid: str) -> Standing:
-    """The store in these folders as it stands before it is opened; one that is not there yet gets the new uuid."""
+    """Return the state of the store in these folders before it is opened.
+
+    A store that does not exist gets the new uuid.
+    """
     identity = read_identity(folders[0])
     if identity is None:
         return Standing(new_uuid, ())

@@ -12,7 +12,7 @@ from luwu.core.native import block_specs
 from luwu.core.striping import stripe
 
 LISTED_ELEMENTS = 2**36
-"""Elements of a model whose chunks are listed within a moment."""
+"""Most elements of a model whose chunks are listed, which takes a moment."""
 
 PAGE_BYTES = 4096
 CHUNK_STEP = 2048
@@ -60,13 +60,13 @@ def forecast(
     """Lay a model out and divide a memory budget, without a disk.
 
     Args:
-        block_elements: of the root, then of every other block, padding included; all are trained.
-        dtype: of the parameters, float32 or bfloat16.
+        block_elements: elements of the root, then of every other block, padding included; all are trained.
+        dtype: dtype of the parameters, float32 or bfloat16.
         optimizer: its kind in manifests, such as adamw.
-        folders: that each server's store lies in.
+        folders: number of folders of each server's store.
         memory_bytes: budget of each server; one below the minimum counts as that.
-        workers: of a step, which have their gradients in the server's memory.
-        servers: that share each block.
+        workers: number of workers of a step, which have their gradients in the server's memory.
+        servers: number of servers that share each block.
         summed: gradients come over UDP, added up in float32 as if they were one worker's.
 
     Raises:
@@ -106,10 +106,10 @@ def least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, w
     """Return the smallest memory budget in bytes of one server, at once for a model of any size.
 
     Args:
-        block_elements: of the root, then of every other block, padding included; all are trained.
-        dtype: of the parameters.
+        block_elements: elements of the root, then of every other block, padding included; all are trained.
+        dtype: dtype of the parameters.
         optimizer: its kind in manifests, such as adamw.
-        workers: of a step.
+        workers: number of workers of a step.
 
     Raises:
         ConfigError: the optimizer is not known.
@@ -135,7 +135,7 @@ def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimize
 
 
 def _chunk_elements(elements: int) -> int:
-    """Elements of a block's first chunk, which no other of it has more of."""
+    """Return the elements of a block's first chunk. No other chunk of it has more."""
     chunks = -(-elements // DEFAULT_CHUNK_ELEMENTS)
     return min(elements, _rounded_up(-(-elements // chunks), CHUNK_STEP))
 
@@ -148,7 +148,7 @@ WindowSchedule = native.WindowSchedule
 
 
 def window_schedule(manifest: Manifest, memory_bytes: int) -> WindowSchedule:
-    """The schedule of a server with this budget, whose workers are one to it, as over UDP.
+    """Return the schedule of a server with this budget, whose workers are one to it, as over UDP.
 
     Raises:
         MemoryBudgetError: the budget is below what the model needs.

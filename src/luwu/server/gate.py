@@ -1,4 +1,4 @@
-"""Admits those who know the job key: one challenge for one join, and no memory for challenges without an answer."""
+"""Gate of the control plane: each join answers one challenge with the job key; unanswered challenges take no memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Challenges participants and checks what they answer. ``refused`` counts those that were sent away.
+    """Challenges participants and checks their answers. ``refused`` counts the participants that were sent away.
 
     A challenge is a cookie: the time at which it was made, the participant's own nonce, and an HMAC of both and of the
     participant's host under a secret that this server draws when it starts. So asking for challenges, however often,

@@ -1,4 +1,4 @@
-"""The workers of one run: who has joined, whose model opened the store, who has gone. Every kind of server has it."""
+"""The workers of one run: joins, the model that opened the store, and departures. Every kind of server has it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Core(Protocol):
         ...
 
     def worker_left(self, rank: int) -> None:
-        """The worker makes no more steps; fails the run when others are in one, or begin one later."""
+        """Note that the worker makes no more steps; fails the run when others are in one, or begin one later."""
         ...
 
     def worker_lost(self, message: str) -> None:
@@ -32,7 +32,7 @@ class Core(Protocol):
         ...
 
     def take_snapshot(self) -> int:
-        """Keep the store as the last step that was answered left it; which that is."""
+        """Take a snapshot of the last step that was answered, and return the step."""
         ...
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
     Args:
-        workers: how many make a step.
+        workers: number of workers that make a step.
         open_core: opens the store for the first worker's manifest.
         gather_seconds: `attach` returns when every worker has attached, and fails the run after this time; None: it
             does not wait for the others.
@@ -157,7 +157,7 @@ class Membership(Generic[CoreT]):
             self._joined.add(rank)
 
     def attach(self, rank: int, manifest: Manifest) -> bool:
-        """Open the store for the first worker's model, which the others' must be; whether it is fresh.
+        """Open the store for the first worker's model, which the others must share; True if the store is fresh.
 
         Returns when there are first values, or to rank 0, which writes them.
 
@@ -176,14 +176,17 @@ class Membership(Generic[CoreT]):
         return not self._first_values
 
     def let_in(self) -> None:
-        """There are first values: the workers that wait in `attach` go on."""
+        """Let the workers in `attach` go on: there are first values."""
         with self._changed:
             self._first_values = True
             self._changed.notify_all()
 
     @contextmanager
     def core(self) -> Iterator[CoreT]:
-        """The native server, for one call: `close` waits for its end. Raises ServerError before `attach`."""
+        """Context manager: the native server for one call, whose end `close` waits for.
+
+        Raises ServerError before `attach`.
+        """
         with self._changed:
             lent = self._lent
             if lent is None:
@@ -197,13 +200,13 @@ class Membership(Generic[CoreT]):
                 self._changed.notify_all()
 
     def leave(self, rank: int) -> None:
-        """A worker goes on purpose."""
+        """Remove a worker that leaves on purpose."""
         if not self._closed:
             self._ask(lambda core: core.worker_left(rank), None)
         self._forget(rank)
 
     def lose(self, rank: int, why: str = "ended without leaving") -> None:
-        """A worker ended otherwise: the run fails for the others, unless it had before."""
+        """Remove a worker that ended without leaving: the run fails for the others, unless it had failed before."""
         message = f"worker {rank} {why}; the run stands at step {self.step}: run again to resume from there"
         with self._changed:
             if self._closed:
@@ -228,7 +231,7 @@ class Membership(Generic[CoreT]):
             return self._changed.wait_for(lambda: not self._joined, at_most_seconds)
 
     def stop_waiting(self) -> None:
-        """Send those away that wait in `attach`; nothing is failed or lost from now on."""
+        """Send the workers away that wait in `attach`; nothing fails or is lost from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -254,7 +257,7 @@ class Membership(Generic[CoreT]):
             lent.end()
 
     def _ask(self, question: Callable[[CoreT], AnswerT], otherwise: AnswerT) -> AnswerT:
-        """Put a question that is answered at once to the native server, if there is one; `close` waits for that."""
+        """Ask the native server, if there is one, a question that is answered at once; `close` waits for that."""
         with self._changed:
             self._asking += 1
             lent = self._lent

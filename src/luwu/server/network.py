@@ -80,9 +80,9 @@ class NetworkServer:
     """Serves a store to the workers of a network until it is closed. Threads of its own do everything.
 
     Args:
-        settings: of the server.
-        credentials: what participants must prove; a key, certificates, or both.
-        timeouts: of the network.
+        settings: settings of the server.
+        credentials: key, certificates, or both, which participants must prove.
+        timeouts: timeouts of the network.
         on_report: called with (rank, report) for everything a worker reports.
         start_core: makes the native server; default: the one of ``settings.transport``.
         plan: the tree of a run; default: that of ``settings.transport``.
@@ -199,7 +199,7 @@ class NetworkServer:
             self._lock.close()
 
     def _tell_room(self, wait: RoomWait | None) -> None:
-        """Report in the log and in health checks that the server waits for room on a full disk, or that it goes on."""
+        """Report in the log and in health checks that the server waits for room on a full disk, and the wait's end."""
         status = health_pb2.HealthCheckResponse
         self._health.set(ROOM_SERVICE, status.SERVING if wait is None else status.NOT_SERVING)
         log_room(wait)

@@ -15,7 +15,7 @@ from luwu.core.errors import AuthenticationError, LuwuError
 TOKEN_BYTES = 32
 LONGEST_TEXT_CHARACTERS = 200
 MOST_ENDED = 4096
-"""Sessions whose end is remembered, so that their workers can be told why."""
+"""Number of ended sessions that are remembered, so that their workers can be told the reason."""
 
 
 def on_one_line(text: str) -> str:
@@ -49,7 +49,7 @@ class Participant:
 
     @property
     def end(self) -> str:
-        """The end of its session, in words."""
+        """Describe the end of its session."""
         if self.left:
             return "left"
         return f"failed: {self.failure}" if self.failure else "ended without leaving"
@@ -60,7 +60,7 @@ class Participant:
 
 
 class Participants:
-    """Finds participants by token, and remembers why those that ended did."""
+    """Finds participants by token, and remembers the ends of others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,12 +68,12 @@ class Participants:
         self._ended: OrderedDict[bytes, LuwuError] = OrderedDict()
 
     def add(self, participant: Participant) -> None:
-        """Know a participant from now on."""
+        """Add a participant."""
         with self._lock:
             self._present[participant.token] = participant
 
     def find(self, token: bytes) -> Participant:
-        """The participant with this token.
+        """Return the participant with this token.
 
         Raises:
             AuthenticationError: nobody has it. LuwuError: what its session ended with.
@@ -87,7 +87,7 @@ class Participants:
         raise AuthenticationError("session: the server does not know it, maybe it was started again; join again")
 
     def remove(self, participant: Participant, error: LuwuError) -> None:
-        """Forget a participant; who still uses its token gets this error."""
+        """Remove a participant. Later calls with its token get this error."""
         with self._lock:
             if self._present.pop(participant.token, None) is not None:
                 self._ended[participant.token] = error
@@ -95,6 +95,6 @@ class Participants:
                 self._ended.popitem(last=False)
 
     def all(self) -> list[Participant]:
-        """Everybody who is present."""
+        """Return all participants that are present."""
         with self._lock:
             return list(self._present.values())

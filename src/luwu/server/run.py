@@ -27,7 +27,7 @@ DATA_TOKEN_BYTES = 32
 
 OpenCore = Callable[[Manifest, int, Share], NetworkCore]
 ClaimStore = Callable[[Counts], tuple[Counts, str]]
-"""Gives a run the store. Takes the store's counts; returns those at which the run began, and a message for its user."""
+"""Function that gives a run the store. Takes the store's counts; returns the counts at its begin, and a message."""
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +52,12 @@ class Worker(Participant):
 
 
 class Run(Membership[NetworkCore]):
-    """A membership whose workers are told through their watches, and begin and commit here.
+    """Membership whose workers are told through their watches, and begin and commit here.
 
     Args:
-        workers: how many make a step.
+        workers: number of workers that make a step.
         open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
-        timeouts: of the network.
+        timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
     """
 
@@ -74,7 +74,7 @@ class Run(Membership[NetworkCore]):
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
-        self._told: dict[str, int] = {}  # how often each participant was told, by name
+        self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
 
@@ -125,7 +125,7 @@ class Run(Membership[NetworkCore]):
         return Share() if self._terms is None else self._terms.share
 
     def fail(self, error: LuwuError) -> None:
-        """End the run, and tell every worker why. The first error counts."""
+        """End the run, and tell every worker the reason. The first error counts."""
         super().fail(error)
         with self._changed:
             if self.failed_at is not None:
@@ -144,14 +144,14 @@ class Run(Membership[NetworkCore]):
             return first, self._word
 
     def admit(self, rank: int) -> bytes:
-        """A token that lets this rank into the data plane."""
+        """Return a token that lets this rank into the data plane."""
         token = secrets.token_bytes(DATA_TOKEN_BYTES)
         with self.core() as core:
             core.allow_worker(rank, token)
         return token
 
     def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:
-        """Tell everybody their place in the tree; the first call counts."""
+        """Tell all participants their place in the tree; the first call counts."""
         with self._planning, self.core() as core:
             if self._places is not None:
                 return
@@ -162,7 +162,7 @@ class Run(Membership[NetworkCore]):
         log.info("begins job=%x step=%d workers=%d switches=%d", self.job, self.step, self.workers, len(switches))
 
     def tell_place(self, participant: Participant) -> None:
-        """Tell somebody its place in the tree, where there is one already; a switch that came back asks again."""
+        """Tell one participant its place in the tree, if there is one already; a switch that came back asks again."""
         with self._telling:
             if self._places is None or participant.name not in self._places:
                 return
@@ -179,12 +179,12 @@ class Run(Membership[NetworkCore]):
         max_norm: float | None = None,
         loss_scale: LossScale | None = None,
     ) -> tuple[int, bool]:
-        """Start a worker's attempt at a step; what its data plane must know: epoch, and whether it was given up."""
+        """Start a worker's attempt at a step; return the epoch, and True if another worker has given the step up."""
         with self._noting_failure(), self.core() as core:
             return core.begin(rank, groups, max_norm, loss_scale) or (0, False)
 
     def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
-        """End a worker's attempt. None: ``goes_on`` said that nobody waits any more."""
+        """End a worker's attempt. None: ``goes_on`` was False, so nobody waits any more."""
         with self._noting_failure():
             with self.core() as core:
                 core.commit(rank, roll_back, pushes)
@@ -206,11 +206,11 @@ class Run(Membership[NetworkCore]):
 
     @contextmanager
     def _noting_failure(self) -> Iterator[None]:
-        """An error that the native core failed with has its class here alone: keep it for the others."""
+        """Context manager: keep an error of the native core for the other workers. Only here it has its class."""
         try:
             yield
         except LuwuError as error:
-            if self._error is not None:  # what it failed with first: the native core may know it under another class
+            if self._error is not None:  # the first failure: the native core may know it under another class
                 raise type(self._error)(str(self._error)) from None
             if self.error() is not None:
                 self.fail(error)

@@ -147,7 +147,7 @@ class Runs:
         place: Place = NOWHERE,
         claim: ClaimStore = claim_nothing,
     ) -> Attached:
-        """Open the store for a worker's model; returns when everybody is there, see `Membership.attach`."""
+        """Open the store for a worker's model; return when all workers have attached, see `Membership.attach`."""
         run = worker.run
         worker.place = place
         try:
@@ -174,11 +174,11 @@ class Runs:
         self._gone.put(None)  # its run may have ended with it: look now
 
     def gone(self, participant: Participant) -> None:
-        """A participant's watch has ended; called where nothing may take long."""
+        """Note that a participant's watch has ended. It must not take long."""
         self._gone.put(participant)
 
     def begin_close(self) -> None:
-        """Tell everybody that the server goes, and stop waiting for anything."""
+        """Tell all participants that the server ends, and stop waiting for anything."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -263,7 +263,7 @@ class Runs:
             log.warning("waiting job=%x for=%s to be started again %s", self._run.job, switch.name, back)
 
     def _miss_switches(self, run: Run, now: float) -> None:
-        """A run can go on without a switch that is started again in time, or that has no place in its tree."""
+        """Check switches that have ended: a run waits for their return, except for one without a place in its tree."""
         if not run.begun or run.over:
             return
         limit = self._timeouts.switch_return_seconds

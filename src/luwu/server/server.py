@@ -30,7 +30,7 @@ Report = dict[str, Any]
 
 
 class LocalServer(OfThisProcess):
-    """Serves the workers of one run on this machine from a store in ``stores`` (default: the run folder's ``store``).
+    """Server of one run on this machine, with a store in ``stores`` (default: the run folder's ``store``).
 
     Threads of its own accept workers and answer them; the data plane is native and never waits for Python.
 
@@ -38,7 +38,7 @@ class LocalServer(OfThisProcess):
         run_dir: folder of the run; its socket lies here.
         stores: folders that the store is striped over.
         memory_bytes: budget for parameters, optimizer states and gradients in memory.
-        workers: how many workers make a step.
+        workers: number of workers that make a step.
         on_report: called with (rank, report) for everything a worker reports, in a thread of the server.
         optimizer_threads: threads of the update; default: as many as this process may use processors.
         snapshots: the snapshots that the server takes during training.

@@ -18,7 +18,7 @@ class ServerSettings(Group):
     stores: Annotated[StoreFolders, Field(min_length=1)]
     """folders that hold the store, striped over all of them; made where missing"""
     workers: Workers
-    """workers that make a step together; another number may go on with the same store"""
+    """workers that make a step together; another number may continue with the same store"""
     memory: Size = 8 * 2**30
     """memory budget for parameters, optimizer states and gradients, for example 8GiB"""
     listen: str = "0.0.0.0:7070"
@@ -26,7 +26,7 @@ class ServerSettings(Group):
     data_port: Port = 0
     """port of the data plane, on the same host; 0: the kernel chooses one"""
     advertise: str = ""
-    """host that workers reach the data plane at; empty: the one that they reached the control plane at"""
+    """host of the data plane, as workers reach it; empty: the host of the control plane"""
     transport: Literal["tcp", "udp"] = "tcp"
     """data plane of training steps: tcp, each worker's own connection; udp, one stream for all through switches"""
     plain_data: bool = False
@@ -34,7 +34,7 @@ class ServerSettings(Group):
     udp_port: Port = 0
     """port of the transport udp, on the same host; 0: the kernel chooses one"""
     form: Literal["int32", "int16", "float32"] = "int32"
-    """what gradients travel as over udp: integers with shared exponents, whose sum is exact, or floats"""
+    """form of gradients over udp: integers with shared exponents, whose sum is exact, or floats"""
     multicast: str = ""
     """GROUP:PORT that parameters go to, once for all workers, over udp; empty: switches copy them"""
     switches: Annotated[int, Field(ge=0, le=2**20)] = 0
@@ -44,11 +44,11 @@ class ServerSettings(Group):
     )
     """threads of the update; default: the processors that this process may use"""
     snapshot_every: CountOrZero = 0
-    """committed steps after which the store is kept as it is in a snapshot, again and again; 0: never"""
+    """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: CountOrZero = 2
-    """of those snapshots, the newest that stay; each takes the room of half the store; 0: all"""
+    """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
     disk_full_wait_seconds: SecondsOrZero = 3600.0
-    """a full disk pauses the run for so long, and it goes on by itself when there is room; 0: it ends the run"""
+    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
     tls_cert: AbsolutePath | None = None
@@ -67,7 +67,7 @@ class ServerFile(Group):
 
 
 class Snapshots(NamedTuple):
-    """After ``every`` so many committed steps, 0: never; of these the newest ``keep`` stay, 0: all."""
+    """Schedule of snapshots: one every ``every`` committed steps, 0: none; the newest ``keep`` stay, 0: all."""
 
     every: int = 0
     keep: int = 0

@@ -1,4 +1,4 @@
-"""Says in the log now and then how far a run is, or whom it waits for."""
+"""Log of a run's state: its steps, or the participants that it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Status:
-    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, whom the run waits for.
+    """Logs a run's status every ``interval_seconds``, and, soon after a wait begins, the participants that are missing.
 
     Args:
         interval_seconds: time between two lines.
@@ -27,7 +27,7 @@ class Status:
         self._waits_said = False
         self._said_at = 0.0
         self._job = -1
-        self._failure = ""  # of the last snapshot that was due
+        self._failure = ""  # failure of the last snapshot that was due
         self._step: int | None = None  # at the last look; None before the store was open
 
     def look(self, run: Run, now: float, missing_switches: int = 0) -> None:

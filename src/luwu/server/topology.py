@@ -1,4 +1,4 @@
-"""The tree between server and workers: which switches have joined, and who sends to whom in a run."""
+"""The tree between server and workers: the switches that have joined, and each participant's place in a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Place:
     """Origin of a worker's packets; empty for transports that need none.
 
     Attributes:
-        address, port: of the worker.
+        address, port: address of the worker.
         payload_bytes: the longest payload of a packet to the server.
         switch: name of the switch that it asks for; empty: any.
     """
@@ -45,14 +45,14 @@ class SwitchMember(Participant):
 
 @dataclass(frozen=True)
 class TopologyReady(Generic[CoreT]):
-    """Everybody of a run is there: what a plan is made from.
+    """Facts that a plan is made from once all participants of a run are there.
 
     Attributes:
         job: names the run on the data plane.
-        workers: of the run; their names are ``worker 0`` and so on.
+        workers: number of workers in the run; their names are ``worker 0`` and so on.
         switches: in the order in which they joined.
         address, port: the server's data plane; an empty address stands for the host that it was reached at.
-        places: of the workers, by rank.
+        places: places of the workers, by rank.
         core: the native server.
     """
 

@@ -1,4 +1,4 @@
-"""The tree of a run over UDP: which switch each worker hangs on, and what everybody must know beforehand."""
+"""The tree of a run over UDP: the switch of each worker, and the facts that all must know beforehand."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from luwu.server.cores import UdpCore
 from luwu.server.topology import Place, SwitchMember, TopologyReady, worker_name
 
 WINDOW_BYTES = 6 << 20
-"""Parameters, and gradients, that may be under way: what kernels' receive buffers hold, and enough for 40 Gb/s."""
+"""Bytes of parameters, and of gradients, under way: within kernels' receive buffers, and enough for 40 Gb/s."""
 
 REQUEST_WINDOW = 64
 EXPONENT_WINDOW = 256
-"""Packets; one of exponents stands for 45,000 elements and more."""
+"""Packets of exponents under way; each stands for 45,000 elements and more."""
 
 FIRST_EPOCH = 1
 
 
 @dataclass
 class Branch:
-    """A switch and what hangs on it."""
+    """A switch and the participants below it."""
 
     member: SwitchMember
     switches: list[Branch]
@@ -42,13 +42,13 @@ class Branch:
 
 
 def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
-    """Arrange switches and workers: as they asked for, the rest level by level, workers side by side at the bottom.
+    """Arrange switches and workers: at the places they asked for, the rest level by level, workers last.
 
     At the bottom each switch has as many workers as the others, as far as there is room; one without any is left out.
 
     Args:
         switches: in the order in which they joined; the first that names no parent is the root.
-        places: of the workers, by rank.
+        places: places of the workers, by rank.
 
     Raises:
         ConfigError: a name is unknown, the parents go round in a circle, or there is no room for everybody.
@@ -128,9 +128,9 @@ class UdpPlan:
 
     Args:
         listen: host that the server listens at.
-        form: of gradients on the wire: ``int32``, ``int16`` or ``float32``.
+        form: form of gradients on the wire: ``int32``, ``int16`` or ``float32``.
         multicast: ``GROUP:PORT`` that parameters are sent to; empty: switches copy them.
-        timeouts: of the network.
+        timeouts: timeouts of the network.
     """
 
     def __init__(self, listen: str, form: str, multicast: str, timeouts: Timeouts) -> None:
@@ -141,7 +141,7 @@ class UdpPlan:
         self._own: native.UdpSwitch | None = None
 
     def __call__(self, ready: TopologyReady[UdpCore]) -> Mapping[str, pb.Topology]:
-        """Everybody's place, by name."""
+        """Return the place of each participant, by name."""
         network = self._network(ready)
         root = grow(ready.switches, ready.places) if ready.switches else self._grow_alone(ready, network)
         topologies: dict[str, pb.Topology] = {}
@@ -192,7 +192,7 @@ class UdpPlan:
     def _describe(
         self, root: Branch, network: pb.Network, ready: TopologyReady[UdpCore], topologies: dict[str, pb.Topology]
     ) -> None:
-        """Fill in everybody below a branch; ``network`` holds what the branch's own parent is."""
+        """Fill in the places below a branch; ``network`` is that of the branch's own parent."""
         below: list[pb.Neighbour] = []
         inner = pb.Network()
         inner.CopyFrom(network)

@@ -1,1 +1,1 @@
-"""Sessions: `luwu.open` and `luwu.connect`. The only room that embeds a server."""
+"""Sessions: `luwu.open` and `luwu.connect`."""

@@ -80,7 +80,7 @@ class LocalSession(Session):
         self._ask({"type": "segments", "block": block, "segments": [list(segment) for segment in segments]})
 
     def snapshot(self) -> int:
-        """Keep the store as the last step left it; which that is. Between two steps."""
+        """Keep the store as the last step left it, and return that step. Call it between two steps."""
         return int(self._ask({"type": "snapshot"})[0]["step"])
 
     def report(self, report: dict[str, Any]) -> None:

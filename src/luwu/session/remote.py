@@ -86,7 +86,7 @@ class RemoteSession(Session):
             self._servers[piece.server].control.call("SetSegments", request)
 
     def snapshot(self) -> int:
-        """Keep every server's store as the last step left it; which that is. Between two steps."""
+        """Keep every server's store as the last step left it, and return that step. Call it between two steps."""
         if self._link is None:
             raise ServerError("the session has no model yet: call luwu.parallelize first")
         calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
@@ -154,7 +154,10 @@ class RemoteSession(Session):
         return any(reply.fresh for reply in replies)
 
     def _attach_all(self, striping: Striping, kept: Sequence[str]) -> list[pb.AttachReply]:
-        """Attach to all servers at once: each answers when all workers have come, and some when there are values."""
+        """Attach to all servers at once.
+
+        Each answers when all workers have come, and some when there are first values.
+        """
         shares = [Share()]
         if len(self._servers) > 1:
             shares = share_out([server.standing() for server in self._servers], [s.url for s in self._servers])
@@ -183,7 +186,7 @@ class RemoteSession(Session):
             link.fail(type(error).__name__, str(error))
 
     def _close_servers(self, *, leave: bool) -> None:
-        """End the sessions; when a server has ended this one, the others are told, and tell the other workers."""
+        """End the sessions. When one server has ended, the others are told, and tell the other workers."""
         failure = "" if leave or self._error is None else str(self._error)
         for server in self._servers:
             server.close(leave=leave, failure=failure)
@@ -215,10 +218,11 @@ def connect(
             them, else one worker.
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
         tls: certificates for mutual TLS; default: LUWU_TLS_CERT, LUWU_TLS_KEY and LUWU_TLS_CA.
-        timeouts: how long to wait for what.
-        switch: name of the switch to hang on, over the transport udp; default: LUWU_SWITCH, else the server chooses.
+        timeouts: timeouts of the network.
+        switch: name of the switch above this worker, over the transport udp; default: LUWU_SWITCH, else the server's
+            choice.
         plain_data: agree that over the transport udp parameters and gradients travel unencrypted although ``tls`` is
-            given; default: whether LUWU_PLAIN_DATA is 1.
+            given; default: True if LUWU_PLAIN_DATA is 1.
 
     Raises:
         ServerError: nobody answered at an address within ``connect_seconds``; the message names both.

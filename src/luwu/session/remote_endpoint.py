@@ -17,14 +17,14 @@ from luwu.core.striping import Striping
 
 
 class RemoteEndpoint:
-    """Puts a data plane and the control planes of its servers together. Functions may be called from any thread.
+    """Endpoint of a data plane and the control planes of its servers. Functions may be called from any thread.
 
     Handles of commits are negative, the data plane's are not.
 
     Args:
         link: the data plane.
-        controls: of each server.
-        striping: which servers have what of each block.
+        controls: control clients of the servers.
+        striping: distribution of each block over the servers.
     """
 
     def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping) -> None:
@@ -59,7 +59,7 @@ class RemoteEndpoint:
 
     @property
     def grad_norm(self) -> float | None:
-        """Norm before clipping of the last attempt that was waited for; None: nobody asked for it or knows it."""
+        """Norm before clipping of the last attempt that was waited for; None if it was not computed."""
         return self._grad_norm
 
     def begin(
@@ -81,7 +81,7 @@ class RemoteEndpoint:
             self._link.begin_step(server, reply.epoch, reply.given_up)
 
     def pull(self, block: int, alone: bool = False) -> int:
-        """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not."""
+        """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not pull it."""
         return self._data.pull(block, alone)
 
     def release(self, block: int) -> None:
@@ -100,7 +100,7 @@ class RemoteEndpoint:
         return self._data
 
     def note_push(self, block: int, handle: int) -> None:
-        """Count a push: a commit tells each server how many it has to wait for."""
+        """Count a push: a commit tells each server the number of pushes to wait for."""
         for server in self._striping.servers_of(block):
             self._pushes[server] += 1
             self._last_pushes[server] = handle
@@ -114,7 +114,7 @@ class RemoteEndpoint:
         return self._data.finish_initialise()
 
     def commit(self, skip: bool = False) -> int:
-        """End the attempt; `wait` gives how, see `luwu.core.protocols.Endpoint`."""
+        """End the attempt; `wait` gives its end, see `luwu.core.protocols.Endpoint`."""
         asked = time.monotonic_ns()
         calls = [
             control.start("Commit", pb.CommitRequest(roll_back=skip, pushes=pushes), patient=True)
@@ -160,7 +160,7 @@ class RemoteEndpoint:
         return int(pb.NOT_FINITE if pb.NOT_FINITE in ends else pb.ROLLED_BACK)
 
     def _finish(self, calls: Sequence[grpc.Future]) -> list[Any]:
-        """The answers of all servers."""
+        """Return the answers of all servers."""
         return [control.finish(call) for control, call in zip(self._controls, calls, strict=True)]
 
     def stats(self) -> dict[str, Any]:

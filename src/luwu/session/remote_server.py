@@ -25,10 +25,10 @@ class RemoteServer:
     """Connection of a session to one server.
 
     Args:
-        address: of its control plane.
+        address: address of its control plane.
         rank, workers: this process among the run's.
-        credentials: what this side proves itself with.
-        timeouts: of the network.
+        credentials: credentials of this side.
+        timeouts: timeouts of the network.
         on_end: called with the error that the session with this server ended with, unless it was closed.
     """
 
@@ -52,7 +52,7 @@ class RemoteServer:
         self.control = ControlClient(address.url, credentials, timeouts, self._take, self._fail)
 
     def join(self) -> str:
-        """Join the server's run; its transport."""
+        """Join the server's run, and return its transport."""
         return self.control.join(worker_request(self._rank, self._workers), self._join)
 
     def standing(self) -> Standing:
@@ -94,7 +94,10 @@ class RemoteServer:
         )
 
     def close(self, *, leave: bool, failure: str = "") -> None:
-        """End the session; without leaving first it counts as a loss. `failure`: why, if it is another server's."""
+        """End the session. Without leaving first it counts as a loss.
+
+        `failure`: the reason, if it is another server's.
+        """
         self.control.close(leave=leave or bool(failure), failure=failure)
 
     def _join(self, stub: Any, nonce: bytes, proof: bytes, seconds: float) -> pb.JoinReply:

@@ -1,4 +1,4 @@
-"""A worker's connection to a server: what every kind of session has in common."""
+"""Base of all sessions: a worker's connection to a server."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Session(OfThisProcess, ABC):
     """Membership of one worker in a job. Use it as a context manager, or `close` it at the end.
 
     Attributes:
-        rank: this worker, from 0.
-        workers: workers that make a step together.
-        step: committed optimizer steps; on resume, where training goes on.
-        attempts: steps that were begun and ended, rolled-back ones included: counts the batches that were used.
-        rolled_back: attempts that were rolled back because a gradient was not finite.
-        first: the store's counts when this run began in it: zeros, unless it went on from another run's weights.
+        rank: number of this worker, from 0.
+        workers: number of workers that make a step together.
+        step: number of committed optimizer steps; training resumes there.
+        attempts: number of attempts that have ended, rolled-back ones included: the number of batches that were used.
+        rolled_back: number of attempts that were rolled back because a gradient was not finite.
+        first: the store's counts when this run began in it: zeros, unless it started from another run's weights.
         word: the server's message about that for the user; mostly empty.
         loss_scale: loss scale of the store's last step when this worker attached; None: that step had none.
         endpoint: the data plane, there once `attach` returned.
-        room: how this worker waits for room where it writes to a disk itself.
+        room: wait for room on the disks that this worker itself writes to.
     """
 
     _what = "this session"
@@ -122,7 +122,9 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def snapshot(self) -> int:
-        """Keep the store, on every server, as the last step left it; training goes on at once. Between two steps.
+        """Keep the store, on every server, as the last step left it; training continues at once.
+
+        Call it between two steps.
 
         Returns:
             The step, which `luwu snapshot` and the option ``--snapshot`` of other commands take as its name.
@@ -133,7 +135,7 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def report(self, report: dict[str, Any]) -> None:
-        """Send something that JSON can hold to whoever started the server; nothing comes back."""
+        """Send something that JSON can hold to the program that started the server; nothing comes back."""
 
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
@@ -165,4 +167,4 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def _end(self, *, failed: bool) -> None:
-        """Close; called once. A worker that failed does not leave first."""
+        """End the session; called once. A worker that failed does not leave first."""

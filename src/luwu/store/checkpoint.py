@@ -145,13 +145,13 @@ class CheckpointReader:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few names for a message, and how many more there are."""
+    """Return the first few names for a message, and the number of the others."""
     more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
     return (", ".join(names[:_MANY]) or "none") + more
 
 
 def _choose(path: Path) -> Path:
-    """The index or the one file that a path means."""
+    """Return the index or the single file that a path means."""
     if path.is_file():
         return path
     if not path.is_dir():

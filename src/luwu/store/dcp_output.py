@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.filesystem import _StorageInfo  # what every .metadata is made of
+from torch.distributed.checkpoint.filesystem import _StorageInfo  # every .metadata is made of it
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -63,7 +63,7 @@ class Piece:
 
     @property
     def numel(self) -> int:
-        """Its elements."""
+        """Number of its elements."""
         return math.prod(self.sizes)
 
 
@@ -138,7 +138,7 @@ def export_dcp(
 
 
 def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:
-    """Cut a tensor into rectangles of at most so many elements, whose elements follow each other, in their order."""
+    """Cut a tensor into rectangles of at most ``at_most`` consecutive elements, in their order."""
     if math.prod(shape) == 0 or not shape:
         yield Piece((0,) * len(shape), tuple(shape))
         return
@@ -152,14 +152,14 @@ def cut(shape: Sequence[int], at_most: int) -> Iterator[Piece]:
 
 
 def _save(value: Any, file: Output) -> tuple[int, int]:
-    """Write what torch.load reads; its first byte and its bytes."""
+    """Write a file that torch.load reads; return its first byte and its bytes."""
     first, buffer = file.written_bytes, io.BytesIO()
     torch.save(value, buffer)
     return first, file.write(buffer.getbuffer())
 
 
 class _Export:
-    """The tensors of a checkpoint, and what its metadata has to say of them."""
+    """The tensors of a checkpoint, and their part of its metadata."""
 
     def __init__(self, values: StoredValues, settings: Mapping[str, Any], model_key: str, optimizer_key: str) -> None:
         self._values = values
@@ -266,7 +266,7 @@ class _Export:
 
 
 def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of the optimizer as torch has it, with those that are given."""
+    """Return every setting of the optimizer as torch has it, with the given ones in place."""
     known_to_torch = torch_optimizers()
     optimizer = known_to_torch.get(kind)
     if optimizer is None:
@@ -286,7 +286,7 @@ def _all_settings(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def _add_chunk(
     kinds: dict[str, TensorStorageMetadata | BytesStorageMetadata], name: str, chunk: ChunkStorageMetadata, dtype: str
 ) -> None:
-    """Note a piece of a tensor, which is as large as its pieces reach."""
+    """Note a piece of a tensor. The tensor is as large as its pieces reach."""
     known = kinds.setdefault(
         name, TensorStorageMetadata(TensorProperties(dtype=getattr(torch, dtype)), chunk.sizes, [])
     )

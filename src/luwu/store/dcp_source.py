@@ -26,7 +26,7 @@ from luwu.store.sources import described_files, match_names
 from luwu.store.values import moment_names
 
 MOST_OPEN = 8
-"""Tensors whose place in the files is remembered: a parameter and its states are read side by side, others later."""
+"""Number of tensors whose place in the files is remembered: a parameter and its states are read side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class DcpReader:
         self.prefix = ""
 
     def under(self, prefix: str) -> DcpReader:
-        """The same checkpoint under another prefix."""
+        """Return the same checkpoint under another prefix."""
         other = copy.copy(self)
         other._pieces = OrderedDict()
         other.prefix = prefix
@@ -196,7 +196,7 @@ def _overlap(known: SavedTensor) -> bool:
         return len(pieces) > 1
     dimensions = range(len(known.shape))
     along = max(dimensions, key=lambda dimension: len({corner[dimension] for corner, _ in pieces}))
-    open_pieces: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # that reach beyond the begin of the next one
+    open_pieces: list[tuple[tuple[int, ...], tuple[int, ...]]] = []  # pieces that reach into the next one
     for corner, sizes in sorted(pieces, key=lambda piece: piece[0][along]):
         open_pieces = [piece for piece in open_pieces if piece[0][along] + piece[1][along] > corner[along]]
         for other, extent in open_pieces:

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from luwu.core.errors import CheckpointError
 
-_LOCAL_HEADER_BYTES = 30  # of a zip archive's entry, before its name and extra field
-_MOST_DESCRIPTION_BYTES = 1 << 16  # of one tensor; torch.save writes some hundred
+_LOCAL_HEADER_BYTES = 30  # header of a zip archive's entry, before its name and extra field
+_MOST_DESCRIPTION_BYTES = 1 << 16  # description of one tensor; torch.save writes some hundred bytes
 
 
 @dataclass
@@ -47,11 +47,13 @@ class SavedPiece:
 
     @property
     def numel(self) -> int:
-        """Its elements."""
+        """Number of its elements."""
         return math.prod(self.sizes)
 
     def fill(self, target: Tensor, first: int, shape: Sequence[int]) -> int:
-        """Write what this piece has of elements ``first`` on of a flat tensor of this shape; returns how many.
+        """Write this piece's share of the elements from ``first`` on of a flat tensor of this shape.
+
+        Return their number.
 
         Raises:
             CheckpointError: the file is damaged, or holds something else than it should.
@@ -116,7 +118,7 @@ class SavedPiece:
             raise self._damaged(f"checksum {self._crc:08x} instead of {self._expected_crc:08x}")
 
     def _locate(self) -> None:
-        """Find the tensor's bytes in the archive, having seen that they lie as they should."""
+        """Find the tensor's bytes in the archive, after checking that they lie as they should."""
         try:
             with self.path.open("rb") as file:
                 window = _Window(file, self.offset, self.length)
@@ -163,7 +165,7 @@ class _Description(pickle.Unpickler):
     """Reads the pickle of an archive with one tensor in it; refuses everything else."""
 
     def persistent_load(self, pid: Any) -> Any:
-        """The storage: what its bytes are is in the archive."""
+        """Return the storage of a tensor: a description of its bytes in the archive."""
         return None
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
@@ -187,15 +189,15 @@ class _Window(io.RawIOBase):
         self._at = 0
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go somewhere."""
+        """Set the position."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._length}[whence]
         return self._at
 
@@ -204,7 +206,7 @@ class _Window(io.RawIOBase):
         return self._at
 
     def readinto(self, target: Any) -> int:
-        """Read what fits."""
+        """Read as many bytes as fit."""
         view = memoryview(target)[: max(0, self._length - self._at)]
         self._file.seek(self._offset + self._at)
         count = int(self._file.readinto(view))

@@ -124,7 +124,7 @@ def no_values(folder: Path) -> StoreEmptyError:
 
 
 def refused(action: str, path: Path, error: OSError) -> LuwuError:
-    """The typed error for what the system refused to do with a path."""
+    """Return the typed error for an operating system's refusal at a path."""
     if is_full(error):
         return no_room(path, error, action)
     if error.errno in (errno.ENOTDIR, errno.EEXIST):
@@ -275,7 +275,7 @@ CoreT = TypeVar("CoreT", bound=Opened)
 
 @dataclass(frozen=True)
 class Store:
-    """A store as a native server opens it."""
+    """A store that a native server has open."""
 
     folders: list[Path]
     identity: StoreIdentity
@@ -283,7 +283,7 @@ class Store:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest as the store has it (its own chunk size)."""
+        """Manifest of the store, with the store's own chunk size."""
         return self.identity.manifest
 
 
@@ -302,7 +302,7 @@ def open_store(
         manifest: the model's.
         start: makes the native server.
         with_chunks: the model's chunk size must be the store's.
-        uuid: what the store is made with, or must have; empty: any.
+        uuid: id that the store gets, or must have; empty: any.
 
     Raises:
         ManifestMismatchError: the store was made for another model or job.
@@ -357,7 +357,7 @@ def lock_folder(folder: Path, what: str) -> native.FileLock:
 
 @contextmanager
 def held_at_rest(folders: list[Path]) -> Iterator[None]:
-    """Keep servers and imports out of a store while it is read; any number may read it at once.
+    """Context manager: servers and imports stay out of a store while it is read; any number may read it at once.
 
     Raises:
         StoreLockedError: a server or an import has it open.

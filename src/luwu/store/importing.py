@@ -43,7 +43,7 @@ from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
 SYNC_BYTES = 256 * 2**20
-"""Written between two entries of the journal: what a killed import does again at most."""
+"""Bytes between two entries of the journal: the most that a killed import does again."""
 
 
 class Source(Protocol):
@@ -229,7 +229,7 @@ def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
 
 
 def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, Origin]:
-    """The store to write to, and how much of the import is in it."""
+    """Open the store to write to; return it, and how much of the import is in it."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
     if identity is None or not goes_on:
@@ -248,7 +248,7 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
 
 
 def _chunks(folders: list[Path], manifest: Manifest) -> Iterator[tuple[int, int, int, int]]:
-    """(block, chunk in the block, first element, elements) of every chunk, in the store's order."""
+    """Yield (block, chunk in the block, first element, elements) of every chunk, in the store's order."""
     identity = read_identity(folders[0])
     assert identity is not None
     reader = reader_of(folders, identity)
@@ -258,7 +258,7 @@ def _chunks(folders: list[Path], manifest: Manifest) -> Iterator[tuple[int, int,
 
 
 def _gather(source: Source, block: BlockManifest, first: int, elements: int) -> tuple[Any, list[Any]]:
-    """A chunk's values and moments as float32 arrays, zeros between the parameters."""
+    """Return a chunk's values and moments as float32 arrays, zeros between the parameters."""
     values = torch.zeros(elements)
     moments: list[Tensor] = []
     for parameter in block.parameters:

@@ -28,7 +28,7 @@ BUFFERS_NAME = "buffers.safetensors"
 _COPY_BYTES = 1 << 20
 
 MOST_BYTES = 256 * 2**20
-"""Larger files are not taken for what belongs to a configuration or a tokenizer."""
+"""Most bytes of a file that is taken for a part of a configuration or a tokenizer."""
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf", ".ckpt", ".distcp")
 _INDEX_ENDING = ".index.json"
@@ -54,7 +54,7 @@ def find_model_files(folder: Path) -> list[Path]:
 
 
 def keep_model_files(source: Path, store: Path, buffers: Mapping[str, Tensor], room: Room = NO_WAIT) -> None:
-    """Keep a model's files and buffers in its store; the same again changes nothing.
+    """Keep a model's files and buffers in its store. A second call with the same files changes nothing.
 
     Raises:
         StoreSpaceError, StorePermissionError, StoreError: the store's folder cannot be written to.
@@ -112,14 +112,14 @@ def _copy_file(path: Path, target: Path) -> None:
 
 
 def write_config(path: Path, dtype: str, room: Room = NO_WAIT) -> None:
-    """Let a configuration name the dtype of the weights beside it, in which they are then loaded.
+    """Let a configuration name the dtype of the weights beside it, which loaders use.
 
     Raises:
         ConfigError: it is not JSON.
     """
     try:
         config = dict(read_object(path.read_text(encoding="utf-8")))
-        config.pop("torch_dtype", None)  # what older ones call it
+        config.pop("torch_dtype", None)  # its name in older versions
         config["dtype"] = dtype
         room.write_file(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     except OSError as error:

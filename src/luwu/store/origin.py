@@ -23,7 +23,7 @@ class Origin:
     """The facts that an import writes down.
 
     Attributes:
-        source: what tells the source from others.
+        source: identity of the source.
         chunks: the number of durable chunks while the import is not finished.
         files: CRC32C of each file of the model that the store keeps, by its name, in hexadecimal digits.
         values: CRC32C of the values as the source gave them, so far as ``chunks`` counts them or all of them, in

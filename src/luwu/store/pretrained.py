@@ -38,12 +38,12 @@ class PretrainedReader:
         self._known = dict.fromkeys(model.state_dict() if known is None else known, True)
         self._direct: dict[str, str] = {}
         self._joined: dict[str, _Conversion] = {}
-        self._places: dict[str, Tensor] = {}  # of joined tensors, on meta
+        self._places: dict[str, Tensor] = {}  # joined tensors, on meta
         self._kept: tuple[_Conversion, dict[str, Tensor]] | None = None
         for conversion in self._sort_names():
             try:
                 places = conversion.convert(self._on_meta)
-            except (RuntimeError, ValueError, KeyError, IndexError) as error:  # what transformers' conversions raise
+            except (RuntimeError, ValueError, KeyError, IndexError) as error:  # errors of transformers' conversions
                 raise CheckpointError(
                     f"{self.path}: tensors {listed([source for _, source in conversion.sources])}: expected all parts "
                     f"of {conversion.name}, found what cannot be joined ({error}); download the checkpoint again"

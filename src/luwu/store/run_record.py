@@ -1,4 +1,4 @@
-"""The run that trains on a store: run.json in the first folder, written when a run begins and compared when it goes on.
+"""The run that trains on a store: run.json in the first folder, written when a run begins, compared when it resumes.
 
 A run is known by its id, wherever its folder lies. docs/checkpoints.md describes what users see.
 """

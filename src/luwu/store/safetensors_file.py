@@ -43,7 +43,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 """The format's dtype names that a checkpoint may use here."""
 
 FORMAT_DTYPES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-"""The other way round."""
+"""Dtype names of the format by torch's dtypes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TensorPlace:
 
     @property
     def numel(self) -> int:
-        """Its elements."""
+        """Number of its elements."""
         return math.prod(self.shape)
 
     @property

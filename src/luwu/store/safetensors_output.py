@@ -1,4 +1,4 @@
-"""Safetensors on their way out: the header, which is known beforehand, and which tensors share a file."""
+"""Safetensors on their way out: the header, which is known beforehand, and the division of tensors into files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from luwu.store.safetensors_file import FORMAT_DTYPES, LENGTH_BYTES, METADATA_KEY
 
-_ALIGNMENT = 8  # of the header's length, and so of the tensors' first byte
+_ALIGNMENT = 8  # alignment of the header's length, and so of the tensors' first byte
 
 
 @dataclass
@@ -34,7 +34,7 @@ def nbytes_of(dtype: torch.dtype, shape: Sequence[int]) -> int:
 
 
 def plan_shards(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], shard_bytes: int) -> list[Shard]:
-    """Divide tensors into files of at most so many bytes, in order and named as by transformers; a larger is alone."""
+    """Divide tensors into files of at most ``shard_bytes``, named as by transformers; a larger tensor is alone."""
     shards = [Shard("")]
     for name, (dtype, shape) in tensors.items():
         if shards[-1].tensors and shards[-1].nbytes + nbytes_of(dtype, shape) > shard_bytes:
@@ -47,7 +47,7 @@ def plan_shards(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], shar
 
 
 def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
-    """Everything in a file before the tensors' bytes."""
+    """Return the bytes of a file before the tensors."""
     header: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
     offset = 0
     for name, (dtype, shape) in tensors.items():
@@ -60,5 +60,5 @@ def header_of(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> byt
 
 
 def as_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's bytes as they lie in a file."""
+    """Return a tensor's bytes as they lie in a file."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

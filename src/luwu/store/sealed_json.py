@@ -1,4 +1,4 @@
-"""JSON files of a store that have a checksum of what they say, so that a flipped bit does not pass for another model.
+"""JSON files of a store with a checksum of their content, so that a flipped bit does not pass for another model.
 
 Somebody who edits such a file removes the line with the checksum; files were written without one before.
 """
@@ -22,7 +22,7 @@ CHECKSUM_NAME = "crc32c"
 
 def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the object with its checksum."""
-    return {CHECKSUM_NAME: _checksum(json.loads(json.dumps(document))), **document}  # of what will be read
+    return {CHECKSUM_NAME: _checksum(json.loads(json.dumps(document))), **document}  # of the text that is read later
 
 
 def require_unchanged(path: Path, raw: Mapping[str, Any], names: Collection[str]) -> None:

@@ -26,7 +26,7 @@ RECORD_NAME = "snapshot.luwu"
 _IN_COMMITTED_VERSION = re.compile(r"version-[01]\.luwu (at offset|is missing|is truncated)")
 
 
-_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+_DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def snapshot_folders(folders: list[Path], step: int | None) -> list[Path]:
 
 
 def take(folders: list[Path]) -> int:
-    """Take a snapshot of the last committed step, also while a server of this machine has the store open; its step.
+    """Take a snapshot of the last committed step, also while a server of this machine has the store open.
+
+    Return the step.
 
     Training goes on meanwhile. Of a store that is open, a file for what training writes next is reserved first.
 

@@ -1,4 +1,4 @@
-"""A checkpoint as a source of a store's first values: which tensor fills which parameter, and what does not fit."""
+"""A checkpoint as a source of a store's first values: the tensor of each parameter, and tensors that do not fit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from luwu.store.checkpoint import listed
 _COMPARE_ELEMENTS = 1 << 20
 
 OTHER_CHECKPOINT = "name a checkpoint of this model, or the configuration that belongs to it"
-"""What to do about a checkpoint that is not the model's, for messages."""
+"""Advice on a checkpoint that is not the model's, for messages."""
 
 
 class TensorReader(Protocol):
@@ -76,11 +76,11 @@ class CheckpointSource:
 
     @property
     def step(self) -> int:
-        """A checkpoint without optimizer states is where training begins."""
+        """Step of the values: 0, as a checkpoint without optimizer states begins training anew."""
         return 0
 
     def updates(self, block: BlockManifest) -> int:
-        """None yet."""
+        """Return 0: no step has updated a block yet."""
         return 0
 
     def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
@@ -88,7 +88,7 @@ class CheckpointSource:
         return self._reader.read_range(self._names[parameter.name], first, count)
 
     def read_moments(self, parameter: ParameterManifest, first: int, count: int) -> list[Tensor]:
-        """There are none."""
+        """Return none: the checkpoint has no optimizer states."""
         return []
 
 
@@ -98,7 +98,7 @@ def described_files(files: Iterable[Path]) -> list[list[Any]]:
 
 
 def match_names(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> dict[str, str]:
-    """The tensor that fills each parameter, by the parameters' names; arguments and errors as `CheckpointSource`."""
+    """Return the tensor of each parameter, by the parameters' names; arguments and errors as `CheckpointSource`."""
     parameters = [parameter for block in manifest.blocks for parameter in block.parameters]
     there = set(reader.names())
     found = {each.name: [name for name in (each.name, *each.aliases) if name in there] for each in parameters}

@@ -28,7 +28,7 @@ from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import has_master, moment_names, require_identity, require_whole
 
-_DISK_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's own
+_DISK_BLOCK_BYTES = 512  # unit of st_blocks, whatever the file system's own
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def info(folders: list[Path]) -> StoreInfo:
 
 
 def compact(folders: list[Path]) -> int:
-    """Give the disk back what the committed step does not need; returns the bytes.
+    """Give the disk back the room that the committed step does not need; return the bytes.
 
     A store has two versions of its trainable chunks, of which one is committed; the other's room is given back, and
     with it the step before. No value is lost, and snapshots stay. Whoever trains on the store takes the room again when
@@ -196,7 +196,7 @@ def _architectures(folder: Path) -> tuple[str, ...]:
 
 
 def _origin(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that an import names, and damage to what it left beside the values, in words."""
+    """Return the files that an import names, and the damage to files that it left beside the values, in words."""
     try:
         require_model_files(folder)
         found = read_origin(folder / ORIGIN_NAME)

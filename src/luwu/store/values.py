@@ -26,7 +26,7 @@ from luwu.store.folders import (
 )
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the bytes that are done and those of the whole."""
+"""Function that is called now and then with the bytes done and the bytes in all."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -67,7 +67,7 @@ class Values:
     moments: tuple[Tensor, ...]
 
     def exact(self) -> Tensor:
-        """The parameters in float32, as exact as the store knows them."""
+        """Parameters in float32, as exact as the store knows them."""
         return self.parameters.to(torch.float32) if self.master is None else self.master
 
 
@@ -116,7 +116,7 @@ class StoredValues:
         self.close()
 
     def close(self) -> None:
-        """Let servers in again."""
+        """Close the store, and let servers open it again."""
         self._held.close()
 
     @property
@@ -135,7 +135,7 @@ class StoredValues:
                 yield Place(number, parameter)
 
     def pieces(self, place: Place, at_most: int, *, states: bool) -> Iterator[tuple[int, Values]]:
-        """A parameter's elements in pieces of at most this many: (first element in the parameter, values).
+        """Yield a parameter's elements in pieces of at most this number: (first element in the parameter, values).
 
         Raises:
             StoreCorruptError: a checksum is wrong; names file, offset and block. StoreError: the disk fails.

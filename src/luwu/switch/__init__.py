@@ -1,1 +1,1 @@
-"""The switch process: joins a server, adds up what hangs below it, run after run. Never imports torch."""
+"""The switch process: joins a server and adds gradients up, run after run. Never imports torch."""

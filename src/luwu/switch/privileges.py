@@ -50,7 +50,7 @@ def give_up_root(user: str, credentials: Credentials) -> None:
 
 
 def _closed_to(user: pwd.struct_passwd, credentials: Credentials) -> str | None:
-    """The first file that a switch reads while it serves and that this user may not read."""
+    """Return the first file that a switch reads while it serves and that this user may not read."""
     needed = [luwu.__file__, grpc.__file__, encodings.idna.__file__]
     needed += credentials.tls.paths if credentials.tls is not None else ()
     with _seen_as(user):

@@ -1,4 +1,4 @@
-"""A switch's life: it joins its server, adds up run after run, and joins again when the server comes back."""
+"""Life of a switch: it joins its server, adds up run after run, and joins again when the server comes back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, Server
 from luwu.switch.settings import SwitchSettings
 
 PORTS_TRIED = 20
-"""Ports of the kernel's choice; one may be taken for TCP."""
+"""Number of ports of the kernel's choice that are tried; one may be taken for TCP."""
 
 WORK = ("packets_in", "packets_out", "sums_sent", "sums_sent_again", "duplicates")
 """Names of the counters of a run inside the kernel."""

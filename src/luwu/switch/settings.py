@@ -18,15 +18,15 @@ class SwitchSettings(Group):
     server: str
     """luwu://HOST:PORT of the server that it works for"""
     listen: str = "0.0.0.0:7071"
-    """HOST:PORT of packets (UDP) and of health checks (TCP); one that is started again must keep it; port 0: any"""
+    """HOST:PORT of packets (UDP) and health checks (TCP); a switch that is started again keeps it; port 0: any"""
     name: str = Field(default_factory=socket.gethostname)
     """its name among the server's switches, which workers and other switches may ask for; default: the host's name"""
     fan_in: Annotated[int, Field(ge=1, le=1024)] = 64
-    """how many workers and switches may hang on it"""
+    """most workers and switches directly below it"""
     xdp: str = ""
     """interfaces, such as eth0,eth1, whose packets the kernel itself adds up and copies; empty: all in user space"""
     user: str = "nobody"
-    """with --xdp, the user that a switch becomes that root has started; of root's rights it keeps what XDP needs"""
+    """with --xdp, the user that the switch becomes after root has started it; it keeps the rights that XDP needs"""
     parent: str = ""
     """name of the switch above it; empty: the server chooses"""
     key_file: AbsolutePath | None = None

@@ -27,7 +27,7 @@ def check_device(settings: Settings) -> None:
 
 
 def choose_device(settings: Settings, rank: int) -> torch.device:
-    """The CPU, or this worker's turn of the CUDA devices; ConfigError if there is none."""
+    """Return the CPU, or this worker's turn of the CUDA devices; ConfigError if there is none."""
     import torch
 
     check_device(settings)

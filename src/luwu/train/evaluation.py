@@ -58,7 +58,7 @@ def validate(
     device: torch.device,
     report: ReportFunction | None = None,
 ) -> tuple[float, int]:
-    """This worker's share of the validation: its losses summed over sequences, and how many sequences it had."""
+    """Return this worker's share of the validation: its losses summed over sequences, and the number of sequences."""
 
     def tell(done: int, wanted: int) -> None:
         if session.rank == 0 and report is not None:
@@ -88,10 +88,10 @@ def measure(
         predict: the model in eval mode.
         text: tokens, more than ``seq``.
         seq: tokens of a sequence.
-        batch: tells before each pass how many sequences it is to have, over all workers.
-        wanted: sequences, if the text has so many.
-        device: of the model.
-        place: the worker's rank, and how many there are.
+        batch: function that returns the number of sequences of the next pass, over all workers.
+        wanted: number of sequences; fewer if the text is shorter.
+        device: device of the model.
+        place: the worker's rank, and the number of workers.
         on_progress: called with sequences done and in all.
     """
     available = count_windows(text, seq)
@@ -120,7 +120,10 @@ def prompt_tokens(text: Tokens, tokenizer: Tokenizer) -> list[int]:
 
 
 def choose_prompt(head: bytes) -> bytes:
-    """The first whole, short line of held-back text that begins with a letter; without one, where the text begins."""
+    """Return the first whole, short line of held-back text that begins with a letter.
+
+    Without one, the text's beginning.
+    """
     for line in head.splitlines(keepends=True)[1:]:
         if line[:1].isalpha() and 8 <= len(line) <= PROMPT_BYTES and line.endswith(b"\n"):
             return line

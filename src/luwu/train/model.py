@@ -28,7 +28,7 @@ Predict = Callable[..., Any]
 
 @dataclass(frozen=True)
 class RunModel:
-    """A parallelized model, how it is called, and how many parameters it has."""
+    """A parallelized model, the function that calls it, and its number of parameters."""
 
     module: nn.Module
     predict: Predict
@@ -37,7 +37,10 @@ class RunModel:
     device: torch.device
 
     def check_tokens(self, tokens: Tokens) -> None:
-        """See that the model knows all of these; raises DataError, as they are another tokenizer's if it does not."""
+        """Check that the model knows all of these tokens.
+
+        Raises DataError, as they are another tokenizer's if it does not.
+        """
         config: Any = self.module.config
         known = config.vocabulary if isinstance(self.module, GPT) else int(config.get_text_config().vocab_size)
         largest = int(tokens.max(initial=0))
@@ -54,7 +57,7 @@ class RunModel:
 
     @property
     def longest(self) -> int | None:
-        """Tokens of the longest text that the model can see; None: it does not say."""
+        """Tokens of the longest text that the model can see; None: no limit is known."""
         if isinstance(self.module, GPT):
             return self.module.config.seq
         config: Any = self.module.config
@@ -62,7 +65,7 @@ class RunModel:
         return None if found is None else int(found)
 
     def new_cache(self, samples: int) -> KeyValueCache | None:
-        """An empty cache for texts written together; None: `predict` takes none."""
+        """Return an empty cache for texts written together; None: `predict` takes none."""
         if not isinstance(self.module, GPT):
             return None
         dtypes = [next(layer.parameters()).dtype for layer in self.module.blocks]
@@ -70,7 +73,7 @@ class RunModel:
 
 
 def make_model(settings: Settings, session: Session, device: torch.device, vocabulary: int) -> RunModel:
-    """Build the run's model on meta and let it live in the session's store; ``vocabulary``: tokens that the data has.
+    """Build the run's model on meta and move it into the session's store; ``vocabulary``: tokens of the data.
 
     Raises:
         ConfigError: the model's folder or configuration cannot be used, or is too small for the data.

@@ -1,4 +1,4 @@
-"""A run's model, or an imported one, opened to be read: what `luwu generate` and `luwu eval` have in common.
+"""A run's model, or an imported one, opened to be read, for `luwu generate` and `luwu eval`.
 
 Its blocks are pulled from the store as in training, so its size does not matter, and none of their values changes.
 """
@@ -40,7 +40,7 @@ from luwu.worker.layout import describe
 from luwu.worker.parallelize import parallelize
 
 LONGEST_SEQ = 1024
-"""An imported model is measured on sequences of at most so many tokens where nothing else is said."""
+"""Most tokens of a sequence that an imported model is measured on, unless a flag says otherwise."""
 
 GENERATION_CONFIG_NAME = "generation_config.json"
 
@@ -49,10 +49,10 @@ class Readable(ABC):
     """A model at rest.
 
     Attributes:
-        name: as the user named it.
+        name: name that the user gave.
         stores: folders of its store.
-        settings: of the run; None: an imported model.
-        manifest: of the store.
+        settings: settings of the run; None: an imported model.
+        manifest: manifest of the store.
         step: committed steps.
         tokenizer: makes tokens of text.
         vocabulary: tokens are below it.
@@ -79,7 +79,7 @@ class Readable(ABC):
 
     @abstractmethod
     def prompt_tokens(self, text: str) -> list[int]:
-        """A prompt as the model is used to it."""
+        """Return a prompt's tokens as the model is used to them."""
 
     @abstractmethod
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel: ...
@@ -148,7 +148,7 @@ class ReadableRun(Readable):
         self.seq = self.settings.model.seq
 
     def prompt_tokens(self, text: str) -> list[int]:
-        """The tokens of the text alone, as the run was trained."""
+        """Return the tokens of the text alone, as the run was trained."""
         return self.tokenizer.encode([text])[0]
 
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:
@@ -179,7 +179,7 @@ class ReadableImport(Readable):
         self.seq = min(LONGEST_SEQ, getattr(config, "max_position_embeddings", None) or LONGEST_SEQ)
 
     def prompt_tokens(self, text: str) -> list[int]:
-        """The tokens of the text after those that the model's tokenizer begins every text with."""
+        """Return the tokens of the text after those that the model's tokenizer begins every text with."""
         return self._tokenizer.encode_prompt(text)
 
     def _build(self, session: Session, device: torch.device, micro_batch: int | None) -> RunModel:

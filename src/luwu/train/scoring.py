@@ -55,7 +55,7 @@ def score(
         model: whose blocks compute a few rows at a time, as `rows_inside` says.
         step: committed steps, for the score.
         text: tokens.
-        bytes_per_token: of the text.
+        bytes_per_token: mean bytes per token of the text.
         seq: tokens of a sequence.
         windows: sequences, spread evenly over the text; None: all of it.
         batch: sequences of a pass; None: as many as memory of some hundred MB allows.
@@ -104,7 +104,10 @@ def rows_inside(seq: int) -> int:
 
 
 def rows_together(model: RunModel, seq: int) -> int:
-    """Sequences of a pass; of the first fewer where only that pass will show how the model computes its loss."""
+    """Return the sequences of a pass.
+
+    Fewer in the first if only that pass will show how the model computes its loss.
+    """
     rows = TOGETHER_TOKENS // seq
     if not model.tiles_logits:
         config: Any = model.module.config

@@ -88,7 +88,10 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
 
 
 class Trainer:
-    """Tries one step after another; everything a step depends on comes from the settings and the run's counts."""
+    """Trainer that tries one step after another.
+
+    All that a step depends on comes from the settings and the run's counts.
+    """
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Trainer:
         self._scales = "float16" in (settings.run.dtype, *settings.run.block_dtypes.values())
 
     def run_step(self, stop: StopRequest, stop_path: Path) -> bool:
-        """Try a step and report it; whether it was the last because a stop was asked for.
+        """Try a step and report it; return True if it was the last because a stop was asked for.
 
         Rank 0 alone is asked. It writes the attempt into the stop file before it votes for the commit, and no commit
         ends without its vote, so after that commit every worker finds the attempt there.
@@ -198,7 +201,7 @@ class Trainer:
             ) from error
 
     def _validate_if_due(self) -> tuple[float, int] | None:
-        """This worker's share of a validation in the middle of training; no random number is drawn.
+        """Validate on this worker's share in the middle of training, if it is time; no random number is drawn.
 
         All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`.
         """
@@ -214,7 +217,7 @@ class Trainer:
 
 
 def _ask_to_stop(path: Path, attempt: int) -> None:
-    """Tell all workers that this attempt is the last; if the disk has no room for that, a later attempt will be."""
+    """Tell all workers that this attempt is the last. If the disk has no room for that, a later attempt will be."""
     try:
         replace_text(path, str(attempt))
     except OSError as error:

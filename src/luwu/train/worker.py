@@ -30,7 +30,7 @@ class StopRequest:
 
 
 def main() -> int:
-    """Run the job; the exit status says whose fault an error was, the last line of the log what it was."""
+    """Run the job. The exit status says whose fault an error was, and the log's last line names it."""
     stop = StopRequest()
     job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)

@@ -1,4 +1,4 @@
-"""Have a model write, with a cache of keys and values: after a prompt every block is pulled once for each token."""
+"""Text that a model writes, with a cache of keys and values: after a prompt a token pulls every block once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from luwu.models.language import end_tokens, generate_causal
 from luwu.train.model import RunModel
 
 TokensFunction = Callable[[list[int]], None]
-"""Called with the next token of each text."""
+"""Function that is called with the next token of each text."""
 
 
 def write(
@@ -27,7 +27,7 @@ def write(
     samples: int,
     on_tokens: TokensFunction,
 ) -> None:
-    """Go on from a prompt.
+    """Continue a prompt.
 
     The GPT writes ``count`` tokens and lets the older half of a text go that has become too long for it; one of
     transformers writes as its own ``generate`` does, until its text ends.
@@ -47,7 +47,7 @@ def write(
 
 
 def check_request(model: RunModel, prompt: list[int], count: int, sampling: Sampling, samples: int) -> None:
-    """See that a model can write this.
+    """Check that a model can write this.
 
     Raises:
         ConfigError: the prompt is empty, or longer than the model can see; or for one of transformers, which lets
@@ -75,6 +75,6 @@ def check_request(model: RunModel, prompt: list[int], count: int, sampling: Samp
 
 
 def ends_of(model: RunModel) -> set[int]:
-    """The tokens after which a text is over; the GPT goes on with the next document."""
+    """Return the tokens after which a text is over; the GPT goes on with the next document."""
     causal: Any = model.module
     return set() if isinstance(causal, GPT) else end_tokens(causal)

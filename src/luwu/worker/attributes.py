@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from luwu.worker.uncopyable import Uncopyable
 
 _OF_TORCH = frozenset(vars(nn.Module()))
-"""Attributes that every module has: parameters, buffers, children, hooks and the mode."""
+"""Attributes of every module: parameters, buffers, children, hooks and the mode."""
 
 _WITHOUT_STATE = (nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, Enum, Uncopyable)
 """Types of values whose own attributes are not searched; modules inside the unit are searched in any case."""
@@ -43,7 +43,7 @@ class _Found:
     of_module: bool
 
     def changed(self, written: Mapping[int, Tensor]) -> bool:
-        """Tell whether the container holds other objects now, or tensors that were written in place."""
+        """Return True if the container holds other objects now, or tensors that were written in place."""
         now = _copy(self.container, of_module=self.of_module)
         same = len(now) == len(self.before)
         if isinstance(now, dict) and isinstance(self.before, dict):

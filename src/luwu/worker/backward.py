@@ -1,4 +1,4 @@
-"""Units in a backward: which one works, which have ended, and what happens to their gradients."""
+"""Units in a backward: the unit that works, those that have ended, and their gradients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Backward:
     def activate(self, unit: Unit, use: int | None = None) -> None:
         """Let a unit work, or a use of an outer unit; the unit that worked before has ended.
 
-        An outer unit goes backward through its uses: the first is the last.
+        An outer unit goes backward through its uses: the first use comes last.
         """
         before, last = self._active, self._active_use
         if before is not unit:
@@ -111,7 +111,7 @@ class Backward:
         self._gradients.clear()
 
     def _pushed_at_the_end(self, unit: Unit) -> bool:
-        """A push is answered when all workers have made it, and some may use an outer unit that others do not.
+        """Return True if the unit is pushed after all others: another worker may not use it, and would wait.
 
         So several workers push these blocks behind all others, in one order: else two could wait for each other.
         """

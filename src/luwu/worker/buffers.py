@@ -13,7 +13,7 @@ _NOT_COUNTED = ("running_mean", "running_var")
 
 @dataclass
 class _Changed:
-    """A buffer that the forward changed: where it is, and what it held before."""
+    """A buffer that the forward changed: its place, and its value before."""
 
     module: nn.Module
     name: str

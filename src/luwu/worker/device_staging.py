@@ -20,10 +20,10 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device with a memory of its own, and how native code and torch name it.
+    """A device with a memory of its own, and its names in native code and in torch.
 
     Attributes:
-        device: as tensors have it.
+        device: torch's name of the device.
         library: the driver's shared library.
         ordinal: the driver's number of the device.
         memory_kind: DLPack's number for the kind of memory that its addresses lie in.
@@ -85,7 +85,7 @@ class DeviceStaging(OfThisProcess):
         return self._at(self._engine.take(block.index, self._accelerator.stream()), block)
 
     def release(self, block: Block) -> None:
-        """Let the buffer be filled again when the work queued so far is done."""
+        """Release the buffer; it is filled again when the work queued so far is done."""
         self._engine.release(block.index, self._accelerator.stream())
 
     def gradient(self, block: Block) -> Tensor:
@@ -102,7 +102,7 @@ class DeviceStaging(OfThisProcess):
         place.copy_(gradient)
 
     def push(self, block: Block) -> None:
-        """Copy the gradient out and push it when the work queued so far is done."""
+        """Copy the gradient out, and push it, when the work queued so far is done."""
         self._engine.push(block.index, self._accelerator.stream())
 
     def in_the_way(self, block: Block) -> Collection[int]:
@@ -110,7 +110,7 @@ class DeviceStaging(OfThisProcess):
         return ()
 
     def drop_gradient(self, block: Block) -> None:
-        """Let its buffer be used again."""
+        """Release the gradient's buffer."""
         self._engine.drop_gradient(block.index)
 
     def settle(self) -> None:
@@ -120,7 +120,7 @@ class DeviceStaging(OfThisProcess):
             self._endpoint.note_push(block, handle)
 
     def answered(self) -> None:
-        """Let every place in the arena be used again."""
+        """Release every place in the arena."""
         self._engine.answered()
 
     def _at(self, address: int, block: Block) -> Tensor:

@@ -1,4 +1,4 @@
-"""The device that a model computes on, and what brings blocks there."""
+"""The device that a model computes on, and its staging of blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class Device:
         return room
 
     def staging(self, units: list[Unit], endpoint: Endpoint, arena: Tensor, kept: list[Block]) -> Staging:
-        """Make what moves blocks; ``arena``: the bytes that gradients travel through; ``kept``: blocks that stay.
+        """Make the staging.
+
+        ``arena``: the bytes that gradients travel through; ``kept``: blocks that stay on the device.
 
         Raises:
             DeviceError: the driver refuses memory. MemoryBudgetError: the arena is too small for a gradient.

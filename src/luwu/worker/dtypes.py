@@ -62,7 +62,7 @@ def choose_dtypes(
 
 
 def check_ties(units: list[Unit]) -> None:
-    """See that no unit computes with a parameter of another dtype, which is tied and therefore lies in the root.
+    """Check that no unit computes with a tied parameter of another dtype, which lies in the root.
 
     Raises:
         ConfigError: names the parameter.
@@ -92,7 +92,7 @@ def cast_floating(values: Any, dtype: torch.dtype) -> Any:
 
 
 def _matched(model: nn.Module, units: Modules, entry: type[nn.Module] | str) -> Iterator[tuple[str, nn.Module]]:
-    """The units that an entry matches, and the outermost modules in the root that hold no unit."""
+    """Return the units that an entry matches, and the outermost modules in the root that hold no unit."""
     of_units, around = _ids_of(model, units)
     seen: set[int] = set()
 

@@ -24,7 +24,7 @@ ALIGNMENT_ELEMENTS = 32
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's place: ``offset`` is its first element in the block, ``places`` every (module, name) holding it.
+    """Place of a parameter: ``offset`` is its first element in the block, ``places`` every (module, name) holding it.
 
     ``aliases`` are the names it has in the model after the first.
     """
@@ -34,7 +34,7 @@ class Slot:
     places: list[tuple[nn.Module, str]]
     aliases: list[str] = field(default_factory=list)
     offset: int = 0
-    version: int = 0  # of the parameter, by torch's count of writes in place, when it was last looked at
+    version: int = 0  # torch's count of writes in place to the parameter when it was last checked
     pointer: int = 0  # to the parameter's data, where it was last put
 
     @property
@@ -199,7 +199,7 @@ def _units_of(
 def _walk(
     module: nn.Module, prefix: str, owner: int, unit_of_module: dict[int, int]
 ) -> Iterator[tuple[nn.Module, str, int]]:
-    """Every path to every module, so that a module reached by two paths is seen under both owners."""
+    """Yield every path to every module, so that a module with two paths is seen under both owners."""
     if owner == 0:
         owner = unit_of_module.get(id(module), 0)
     yield module, prefix, owner

@@ -40,13 +40,13 @@ class WrappedForward(Uncopyable):
         update_wrapper(cast(Callable[..., Any], self), module.forward, updated=())
 
     def install(self, module: nn.Module) -> None:
-        """Stand in front of the module's forward, or of what ``module.compile()`` made of that."""
+        """Replace the module's forward, or the one that ``module.compile()`` made of it."""
         place = "forward" if compiled_call(module) is None else "_compiled_call_impl"
         object.__setattr__(module, place, self)
 
 
 class RootForward(WrappedForward):
-    """The model's forward: with gradients it starts an attempt at a step, without it only pulls."""
+    """Forward of the model: with gradients it starts an attempt at a step, without it only pulls."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model."""
@@ -63,7 +63,7 @@ class RootForward(WrappedForward):
 
 
 class PartForward(WrappedForward):
-    """The forward of a module outside of the units that holds the root's parameters, or units: an encoder, a head.
+    """Forward of a module outside of the units that holds the root's parameters, or units: an encoder, a head.
 
     Within the model's forward it is the module's own. Called alone, as `generate` of an encoder-decoder does, it pulls.
     """
@@ -87,7 +87,7 @@ class PartForward(WrappedForward):
 
 
 class UnitForward(WrappedForward):
-    """A unit's forward: values are there while it runs, and again while its backward runs, for all of its slices."""
+    """Forward of a unit: values are there while it runs, and again while its backward runs, for all of its slices."""
 
     _last: _UnitCall | None = None
 

@@ -87,7 +87,7 @@ class Gradients:
         return collected
 
     def _make_room(self, block: Block) -> None:
-        """Sum up elsewhere what is in the way: an outer unit's block, whose gradients may come at any time."""
+        """Move gradients that are in the way into sums: an outer unit's block, whose gradients may come at any time."""
         for index in self._staging.in_the_way(block):
             if index in self._outer:
                 spilled = self._collected.pop(index)

@@ -13,7 +13,7 @@ _SUM_BYTES = 4  # float32
 
 
 def check_room_for_sums(units: list[Unit]) -> None:
-    """See that float32 sums of all gradients fit the memory that is free.
+    """Check that float32 sums of all gradients fit the free memory.
 
     Raises:
         MemoryBudgetError: they do not; says how much they take.
@@ -29,7 +29,7 @@ def check_room_for_sums(units: list[Unit]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Memory that this process may still take: what the machine has free, or its control group, if that is less."""
+    """Return the bytes that this process may still take: the machine's free memory, or its control group's if less."""
     found = []
     try:
         line = next(line for line in _MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))

@@ -17,7 +17,7 @@ from luwu.worker.recipes import Recipe, Recipes, plain_name
 from luwu.worker.residence import absent
 
 Init = Callable[[nn.Module], object] | None
-"""Called on each module on meta that has parameters or buffers of its own, after what it does by itself."""
+"""Function called on each module on meta with parameters or buffers of its own, after its own initialisation."""
 
 _ALIGNMENT = 64  # bytes
 
@@ -45,7 +45,7 @@ class Initialiser:
         self._scratch = torch.empty(0, dtype=torch.uint8)
 
     def check(self, units: list[Unit]) -> None:
-        """See that every parameter on meta can be initialised.
+        """Check that every parameter on meta can be initialised.
 
         Raises:
             ConfigError: a module has nothing that gives it values; names its parameter.
@@ -102,7 +102,7 @@ class Initialiser:
                     buffer.copy_(self._weights.read(name))
 
     def _draw(self, slots: list[Slot]) -> None:
-        """Initialise the modules that hold these, and then those around them, which may have a word in it."""
+        """Initialise the modules that hold these tensors, and then the modules around them, which may change them."""
         live = {id(slot.parameter) for slot in slots}
         holders = {id(module) for slot in slots for module, _ in slot.places}
         around = {id(outer) for holder in holders for outer in self._around[holder]}
@@ -160,7 +160,7 @@ class Initialiser:
 
 
 def write_unit(unit: Unit, endpoint: Endpoint, arena: Tensor) -> None:
-    """Send the unit's values, float32, to the server as they are in its parameters; ``arena`` is whole, as bytes.
+    """Send the unit's values, float32, from its parameters to the server; ``arena`` is the whole arena, as bytes.
 
     Raises:
         MemoryBudgetError: a block does not fit the arena.
@@ -227,7 +227,7 @@ def _modules_around(model: nn.Module) -> dict[int, list[nn.Module]]:
 
 @contextmanager
 def _stood_in_for(module: nn.Module, live: set[int]) -> Iterator[None]:
-    """While open, parameters in and below the module that are not ``live`` are others, to be thrown away.
+    """Context manager: parameters in and below the module that are not ``live`` are others, to be thrown away.
 
     The module's own have memory, so that all draw the same random numbers whichever of them are wanted. Those below it
     have none, because it may be the whole model.
@@ -248,7 +248,7 @@ def _stood_in_for(module: nn.Module, live: set[int]) -> Iterator[None]:
 
 
 def _unset(buffer: Tensor) -> Tensor:
-    """Fill a buffer with what no buffer is set to, where its dtype has such a thing."""
+    """Fill a buffer with a value that no buffer is set to, if its dtype has one."""
     if buffer.is_floating_point():
         return buffer.fill_(float("nan"))
     if buffer.dtype in _MARKED_INTEGERS:

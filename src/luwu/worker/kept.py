@@ -8,7 +8,7 @@ from luwu.worker.flatten import Block, Unit
 
 
 def choose_kept(units: Sequence[Unit], room_bytes: int) -> list[Block]:
-    """Return the blocks that fit into so many bytes together, those first that save most pulls in a step.
+    """Return the blocks that fit into the memory together; blocks that save most pulls in a step come first.
 
     Of those that save as many, the last of the forward come first, because backward needs them soonest. ``units[0]`` is
     the root's.
@@ -23,9 +23,10 @@ def choose_kept(units: Sequence[Unit], room_bytes: int) -> list[Block]:
 
 
 def _saved_pulls(unit: Unit, block: Block) -> int:
-    """Forward and backward pull a layer's blocks; the root's and outer units' are pulled once, mostly.
+    """Return the pulls in a step that keeping a block saves.
 
-    A frozen block need not be pulled again, a trainable one once a step.
+    Forward and backward pull a layer's blocks. The blocks of the root and of outer units are mostly pulled once. A kept
+    frozen block is never pulled again, a trainable one once a step.
     """
     pulls = 1 if unit.index == 0 or unit.outer else 2
     return pulls - block.trainable
@@ -61,12 +62,12 @@ class KeptBlocks:
         (self._alone if alone else self._by_all).add(block.index)
 
     def forget(self, block: Block) -> None:
-        """Note that a block is not to be used any more, before it is given back."""
+        """Note that a block must not be used any more, before it is given back."""
         self._by_all.discard(block.index)
         self._alone.discard(block.index)
 
     def begin_attempt(self) -> None:
-        """Remember what is there: an attempt that is rolled back leaves no more than that."""
+        """Remember the blocks that are there: an attempt that is rolled back leaves no more than those."""
         self._at_begin = set(self._by_all)
 
     def end_attempt(self, *, committed: bool) -> Collection[Block]:

@@ -51,7 +51,7 @@ def describe(
     *,
     outer: bool = True,
 ) -> Manifest:
-    """The manifest with which `luwu.parallelize` of the same model, blocks, dtypes and optimizer's kind opens a store.
+    """Return the manifest that `luwu.parallelize` of the same model, blocks, dtypes and optimizer opens a store with.
 
     ``outer``: as in `lay_out`.
 

@@ -21,7 +21,7 @@ from luwu.core.errors import ConfigError
 from luwu.core.protocols import COMMITTED, NOT_FINITE, LossScale
 
 _LARGEST = 2.0**126
-"""Its inverse is a normal float32."""
+"""Largest scale: its inverse is a normal float32."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class LossScaler:
     """The scale of the attempt that is under way or comes next.
 
     Args:
-        settings: how it begins and grows.
-        recorded: what the store's last commit was made with; None: it has had no step.
+        settings: first value and growth of the scale.
+        recorded: loss scale of the store's last commit; None: no step was committed.
     """
 
     def __init__(self, settings: LossScaling, recorded: LossScale | None) -> None:
@@ -68,7 +68,7 @@ class LossScaler:
         return self.scale, self._good_steps
 
     def count(self, end: int) -> None:
-        """An attempt has ended; one that a worker gave up says nothing about the scale."""
+        """Count an attempt that has ended. An attempt that a worker gave up does not count for the scale."""
         if end == NOT_FINITE:
             self.scale, self._good_steps = self.scale / 2, 0
         elif end == COMMITTED:
@@ -78,7 +78,7 @@ class LossScaler:
 
 
 class _ScaleGradient(torch.autograd.Function):
-    """Identity whose backward multiplies by the scale, and says that it did so before anything else of the backward."""
+    """Identity whose backward multiplies by the scale, and reports that before anything else of the backward."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, scale: float, scaled: Callable[[], None]) -> Tensor:
@@ -110,5 +110,5 @@ def scaled_forward(scale: float) -> Iterator[None]:
 
 
 def forward_scale() -> float:
-    """The scale of the loss that this forward leads to; 1 where none is scaled."""
+    """Return the scale of the loss that this forward leads to; 1 if none is scaled."""
     return _OF_FORWARD.get()

@@ -1,4 +1,4 @@
-"""Micro-batches inside a unit: which of its arguments have the rows of the batch, how they are cut, and put together.
+"""Micro-batches inside a unit: the arguments with the rows of the batch, their cuts, and the joined outputs.
 
 A unit's call is cut into slices of a few rows. All of them run while its values are held, so a block is still pulled
 and pushed once, however many slices there are.
@@ -110,7 +110,7 @@ class Slices:
         ]
 
     def join(self, outputs: list[Any]) -> Any:
-        """Put the outputs of the slices together: tensors with their rows, and else what all of them agree on.
+        """Join the outputs of the slices: tensors with their rows, and other values that all slices agree on.
 
         Raises:
             ConfigError: outputs that neither have the slice's rows nor are the same for every slice.

@@ -1,4 +1,4 @@
-"""Activation offload: what checkpointing keeps of a unit, its inputs, waits for backward elsewhere.
+"""Activation offload: the inputs of a unit, which checkpointing keeps, wait for backward elsewhere.
 
 Inputs are put away as soon as a unit runs, and brought back in the opposite order, each while the one after is used.
 """
@@ -19,11 +19,11 @@ from luwu.core.room import NO_WAIT, Room
 from luwu.worker.offload_disk import DiskShelf
 
 Where = str | os.PathLike[str] | None
-"""``host``: a GPU's activations go to pinned host memory; a path: to a file in that folder; None: they stay."""
+"""Place for activations. ``host``: pinned host memory, of a GPU; a path: a file in that folder; None: they stay."""
 
 
 class Shelf(Protocol):
-    """Keeps bytes: one-dimensional uint8 tensors of the device."""
+    """Shelf of bytes: one-dimensional uint8 tensors of the device."""
 
     def put(self, data: Tensor) -> Any:
         """Start to put data away, and return its place; it must not change until `clear`."""
@@ -40,7 +40,7 @@ class Shelf(Protocol):
 
 @dataclass(eq=False)
 class _Saved:
-    """A tensor that was put away; ``coming`` waits for it, once it has been asked for."""
+    """A tensor that was put away; ``coming`` waits for it, once it was asked for."""
 
     number: int
     generation: int
@@ -48,13 +48,13 @@ class _Saved:
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
-    original: Tensor | None  # of what was not put away
+    original: Tensor | None  # the tensor itself, if it was not put away
     version: int
     coming: Callable[[], Tensor] | None = None
 
 
 class Offload:
-    """Takes what autograd saves, while one of its `hooks` is active, to a shelf, and back in backward."""
+    """Takes the tensors that autograd saves, while one of its `hooks` is active, to a shelf, and back in backward."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -72,7 +72,7 @@ class Offload:
         self._shelf.clear()
 
     def _pack(self, tensor: Tensor) -> _Saved:
-        """Put activations away; masks and what else needs no gradient are shared by all units, and stay."""
+        """Put activations away. Masks and other tensors that need no gradient are shared by all units, and stay."""
         stays = not (tensor.requires_grad and tensor.layout is torch.strided and tensor.numel())
         dense = tensor.detach()
         place = None

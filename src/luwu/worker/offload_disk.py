@@ -72,7 +72,7 @@ class DiskShelf:
         place = self._end_bytes, data.numel()
         self._end_bytes += data.numel()
         host = data.cpu()
-        version = host._version  # of what is written: on a GPU that is a copy
+        version = host._version  # version of the written tensor: on a GPU a copy
         future = self._thread.submit(self._write, host, version, place[0])
         self._writing.append(_Write(host, version, place[0], future))
         return place
@@ -89,7 +89,7 @@ class DiskShelf:
         return lambda: reading.result().to(self._device)
 
     def clear(self) -> None:
-        """Give the file's room back; what is still to be written is dropped."""
+        """Free the file's room; writes that have not begun are dropped."""
         for waiting in self._writing:
             waiting.future.cancel()
         self._writing.clear()

@@ -59,7 +59,7 @@ def _can_be_pulled(module: nn.Module) -> bool:
 
 
 def _joined_by_ties(candidates: Group) -> list[Group]:
-    """Put those that share a parameter together."""
+    """Join groups that share a parameter."""
     groups: list[tuple[set[int], Group]] = []
     for name, module in candidates:
         keys = {id(parameter) for parameter in module.parameters()}

@@ -54,46 +54,49 @@ def parallelize(
     seed: int = 0,
     weights: str | Path | None = None,
 ) -> ModuleT:
-    """Let the model's parameters live in the session's store, in place: they are pulled for use, block by block.
+    """Move the model's parameters into the session's store, in place: they are pulled for use, block by block.
 
-    A fresh store takes the model's values; from one that exists the model takes its values, whatever it had before.
-    A model on meta is initialised module by module, never whole: by ``reset_parameters()``, by what transformers and
-    peft do for modules of theirs, and by ``init``. Outside of a forward and its backward a parameter reads NaN and
-    takes no memory: `full_state_dict` reads the values. Buffers stay with the worker.
+    A fresh store takes the model's values. From a store that exists the model takes its values, whatever it had before.
+    A model on meta is initialised module by module, never whole: by ``reset_parameters()``, by the initialisation of
+    transformers and peft for their modules, and by ``init``. Outside of a forward and its backward a parameter reads
+    NaN and takes no memory: `full_state_dict` reads the values. Buffers stay with the worker.
 
     Args:
         model: any module; its ``requires_grad`` flags are final. Its state_dict keys stay. Blocks may be compiled, by
             ``block.compile()`` before; the model may not.
-        session: where the parameters live.
-        blocks: the modules pulled as one: classes, or patterns of module names such as ``h.*``; of nested matches the
-            outermost. None: the classes that repeat in a ModuleList or Sequential. Of the rest, embeddings, heads and
-            other modules with at least a quarter of the largest block's parameters become blocks, too; all that is left
-            forms the root block, which a worker holds for the whole step. A store that exists keeps its blocks.
+        session: session whose store holds the parameters.
+        blocks: the modules whose parameters become blocks: classes, or patterns of module names such as ``h.*``; of
+            nested matches the outermost counts. None: the classes that repeat in a ModuleList or Sequential.
+            Embeddings, heads and other modules with at least a quarter of the largest block's parameters become blocks,
+            too. The rest forms the root block, which a worker holds for the whole step. A store that exists keeps its
+            blocks.
         optimizer: class of the optimizer to come, such as ``luwu.Lion``, whose states a fresh store makes room for;
             None: luwu.AdamW.
-        dtype: of parameters and gradients, float32, bfloat16 or float16; the store keeps a float32 master either way.
-            With float16, in any block, call ``optim.scale(loss).backward()``.
+        dtype: dtype of parameters and gradients: float32, bfloat16 or float16. The store keeps a float32 master in any
+            case. With float16, in any block, call ``optim.scale(loss).backward()``.
         block_dtypes: other dtypes for some blocks, by class, pattern of module names as in ``blocks``, or ``<root>``,
             such as ``{"lm_head": torch.float32}``; of entries that match the same block the first counts. A module in
-            the root that an entry matches becomes a block of its own. What enters a block is converted to its dtype.
-        loss_scaling: how the loss is scaled where blocks are float16; None: as torch.amp.GradScaler does it.
-        device: cpu or cuda: where forward and backward run. ``cuda`` without a number is that of this rank, as
-            torchrun's LOCAL_RANK has it.
+            the root that an entry matches becomes a block of its own. Inputs of a block are converted to its dtype.
+        loss_scaling: settings of the loss scale where blocks are float16; None: those of torch.amp.GradScaler.
+        device: device of forward and backward, cpu or cuda. ``cuda`` without a number is the GPU of this rank, by
+            torchrun's LOCAL_RANK.
         device_memory: bytes of a GPU's memory, such as ``8GiB``, for blocks that stay there between their uses instead
             of being pulled again: frozen ones for good, others for a step, and while a model is evaluated or generates.
             Over UDP all workers give the same. None: every block is pulled for each use.
-        checkpoint: recompute each unit's forward in backward rather than keep its activations.
-        micro_batch_size: rows of the batch that a unit computes at a time. The model is called with the whole batch;
-            each unit cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
-            there, and adds the gradients up: a step moves the same bytes whatever the batch, and inside a unit memory
+        checkpoint: recompute each block's forward in backward rather than keep its activations.
+        micro_batch_size: rows of the batch that a block computes at a time. The model is called with the whole batch.
+            Each block cuts it, by the first dimension of its arguments, runs slice after slice while its parameters are
+            there, and adds the gradients up. A step moves the same bytes whatever the batch, and inside a block memory
             is that of these rows. Losses differ from those of the whole batch by rounding alone. None: all rows.
-        offload: where the inputs of units wait for backward, which is all that checkpointing keeps of them: ``host``,
-            pinned memory of a GPU's host; or a folder, for a file without a name on its disk. None: on the device.
-        init: called on each module on meta that has parameters or buffers of its own, after what it does by itself.
-        seed: of the random numbers for modules on meta: the same bits at any number of workers, and for any choice of
-            blocks unless a module's initialisation writes to modules inside it that are units of their own.
-        weights: a safetensors file, the index of several, or a folder with either: where a fresh store takes the
-            values from, tensor by tensor, and the model its persistent buffers.
+        offload: place where the inputs of blocks, which checkpointing keeps, wait for backward. ``host``: pinned memory
+            of a GPU's host; a folder: a file without a name on its disk; None: the device.
+        init: function called on each module on meta with parameters or buffers of its own, after its own
+            initialisation.
+        seed: seed of the random numbers for modules on meta. The bits are the same for any number of workers, and for
+            any choice of blocks, unless a module's initialisation writes to modules inside it that are blocks of their
+            own.
+        weights: a safetensors file, the index of several, or a folder with either. A fresh store takes the values from
+            it, tensor by tensor, and the model its persistent buffers.
 
     Returns:
         The same model.
@@ -189,7 +192,7 @@ def runtime_of(model: nn.Module) -> Runtime:
 
 
 def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
-    """Stand in front of the model's methods that need values."""
+    """Replace the model's methods that need values."""
     root, others = units[0], units[1:]
     wrapped: list[tuple[nn.Module, WrappedForward]] = [(model, RootForward(runtime, root, model))]
     for unit in others:
@@ -210,7 +213,7 @@ def _wrap(model: nn.Module, units: list[Unit], runtime: Runtime) -> None:
         if unit.outer:
             begin_to_watch(unit, runtime)
     object.__setattr__(model, DRIVER_ATTRIBUTE, runtime)
-    if not hasattr(model, "no_sync"):  # where Accelerate and others look for it
+    if not hasattr(model, "no_sync"):  # Accelerate and others look for it there
         object.__setattr__(model, "no_sync", runtime.accumulating)
 
 
@@ -241,7 +244,7 @@ def _move_buffers(model: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def no_sync(model: nn.Module) -> Iterator[None]:
-    """Within, a backward pushes nothing: its gradients are added up in this worker (as in DistributedDataParallel).
+    """Context manager: a backward inside pushes nothing; its gradients are added up (as in DistributedDataParallel).
 
     The next backward outside pushes the sums along with its own gradients; where there is none, ``optim.step()`` does,
     so the whole of a training loop may run within, at the price that no update overlaps a backward. One attempt at a

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class Pass:
-    """Foretells the next pull from the order of the last complete pass; wrong after a change, never harmful."""
+    """Predicts the next pull from the order of the last complete pass.
+
+    After a change it is wrong, but never harmful.
+    """
 
     def __init__(self) -> None:
         self._order: list[int] = []
@@ -31,7 +34,7 @@ class Pass:
         return self._order[self._cursor] if self._cursor < len(self._order) else None
 
     def finish(self) -> None:
-        """Take what was recorded as the order to expect from now on."""
+        """Take the recorded order as the one to expect from now on."""
         self._order = self._seen
         self.start()
 
@@ -40,5 +43,5 @@ class Pass:
         self._before = self._order
 
     def revert(self) -> None:
-        """Expect what was expected at the last `remember`."""
+        """Expect again the order of the last `remember`."""
         self._order = self._before

@@ -29,7 +29,7 @@ class Recipes:
 
     def __init__(self, model: nn.Module) -> None:
         self._owners: dict[int, Any] = {}
-        self._settings: dict[int, Any] = {}  # of peft's adapters, {adapter: LoraConfig}, by module
+        self._settings: dict[int, Any] = {}  # settings of peft's adapters, {adapter: LoraConfig}, by module
         self._adapted: set[int] = set()
         _walk(model, None, None, self._owners, self._settings)
         for module in model.modules():
@@ -42,7 +42,7 @@ class Recipes:
         return [*([reset] if callable(reset) else []), *self.around(module)]
 
     def around(self, module: nn.Module) -> list[Recipe]:
-        """The part of `own` that may write to modules inside, and so counts where there are no tensors of its own."""
+        """Return the part of `own` that may write to modules inside, and so counts even without tensors of its own."""
         recipes: list[Recipe] = []
         owner = self._owners.get(id(module))
         if owner is not None:
@@ -68,7 +68,7 @@ class Recipes:
 
 
 def plain_name(name: str) -> str:
-    """The name that a module or parameter has in the model that peft wrapped, or its own if there is no such."""
+    """Return the name of a module or parameter in the model that peft wrapped, or its own name without peft."""
     return _PEFT_NAMES.sub("", name)
 
 

@@ -55,7 +55,7 @@ class RowState:
             before = self._before.setdefault(name, value)
             if before is not value and (before.shape != value.shape or not torch.equal(before, value)):
                 raise ConfigError(
-                    f"unit {self._unit}: attribute {name}: expected no tensor that its forward sets for each "
+                    f"block {self._unit}: attribute {name}: expected no tensor that its forward sets for each "
                     "micro-batch anew, found one, which micro_batch_size would take from some rows to others; leave "
                     "micro_batch_size out, or let forward take and return what it keeps"
                 )

@@ -37,7 +37,7 @@ class Residence:
         self._other_dtype = torch.empty(0, dtype=torch.float64, device=device)
         self._present: set[int] = set()
         self._kept: set[int] = set()
-        self._copies: dict[int, dict[int, Tensor]] = {}  # of units that are held so: by unit, the memory of each block
+        self._copies: dict[int, dict[int, Tensor]] = {}  # memory of each block of units held by copies
         self._ahead: int | None = None
         self._pass: Pass | None = None
         self._inner = False
@@ -149,7 +149,7 @@ class Residence:
         return tree_map_only(Tensor, copy, values)
 
     def separate_gradients(self, unit: Unit) -> None:
-        """Let gradients of what is computed from here on come apart from those of what was computed before.
+        """Let gradients of results computed from here on come apart from those of earlier results.
 
         Else autograd would add them up in the parameter's dtype before anyone sees them. Torch makes a new accumulator
         for a parameter whose data had another dtype in between.

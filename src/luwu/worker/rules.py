@@ -1,4 +1,4 @@
-"""Rules of units and parameters within a step, and what to tell a user who breaks one; phases: `step_machine`."""
+"""Rules of units and parameters within a step, and the messages for users who break one; phases: `step_machine`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def why_late(unit: Unit, what: str) -> str:
 
 
 def check_parameter(slot: Slot, trainable: bool) -> None:
-    """See, before a forward, that nobody but the optimizer has changed a parameter.
+    """Check, before a forward, that nobody but the optimizer has changed a parameter.
 
     Raises:
         ConfigError: ``requires_grad`` is not ``trainable`` any more, values were written, or it was replaced.
@@ -78,7 +78,7 @@ def check_parameter(slot: Slot, trainable: bool) -> None:
 
 
 def check_all_known(model: nn.Module, units: list[Unit]) -> None:
-    """See, before the first step, that the model has no parameters that parallelize did not see.
+    """Check, before the first step, that the model has no parameters that parallelize did not see.
 
     Raises:
         ConfigError: it has.
@@ -104,7 +104,7 @@ def note_versions(units: list[Unit]) -> None:
 
 
 def check_unwritten(slot: Slot) -> None:
-    """See that nobody has written to a parameter, as far as torch counts it: writes through ``.data`` go unseen.
+    """Check that nobody has written to a parameter, as far as torch counts it: writes through ``.data`` go unseen.
 
     Raises:
         ConfigError: somebody has.

@@ -78,7 +78,7 @@ class Runtime(Uncopyable):
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
-        self._uses: dict[int, int] = {}  # of outer units in this forward
+        self._uses: dict[int, int] = {}  # uses of outer units in this forward
         self._backward_id = -1
         self._scaled_backward = -1  # the last one that began with a scaled loss
         self._accumulating = False  # asked for
@@ -243,7 +243,7 @@ class Runtime(Uncopyable):
         return number
 
     def hold(self, unit: Unit) -> bool:
-        """Bring an outer unit's values, to stay until the forward's backward is over, or an evaluation is.
+        """Bring an outer unit's values, which stay until the forward's backward, or an evaluation, is over.
 
         Returns:
             False outside of both, where nobody has values.
@@ -329,7 +329,7 @@ class Runtime(Uncopyable):
         return decision
 
     def _carry_out(self, event: Event, around: Around) -> None:
-        """Do what an event leads to; the phase is the next one once everything has succeeded."""
+        """Carry out the decision on an event; the phase changes once everything has succeeded."""
         decision = self._require(event, around)
         for action in decision.actions:
             self._act(action)

@@ -1,4 +1,4 @@
-"""Keeps a model whose values are elsewhere from being saved without them, or loaded into."""
+"""Refuses to save a model whose values are elsewhere without them, and to load into it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from luwu.worker.uncopyable import Uncopyable
 
 
 class SaveGiven(Uncopyable):
-    """A model's ``save_pretrained`` that insists on being given the values."""
+    """A model's ``save_pretrained`` that requires the values to be given."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
         update_wrapper(cast(Callable[..., Any], self), original)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Save, if there is something to save.
+        """Save the given values.
 
         Raises:
             ConfigError: no ``state_dict`` was given.

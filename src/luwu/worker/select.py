@@ -48,7 +48,7 @@ def select_modules(model: nn.Module, blocks: Blocks) -> list[tuple[str, nn.Modul
 
 
 def modules_outside(model: nn.Module, units: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Each (name, module) that can be called, has parameters and is not in a unit, but for the model itself."""
+    """Return each (name, module) that can be called, has parameters and is not in a unit, except the model itself."""
     seen = {id(model), *map(id, units)}
 
     def visit(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:

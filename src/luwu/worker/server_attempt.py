@@ -10,7 +10,7 @@ from luwu.worker.loss_scale import LossScaler
 
 
 class ServerAttempt:
-    """Begins attempts with the server and ends them. ``scaler``, where blocks are float16, has the loss's scale."""
+    """Begins attempts with the server and ends them. ``scaler`` has the loss's scale if blocks are float16."""
 
     def __init__(self, session: Session, scaler: LossScaler | None) -> None:
         self._session = session
@@ -22,7 +22,7 @@ class ServerAttempt:
         self._begun_with: list[HyperParameters] = []
         self._vote: int | None = None  # the commit that was asked for and not answered
         self.begun = False
-        """The model's first attempt has begun: its groups stay as they are."""
+        """True once the model's first attempt has begun: its groups stay as they are."""
 
     def bind(
         self,
@@ -58,7 +58,7 @@ class ServerAttempt:
         return self._session.workers
 
     def hyper_parameters(self) -> list[HyperParameters]:
-        """Return those of now; raises StepOrderError without an optimizer."""
+        """Return the present hyper-parameters; raises StepOrderError without an optimizer."""
         if self._hyper_parameters is None:
             raise StepOrderError(
                 "forward with gradients before there is an optimizer: make one first, such as luwu.AdamW(model, ...), "
@@ -67,11 +67,11 @@ class ServerAttempt:
         return self._hyper_parameters()
 
     def settings_changed(self) -> bool:
-        """Compare the hyper-parameters of now with those that the attempt began with."""
+        """Return True if the hyper-parameters have changed since the attempt began."""
         return self.hyper_parameters() != self._begun_with
 
     def begin(self, hyper_parameters: list[HyperParameters]) -> None:
-        """Begin an attempt; the first one tells the server which parameters are in which group."""
+        """Begin an attempt; the first one tells the server the group of each parameter."""
         if not self.begun and len(hyper_parameters) > 1:
             for block, segments in self._segments.items():
                 self._session.set_segments(block, segments)
@@ -81,7 +81,7 @@ class ServerAttempt:
         self._begun_with = hyper_parameters
 
     def wait_for_end(self, *, skip: bool) -> int:
-        """Ask for the attempt's end, and return how it ended; after an exception (Ctrl-C) call it again to wait on."""
+        """Ask for the attempt's end, and return it; after an exception (Ctrl-C) call it again to wait on."""
         if self._vote is None:  # a worker has one vote in an attempt
             self._vote = self._endpoint.commit(skip)
         end = self._endpoint.wait(self._vote)
@@ -89,7 +89,7 @@ class ServerAttempt:
         return end
 
     def count(self, end: int) -> bool:
-        """Count an attempt that has ended so; True if it was committed."""
+        """Count an attempt by its end; return True if it was committed."""
         committed = end == COMMITTED
         self._session.count_step(committed)
         if self._scaler is not None:

@@ -25,7 +25,7 @@ class Phase(Enum):
 
 
 class Event(Enum):
-    """What a user's program asks for, or what autograd does."""
+    """Event: a request of the user's program, or work of autograd."""
 
     FORWARD = auto()  # the root's forward with gradients begins
     BACKWARD = auto()  # work of a backward through the model
@@ -36,11 +36,11 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the worker does because of an event."""
+    """Action of the worker that follows an event."""
 
     ROLL_BACK = auto()  # give the attempt up
     BEGIN = auto()  # begin an attempt with the server
-    CHECK_PARAMETERS = auto()  # see that nobody has changed them, as the beginning of an attempt does
+    CHECK_PARAMETERS = auto()  # check that nobody has changed them, as the beginning of an attempt does
     START_FORWARD = auto()
     START_BACKWARD = auto()
     PUSH_KEPT = auto()  # push the gradients that were kept here
@@ -50,18 +50,18 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Around:
-    """What is so beside the phase when an event comes.
+    """Facts beside the phase when an event comes.
 
     Attributes:
         in_forward: the root's forward is running.
         in_backward: a backward is running, of this model or not.
-        own_backward: it is the one that the attempt is in.
-        current: the work is of the forward that came last.
+        own_backward: the running backward belongs to the attempt.
+        current: the work belongs to the forward that came last.
         scaled: the loss of this backward was scaled, or needs no scale.
         keeping: gradients of this backward are kept here for a later one.
         kept: gradients of earlier backward passes are kept here.
         gradients: a parameter has got a gradient in this attempt.
-        settings_changed: hyper-parameters are others than those that the attempt began with.
+        settings_changed: hyper-parameters have changed since the attempt began.
     """
 
     in_forward: bool = False
@@ -85,7 +85,7 @@ class Decision:
 
 
 def decide(phase: Phase, event: Event, around: Around) -> Decision:
-    """Return what an event leads to in a phase."""
+    """Return the decision on an event in a phase."""
     return _RULES[event](phase, around)
 
 

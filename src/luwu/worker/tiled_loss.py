@@ -21,7 +21,7 @@ from luwu.worker.loss_scale import forward_scale
 from luwu.worker.watched import use_by_name
 
 _TILE_ELEMENTS = 1 << 23
-"""Logits in a tile unless told otherwise: 32 MiB of float32, which a CPU's cache holds."""
+"""Default of the logits in a tile: 32 MiB of float32, which a CPU's cache holds."""
 
 _DEVICE_TILE_ELEMENTS = 1 << 27
 """Elements of a tile on a GPU: 512 MiB of float32. Each tile reads the whole weight and adds to its gradient."""
@@ -44,22 +44,22 @@ def tiled_cross_entropy(
 ) -> Tensor:
     """Cross entropy of ``transform(linear(hidden, weight, bias))``, as torch.nn.functional.cross_entropy has it.
 
-    Logits, and what autograd would keep of them, exist for one tile of rows at a time. Sums are float32 (float64 for
+    Logits, and autograd's copies of them, exist for one tile of rows at a time. Sums are float32 (float64 for
     float64 inputs) and rounded to their inputs' dtypes once. Gradients are computed along with the loss where autograd
     is on, so a backward costs next to nothing.
 
     Args:
-        hidden: what the head is applied to, [..., width].
-        weight: of the head, [classes, width]: a parameter, such as ``model.lm_head.weight``; may be tied.
+        hidden: input of the head, [..., width].
+        weight: weight of the head, [classes, width]: a parameter, such as ``model.lm_head.weight``; may be tied.
         targets: int64 class indices, of the shape of ``hidden`` without its last dimension.
-        bias: of the head, [classes].
+        bias: bias of the head, [classes].
         tile_rows: rows of logits to compute at a time; None: as many as make a tile of 32 MiB in float32 on a CPU, of
             512 MiB on a GPU.
         ignore_index: targets of this value do not count.
         label_smoothing: share of every target that is spread evenly over all classes, from 0 to 1.
         reduction: ``mean`` over the targets that count (NaN if none does), or ``sum``.
-        transform: of logits [rows, classes] to as many, such as a scale or a soft cap, each row for itself; called for
-            every tile. Gradients go through it, but not to tensors that it brings along.
+        transform: function of logits [rows, classes] to as many, such as a scale or a soft cap, each row for itself;
+            called for every tile. Gradients go through it, but not to tensors that it brings along.
 
     Returns:
         The loss, a scalar in nats, float32 or float64.
@@ -101,7 +101,7 @@ class _Options:
 
 
 class _TiledCrossEntropy(torch.autograd.Function):
-    """``divisor`` divides the sum over all rows; saved are the finished gradients alone.
+    """Autograd function of the loss: ``divisor`` divides the sum over all rows; only the finished gradients are saved.
 
     They are those of the scaled loss, because float16 would lose the small ones of the loss itself.
     """
@@ -145,7 +145,7 @@ class _TiledCrossEntropy(torch.autograd.Function):
 
 
 class _Gradients:
-    """The gradients of the head's input, weight and bias, those that are wanted."""
+    """Gradients of the head's input, weight and bias, as far as they are wanted."""
 
     def __init__(
         self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, ...], sums_dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""Refuses copies of what is tied to a session."""
+"""Refuses copies of objects that are tied to a session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from luwu.core.errors import ConfigError
 
 
 class Uncopyable:
-    """Base of what must not be copied or pickled along with a model: a copy would drive the original's store."""
+    """Base of objects that must not be copied or pickled with a model: a copy would drive the original's store."""
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         self._refuse_copy()

@@ -95,12 +95,12 @@ def use_by_name(parameters: Sequence[Tensor | None], compute: Callable[[], Tenso
 
 
 def watch(unit: Unit) -> None:
-    """Watch its parameters again: whoever called the unit is done."""
+    """Watch its parameters again: the caller of the unit is done."""
     _change(unit, _WATCHED)
 
 
 def unwatch(unit: Unit) -> None:
-    """Let its parameters be plain ones, which have their values."""
+    """Make its parameters plain ones, which have their values."""
     _change(unit, _PLAIN)
 
 

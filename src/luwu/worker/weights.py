@@ -1,4 +1,4 @@
-"""A checkpoint as what a model starts from: tensor by tensor, under the model's names."""
+"""A checkpoint that a model starts from: tensor by tensor, under the model's names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from luwu.worker.recipes import adapter_parameters, is_pretrained, plain_name
 
 
 class CheckpointWeights:
-    """Finds each parameter and persistent buffer of a model in a checkpoint; memory is that of the tensor being read.
+    """Finds each parameter and persistent buffer of a model in a checkpoint; needs memory for the tensor being read.
 
     The names are the model's own, of a model that peft wrapped those of the model inside; adapters are not looked for.
     Tied parameters need one of their names.

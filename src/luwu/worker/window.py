@@ -78,7 +78,7 @@ class Window:
         self._kept.begin_attempt()
 
     def end_attempt(self, *, committed: bool) -> None:
-        """Give back what stayed on the device and is not to be used again; nothing is held."""
+        """Give back the blocks that stayed on the device and must not be used again; nothing is held."""
         for block in self._kept.end_attempt(committed=committed):
             self._staging.release(block)
 
@@ -97,7 +97,7 @@ class Window:
         return None
 
     def _with_views(self, block: Block, flat: Tensor) -> Held:
-        """A block comes to one of a few places, so its views are made once for each."""
+        """Return a block's views, made once for each of the few places that it comes to."""
         cached = self._views.setdefault(block.index, {})
         held = cached.get(flat.data_ptr())
         if held is None:

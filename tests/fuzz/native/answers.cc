@@ -1,4 +1,4 @@
-// What a server, or somebody in its place, answers a worker over TCP.
+// Answers of a server, or somebody in its place, to a worker over TCP.
 #include <poll.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// One record of a commit, in stores of several shapes; and what a whole file of records says.
+// A record of a commit, in stores of several shapes; and a whole file of records.
 #include "kernels/crc32c.h"
 #include "store/records.h"
 #include "target.h"
@@ -11,7 +11,7 @@ using luwu::fuzz::require;
 constexpr Uuid kUuid{1, 2, 3};
 enum : std::uint8_t { kSealed = 1, kWholeFile = 2, kFormat2 = 4, kScaled = 8, kShapes = 16 };
 
-// One block, or as many as fill more than a page with counts.
+// A block, or as many as fill more than a page with counts.
 Layout layout_of(bool scaled, bool many) {
     StoreShape shape;
     shape.chunk_elements = kChunkStep;
@@ -26,7 +26,7 @@ const Layout& layout_for(std::uint8_t mode) {
     return all[((mode & kScaled) != 0 ? 1U : 0U) + ((mode & kShapes) != 0 ? 2U : 0U)];
 }
 
-// Where the checksum of a record of either format lies.
+// Offset of the checksum in a record of either format.
 std::uint64_t payload_bytes(const Layout& layout, bool format_2) {
     return (format_2 ? 72 : 96) + std::uint64_t{layout.block_count()} * 8 + (layout.scales_loss() ? 16 : 0);
 }
@@ -61,7 +61,7 @@ LUWU_FUZZ_TARGET("commit_record") {
         std::memcpy(slot.data() + payload, &crc, sizeof crc);
     }
     check_record(slot, layout);
-    // What says that a store has no values lets a creation replace it: no valid record may say that it has some.
+    // A file that says that a store has no values lets a creation replace it: no valid record may say that it has some.
     if (!records_say_no_values(slot)) return;
     const DecodedCommit first = decode_commit(slot, kUuid, layout);
     require(first.state != DecodedCommit::State::valid || !first.record.has_values, "values are not given away");

@@ -1,4 +1,4 @@
-// What a worker whose token is good sends over TCP after its hello: a session reads it as a server does.
+// Messages of a worker whose token is good, over TCP after its hello: a session reads them as a server does.
 #include <memory>
 
 #include "fabric/tcp/tcp_session.h"

@@ -84,7 +84,7 @@ struct Made {
     Files files;
 };
 
-// Which values a damaged store may have: forged ones pass every check, as they should.
+// Values that a damaged store may have: forged ones pass every check, as they should.
 struct Damage {
     bool of_values = false;
     bool seals_chunks = false;

@@ -34,7 +34,7 @@ inline std::vector<std::byte> stream_of(Input& input) {
         frame.sequence = input.number();
         const std::size_t length = input.number<std::uint16_t>();
         const Bytes payload = (how & kTold) != 0 ? Bytes() : input.bytes(length);
-        // Of a request for a whole block, without the bytes of one in the input.
+        // Body of a request for a whole block, without the bytes of one in the input.
         std::vector<std::byte> body = copy_of(payload);
         if ((how & kTold) != 0) body.resize(std::min<std::size_t>(length, kMostStreamBytes / 4));
         frame.bytes = (how & kOtherLength) != 0 ? input.number<std::uint64_t>() : body.size();

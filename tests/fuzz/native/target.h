@@ -1,5 +1,5 @@
-// What the fuzz targets share. A target is a function of bytes; it lets pass the errors that its parser documents and
-// nothing else. The same file makes a libFuzzer program, or a test that replays the corpus.
+// Common parts of the fuzz targets. A target is a function of bytes; it lets pass the errors that its parser documents
+// and nothing else. The same file makes a libFuzzer program, or a test that replays the corpus.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""What a participant sends to a server's control plane, joined or not: an answer, or an error of luwu.errors."""
+"""Messages of a participant to a server's control plane, joined or not: an answer, or an error of luwu.errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _AbortedError(Exception):
 
 
 class _Context:
-    """As much of gRPC's context as the service uses."""
+    """The part of gRPC's context that the service uses."""
 
     def __init__(self, session: bytes | str, goes_on: bool = True) -> None:
         self.error = ""
@@ -115,7 +115,7 @@ class _Run:
 
 
 class _Runs:
-    """What the service asks of its runs."""
+    """The part of the runs that the service uses."""
 
     def __init__(self) -> None:
         self.participants = Participants()

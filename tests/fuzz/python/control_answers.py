@@ -1,4 +1,4 @@
-"""What a server, or somebody in its place, sends to a participant of the control plane."""
+"""Messages of a server, or somebody in its place, to a participant of the control plane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger says to `luwu link`, and what answers who measures a link to it."""
+"""Messages of a stranger to `luwu link`, and answers to whoever measures a link to it."""
 
 from __future__ import annotations
 

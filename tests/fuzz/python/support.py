@@ -20,7 +20,7 @@ SNIPPETS = (
     b'"../x"', b'".."', b'"' + b"n" * 300 + b'"', b"[]", b"{}", b"[[]]", b"[0]", b'["x"]', b"[null]", b'{"x": 0}',
     b'{"format": 1}', b"[" * 3000 + b"]" * 3000, b'{"a":' * 3000 + b"0" + b"}" * 3000, b"", b"\xff", b'"', b"0,",
 )  # fmt: skip
-"""What an edit may put in a value's place: what JSON can hold at its limits, and what is no JSON."""
+"""Replacements for a value in an edit: JSON at its limits, and text that is no JSON."""
 
 _MOST_EDITS = 8
 
@@ -42,7 +42,7 @@ class Input:
         return taken
 
     def number(self, size: int = 1) -> int:
-        """An unsigned number of so many bytes."""
+        """Return an unsigned number of ``size`` bytes."""
         return int.from_bytes(self.bytes(size), "little")
 
     def rest(self) -> bytes:
@@ -138,7 +138,7 @@ def put(path: Path, content: bytes, how: int) -> None:
 
 
 def allowing(errors: type[Exception] | tuple[type[Exception], ...], act: Callable[[], Value]) -> Value | None:
-    """What a call returns, or None where it raised one of the documented errors; their messages can be shown."""
+    """Return the call's result, or None if it raised one of the documented errors; their messages can be shown."""
     try:
         return act()
     except errors as error:

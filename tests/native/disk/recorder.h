@@ -21,8 +21,8 @@
 
 namespace luwu::disk {
 
-// What a call does to the disk, numbered as tests/disk/recorder.py has it. `look` changes nothing; it is counted as a
-// call that can fail.
+// Kinds of calls by their effect on the disk, numbered as in tests/disk/recorder.py. `look` changes nothing; it is
+// counted as a call that can fail.
 enum class Kind : std::uint32_t {
     open,
     close,
@@ -86,7 +86,7 @@ std::uint64_t next_handle();
 bool inside(const std::string& path);
 // Absolute, without a look at symbolic links: the folders of tests have none.
 std::string absolute(int folder, const char* path);
-// Where in the native module this is called from: offsets in it, innermost first. A caller in Python gives a label.
+// Call site in the native module: offsets in it, innermost first. A caller in Python gives a label.
 std::string site();
 void append(std::vector<char>& record, const void* data, std::size_t bytes);
 void note(const Entry& entry, std::int64_t result);

@@ -31,7 +31,7 @@ void Checker::access(Actor actor, const Clock& clock, const Access& access) {
             find("nothing orders \"" + access.what + "\" after \"" + past.access.what + "\"");
         }
     }
-    // What a write covers, and is ordered before it, is met by whoever meets the write.
+    // An access that meets a write also meets the accesses that the write covers and is ordered after.
     std::erase_if(past_, [&](const Past& past) {
         return access.writes && access.begin <= past.access.begin && past.access.end <= access.end &&
                clock.of(past.actor) >= past.time;

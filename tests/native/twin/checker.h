@@ -10,7 +10,7 @@ namespace luwu::twin {
 
 using Actor = std::uint32_t;
 
-// What an actor knows of each actor's past.
+// An actor's knowledge of each actor's past.
 class Clock {
   public:
     [[nodiscard]] std::uint64_t of(Actor actor) const { return actor < times_.size() ? times_[actor] : 0; }

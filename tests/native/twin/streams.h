@@ -19,7 +19,7 @@ inline constexpr Actor kCaller = 0;  // all threads of the program but those tha
 inline constexpr Actor kServer = 1;
 inline constexpr Actor kFirstStream = 2;
 
-// What all streams share: the lock of the twin, the checker, and what callers and the server know.
+// State that all streams share: the lock of the twin, the checker, and the knowledge of callers and the server.
 struct World {
     std::mutex mutex;
     std::condition_variable changed;
@@ -29,7 +29,7 @@ struct World {
     TwinSettings settings{};
 };
 
-// One record of an event; a stream that waits for the event waits for the record that was the last when it was told to.
+// A record of an event; a stream that waits for the event waits for the last record at that time.
 struct Record {
     bool done = false;
     Clock clock;

@@ -39,13 +39,13 @@ TWIN_EXPORT void twin_launch(void* stream, void (*function)(void*), void* argume
 TWIN_EXPORT void twin_server_access(const TwinAccess* access);
 TWIN_EXPORT void twin_server_sees_caller();
 TWIN_EXPORT void twin_caller_sees_server();
-// The next call of this function fails with this status, after so many that do not; an asynchronous one when it is due.
+// The next call of this function fails with this status, after `after` that do not; an asynchronous one when it is due.
 TWIN_EXPORT void twin_fail(const char* function, int after, int status);
-// How many findings there are, and one of them in words.
+// Number of findings, and one of them in words.
 TWIN_EXPORT std::size_t twin_findings();
 TWIN_EXPORT const char* twin_finding(std::size_t index);
 TWIN_EXPORT void twin_forget_findings();
-// What is there now, and the most device memory that was.
+// Bytes that are registered now, and the most device memory that was in use.
 TWIN_EXPORT std::size_t twin_registered_bytes();
 TWIN_EXPORT std::size_t twin_device_bytes();
 TWIN_EXPORT std::size_t twin_most_device_bytes();

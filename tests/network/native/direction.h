@@ -1,4 +1,4 @@
-// One direction of the wire: a thread that takes frames from one interface, harms some, and sends them on the other.
+// A direction of the wire: a thread that takes frames from one interface, harms some, and sends them on the other.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the wire knows of an Ethernet frame: where UDP or TCP over IPv4 or IPv6 begins in it, and its checksum.
+// An Ethernet frame as the wire sees it: the beginning of UDP or TCP over IPv4 or IPv6 in it, and its checksum.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct Segment {
 
 Segment find_segment(std::span<const std::uint8_t> frame);
 
-// Of the IPv4 header, if there is one, and of the datagram or segment.
+// Checks the IPv4 header's checksum, if there is one, and that of the datagram or segment.
 bool checksums_are_valid(std::span<const std::uint8_t> frame, const Segment& segment);
 
 // Writes the checksum that fits the payload; leaves a UDP datagram alone that was sent without one.

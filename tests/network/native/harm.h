@@ -1,4 +1,4 @@
-// Which frames of one direction are harmed, and how: rules, each with random numbers of its own.
+// Rules of harm to the frames of one direction, each with random numbers of its own.
 #pragma once
 
 #include <chrono>
@@ -52,7 +52,7 @@ struct RuleCounts {
     std::uint64_t acted = 0;
 };
 
-// What becomes of a frame.
+// Fate of a frame.
 struct Verdict {
     static constexpr std::size_t kNoRule = ~std::size_t{0};
     bool dropped = false;

@@ -1,4 +1,4 @@
-// What the wire is told, as JSON.
+// Settings of the wire, as JSON.
 //
 //   {"a": INTERFACE, "b": INTERFACE, "mtu": 1500, "ring_bytes": N, "check_checksums": false, "control": false,
 //    "a_to_b": HARM, "b_to_a": HARM}

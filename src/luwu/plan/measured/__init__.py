@@ -1,1 +1,1 @@
-"""Plans for this machine: what it can do is measured, and what a run of `luwu train` takes on it follows."""
+"""Plans for this machine: its abilities are measured, and the needs of a run of `luwu train` follow."""

@@ -1,4 +1,4 @@
-"""A run of `luwu train` on this machine: what it takes, whether that fits, and which settings to take."""
+"""A run of `luwu train` on this machine: its needs, whether it fits, and the settings to take."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TENTHS_OF_FREE = 8
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A run with these settings, and what it takes; ``memory`` is by kind, of all processes together."""
+    """A run with these settings, and its needs; ``memory`` is by kind, of all processes together."""
 
     settings: Settings
     model: ModelShape
@@ -79,7 +79,7 @@ class LocalPlan:
 
 
 def forecast_here(settings: Settings, model: ModelShape, memory_bytes: int | None = None) -> Forecast:
-    """The store and its server; with another memory budget than the settings'."""
+    """Return the forecast of the store and its server; ``memory``: another budget than the settings'."""
     run = settings.run
     return forecast(
         model.block_elements(),
@@ -120,7 +120,10 @@ def worker_bytes(model: ModelShape, run: RunSettings) -> float:
 
 
 def suggest(plan: LocalPlan) -> LocalPlan:
-    """The same run with all in memory if there is room, else what there is; fewer rows at a time if need be."""
+    """Return the request with all in memory if there is room, else with the room there is.
+
+    Fewer rows at a time if needed.
+    """
     found = plan
     for run in _fitting(plan):
         found = plan_here(run, plan.model, plan.machine, plan.disk_room_bytes)
@@ -152,7 +155,7 @@ def _with_run(settings: Settings, **changes: object) -> Settings:
 
 
 def command(plan: LocalPlan, store: Path | None) -> str:
-    """The `luwu train` that was planned, as a new run, for a shell; ``store``: None: in the run folder."""
+    """Return the `luwu train` that was planned, as a new run, for a shell; ``store``: None: in the run folder."""
     model, run = plan.settings.model, plan.settings.run
     words: dict[str, object] = {"model": model.path}
     if model.path is None:
@@ -173,6 +176,6 @@ def command(plan: LocalPlan, store: Path | None) -> str:
 
 
 def _new_run() -> Path:
-    """A run folder that does not exist yet: an earlier run would be resumed, or refuse the settings."""
+    """Return a run folder that does not exist yet: an earlier run would be resumed, or refuse the settings."""
     names = itertools.chain(["planned"], (f"planned-{number}" for number in itertools.count(2)))
     return next(folder for folder in (RUNS / name for name in names) if not folder.exists())

@@ -26,7 +26,7 @@ ELSEWHERE = (
     "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",
     "disk_read", "disk_write", "disk_size", "aggregation", "form", "topology", "prices",
 )  # fmt: skip
-"""Choices of a cluster, which this machine is none of."""
+"""Flags of a cluster, which do not fit this machine."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LocalRequest:
 
 
 def local_request(choices: Choices, store: Path) -> LocalRequest:
-    """The run that `luwu train` would make of the same flags.
+    """Return the run that `luwu train` would make with the same flags.
 
     Raises:
         ConfigError: a flag of a cluster, a model that cannot be trained here by that name, or what does not belong

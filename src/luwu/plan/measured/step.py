@@ -86,25 +86,25 @@ def delay_seconds(machine: Machine, server_seconds: float, busy: Busy) -> float:
 
 
 class WorkerTime:
-    """A worker's own time, if it had its threads for itself."""
+    """A worker's own time, as if it had its threads for itself."""
 
     def __init__(self, model: ModelShape, run: RunSettings, machine: Machine, rows: int) -> None:
         self._model, self._run, self._machine, self._kernels = model, run, machine, machine.kernels
         at_once = min(rows, run.micro_batch or rows)
-        self._share = rows / at_once  # of a slice's time that all rows take
+        self._share = rows / at_once  # times of a slice that all rows take
         self._slices = -(-rows // at_once)
         costs = machine.costs
         self._block_seconds = costs.block_seconds + (self._slices - 1) * costs.slice_seconds
         self._rows_bytes = rows * model.sequence * model.hidden * element_bytes(run)
 
     def forward(self) -> Busy:
-        """The head's gradients come along with its loss."""
+        """Work of a forward. The head's gradients come along with its loss."""
         layers = self._model.layers
         kernels = layers * (self._share * self._kernels.layer_forward + self._cut()) + self._kernels.root_forward
         return Busy(kernels, layers * self._block_seconds / 2)
 
     def backward(self) -> Busy:
-        """Layers' forwards once more, and gradients on their way to the server."""
+        """Work of a backward: layers' forwards once more, and gradients on their way to the server."""
         layers = self._model.layers
         kernels = layers * self._layer_backward() + self._kernels.root_backward
         return Busy(kernels, layers * (self._block_seconds / 2) + self._handing_over(self._model.parameters))

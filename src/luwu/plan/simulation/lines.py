@@ -11,7 +11,7 @@ from luwu.plan.clusters import Disk
 
 @dataclass(frozen=True)
 class Span:
-    """Something that a track did from ``start`` to ``end``, in simulated seconds."""
+    """An activity of a track from ``start`` to ``end``, in simulated seconds."""
 
     track: str
     name: str
@@ -49,7 +49,7 @@ class Line:
         self.free_at = 0.0
 
     def book(self, count: float) -> tuple[float, float]:
-        """Take the next turn for so many bytes: when it begins and ends."""
+        """Take the next turn for ``count`` bytes, and return its begin and end."""
         start = max(self._environment.now, self.free_at)
         self.free_at = start + count / self._rate
         return start, self.free_at
@@ -64,10 +64,10 @@ class Disks:
         self._writes = Line(environment, disk.write_rate * count)
 
     def read(self, count: float) -> tuple[float, float]:
-        """Book a read: when it begins and ends."""
+        """Book a read, and return its begin and end."""
         return self._all.book(count)
 
     def write(self, count: float) -> tuple[float, float]:
-        """Book a write: when it begins and ends."""
+        """Book a write, and return its begin and end."""
         start, end = self._all.book(count)
         return start, max(end, self._writes.book(count)[1])

@@ -26,14 +26,14 @@ class Scenario:
     """Conditions of a simulated run.
 
     Attributes:
-        steps: to play; the first records the pass, so the last is what later ones look like.
-        order: of the server's work, by steps or by layers.
-        stragglers: how many workers are slow.
-        slowdown: how many times as long they compute.
+        steps: number of steps to simulate; the first records the pass, so later steps are like the last.
+        order: order of the server's work, by steps or by layers.
+        stragglers: number of slow workers.
+        slowdown: factor on their time of computation.
         jitter: deviation of all workers' speeds, as a share.
         loss: share of packets that each worker's link loses, each way.
         fan_in: children of a switch.
-        seed: of everything random.
+        seed: seed of all random numbers.
     """
 
     steps: int = 3

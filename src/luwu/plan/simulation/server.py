@@ -1,4 +1,4 @@
-"""A server's six steps in simulated time. What it reads, evicts and reads ahead the native schedule decides.
+"""A server's six steps in simulated time. The native schedule decides what is read, read ahead and evicted.
 
 In step order each step has a queue of its own, and pieces of a block go from one to the next. In layer order (what
 arXiv 2409.00918 compares with) a group of threads takes a block through steps 4 to 6, and has its share of them only.
@@ -80,7 +80,7 @@ class ServerSteps:
                 environment.process(self._layer_group(group))
 
     def begin_step(self) -> None:
-        """The pass begins again."""
+        """Begin the pass again."""
         self._schedule.begin_step()
         self._read_ahead()
 
@@ -101,7 +101,7 @@ class ServerSteps:
         yield self._environment.timeout(end - self._environment.now)
 
     def release(self, block: int) -> None:
-        """Nobody uses the block any more."""
+        """Give a block back that nobody uses any more."""
         self._schedule.unhold(block)
         self._retry()
         self._read_ahead()

@@ -1,4 +1,4 @@
-"""A tree of switches and the links below it: when a sum is complete, and when a copy has arrived.
+"""A tree of switches and the links below it: the times when a sum is complete, and when a copy has arrived.
 
 Packets are added up and copied as they come, so a tree adds latency for each level and no time for whole blocks. A
 lost packet is sent again on its own link, and the last ones of a block are missed only after a heartbeat.

@@ -1,4 +1,4 @@
-"""All workers of a run, played through together: a time for each of them, an event for what they do together.
+"""All workers of a run, played through together: a time for each worker, an event for all of them.
 
 The order of pulls, what is asked for ahead and what is kept at the turn is that of the worker's own `Pass`. A block
 goes down when every worker has room for it (the least credit), so its time is that of the slowest; what happens on a
@@ -65,7 +65,7 @@ class Workers:
         self.ends: list[float] = []
 
     def run(self, steps: int) -> Events:
-        """Make so many steps; ``ends`` has when each was committed."""
+        """Make ``steps`` steps; ``ends`` has the time of each commit."""
         for _ in range(steps):
             self._pass.start()
             for server in self._servers:
@@ -124,7 +124,7 @@ class Workers:
         self._push(ROOT)
 
     def _acquire(self, block: int) -> Events:
-        """Pull a block: it is sent when every worker has asked for it, and used by each when that is free."""
+        """Pull a block: it is sent when every worker has asked for it, and a worker uses it when it is free."""
         asked = self._asked if self._asked_for == block else self._free
         yield from self._wait_until(float(asked.max()) + self._links.latency_seconds)
         begun = self._environment.now

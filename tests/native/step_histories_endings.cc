@@ -1,0 +1,250 @@
+// The second half of the naive reference: how a step ends, what it says of itself, and how it is compared.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "step_histories_reference.h"
+
+namespace luwu::test {
+
+std::uint32_t NaiveStep::under_way() const {
+    std::uint32_t blocks = 0;
+    for (std::uint32_t block = 0; block < came.size(); ++block) {
+        const bool keeping = keep_asked.has(block) && !kept.has(block);
+        const bool updating = update_asked.has(block) && !written.has(block);
+        if (keeping || updating || keep_waits.has(block) || update_waits.has(block)) ++blocks;
+    }
+    return blocks;
+}
+
+std::vector<std::uint32_t> NaiveStep::written_blocks() const {
+    std::vector<std::uint32_t> blocks;
+    for (std::uint32_t block = 0; block < came.size(); ++block) {
+        if (written.has(block)) blocks.push_back(block);
+    }
+    return blocks;
+}
+
+double NaiveStep::factor() const { return *settings.gradient.max_norm / (std::sqrt(sum) + 1e-6); }
+
+float NaiveStep::average(float mean) const {
+    if (!settings.gradient.loss_scale) return mean;
+    return static_cast<float>(static_cast<double>(mean) / settings.gradient.loss_scale->scale);
+}
+
+step::Stage NaiveStep::stage() const {
+    if (!closed) return step::Stage::collecting;
+    if (prepared) return step::Stage::prepared;
+    if (recording) return step::Stage::recording;
+    if (taking_back) return redoing ? step::Stage::redoing : step::Stage::restoring;
+    return decided ? step::Stage::decided : step::Stage::closing;
+}
+
+void StepReference::fail(ErrorKind kind, const std::string& text) {
+    if (failed_) return;
+    failed_ = true;
+    failure_ = text;
+    actions_.emplace_back(step::Fail{Error(kind, text)});
+}
+
+void StepReference::lost(std::uint32_t worker) {
+    fail(ErrorKind::worker_lost, "worker " + std::to_string(worker) + " left after step " + std::to_string(step_) +
+                                     " and others went on; give every worker the same number of batches");
+}
+
+bool nobody_in_step(const std::vector<NaiveWorker>& workers) {
+    return std::none_of(workers.begin(), workers.end(), [](const NaiveWorker& worker) { return worker.in_step; });
+}
+
+void StepReference::close_if_all_voted() {
+    const bool all = std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker.counts; });
+    if (failed_ || now_.closed || !all || now_.epoch_awaited) return;
+    if (rules_.one_stream && !now_.given_up) {
+        const std::uint64_t pushes = workers_[0].in_step_pushes;
+        for (std::uint32_t worker = 1; worker < workers_.size(); ++worker) {
+            const std::uint64_t own = workers_[worker].in_step_pushes;
+            if (own == pushes) continue;
+            return fail(ErrorKind::order, "worker 0 pushed " + std::to_string(pushes) +
+                                              " blocks in a step and worker " + std::to_string(worker) + " " +
+                                              std::to_string(own) +
+                                              "; every worker must run the same blocks in a step");
+        }
+        if (now_.stream_pushes < pushes) return;
+    }
+    now_.closed = true;
+    if (now_.is_void()) {
+        give_back_unfinished();
+    } else if (const std::string what = what_workers_did_differently(); !what.empty()) {
+        return fail(ErrorKind::order, what);
+    }
+    actions_.emplace_back(step::FinishOwed{});
+    end_if_nothing_is_under_way();
+}
+
+std::string StepReference::what_workers_did_differently() const {
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        const std::uint32_t pushed = now_.useful[block].size();
+        if (pushed == 0 || pushed == streams_) continue;
+        return "block '" + rules_.blocks[block].name + "' was pushed by " + std::to_string(pushed) + " of " +
+               std::to_string(streams_) + " workers; every worker must run the same blocks in a step";
+    }
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        if (!rules_.blocks[block].trainable || now_.useful[block].size() != 0) continue;
+        return "block '" + rules_.blocks[block].name +
+               "' was pushed by no worker; every worker must push all trainable blocks in a step, zeros where there is "
+               "nothing";
+    }
+    return "";
+}
+
+void StepReference::end_if_nothing_is_under_way() {
+    if (failed_ || !now_.closed || now_.prepared || now_.taking_back || now_.recording || now_.under_way() != 0) return;
+    if (now_.is_void()) {
+        now_.taking_back = true;
+        actions_.emplace_back(step::TakeBack{now_.written_blocks()});
+        return;
+    }
+    if (before_) return;
+    const bool asks = rules_.prepares && !now_.decided;
+    if (*limits_ && !now_.decided) {
+        now_.sum = 0;
+        for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+            if (now_.kept.has(block)) now_.sum += now_.squares[block];
+        }
+    }
+    if (asks) {
+        now_.prepared = true;
+        const step::Ending prepared{step::kPrepared, now_.sum};
+        for (NaiveWorker& worker : workers_) {
+            if (!worker.told) worker.told = prepared;
+        }
+        actions_.emplace_back(step::Answer{prepared});
+        return;
+    }
+    if (*limits_) return end_with_norm();
+    write_record();
+}
+
+void StepReference::end_with_norm() {
+    if (!now_.speculates) return answer_and_owe();
+    if (!(now_.factor() < 1.0)) return write_record();
+    now_.taking_back = now_.redoing = true;
+    std::vector<std::uint32_t> blocks;
+    for (const std::uint32_t block : now_.order) {
+        if (now_.written.has(block)) blocks.push_back(block);
+    }
+    actions_.emplace_back(step::TakeBack{blocks});
+}
+
+void StepReference::answer_and_owe() {
+    const bool clips = now_.factor() < 1.0;
+    last_did_not_clip_ = !clips;
+    if (clips) ++clipped_;
+    if (now_.order.empty()) return write_record();
+    NaiveDebt owed;
+    owed.record = next_record();
+    for (const std::uint32_t block : now_.order) {
+        ++owed.record.counts[block];
+        owed.not_in_memory.add(block);
+        owed.not_on_disk.add(block);
+    }
+    before_ = owed;
+    const float scale = clips ? static_cast<float>(static_cast<double>(now_.average(rules_.mean)) * now_.factor())
+                              : now_.average(rules_.mean);
+    actions_.emplace_back(step::Settle{now_.order, scale});
+    end(step::kCommitted, now_.sum);
+}
+
+store::CommitRecord StepReference::next_record() const {
+    store::CommitRecord record;
+    record.step = step_ + 1;
+    record.attempts = attempts_ + 1;
+    record.rolled_back = rolled_back_;
+    record.counts = counts_;
+    record.loss_scale = now_.settings.gradient.loss_scale;
+    return record;
+}
+
+void StepReference::write_record() {
+    now_.recording = true;
+    actions_.emplace_back(step::WriteRecord{next_record()});
+}
+
+void StepReference::end(step::StepEnd how, double squares) {
+    ++attempts_;
+    if (how == step::kCommitted) {
+        ++step_;
+        loss_scale_ = now_.settings.gradient.loss_scale;
+    } else {
+        ++rolled_back_;
+    }
+    last_end_ = {how, squares};
+    for (NaiveWorker& worker : workers_) {
+        if (worker.counts && !worker.told) worker.told = last_end_;
+        worker.in_step = worker.voted = worker.counts = false;
+    }
+    actions_.emplace_back(step::EndStep{last_end_, now_.order});
+    const step::StepSettings settings = now_.settings;
+    now_ = NaiveStep(rules_.blocks.size());
+    now_.settings = settings;
+}
+
+// ---- the comparison
+
+std::string StepReference::difference(const step::State& state) const {
+    if (state.stage != now_.stage()) return "stage";
+    if (state.failed() != failed_ || state.broken.has_value() != broken_) return "failed";
+    if (failed_ && failure_ != state.failure->what()) return "failure";
+    if (state.is_void() != now_.is_void()) return "void";
+    const step::Progress& progress = state.progress;
+    if (progress.step() != step_ || progress.attempts() != attempts_ || progress.rolled_back() != rolled_back_) {
+        return "steps";
+    }
+    if (progress.clipped() != clipped_ || progress.redone() != redone_) return "clipped or redone";
+    if (progress.loss_scale() != loss_scale_) return "loss scale";
+    if (state.owed.has_value() != before_.has_value()) return "owed";
+    if (before_ && (state.owed->record != before_->record || state.owed->blocks != before_->not_on_disk.size())) {
+        return "the record that is owed";
+    }
+    if (!same(state.last_end, last_end_)) return "the last ending";
+    if (!failed_ && state.busy_blocks != now_.under_way()) return "the blocks under way";
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        if (progress.count(block) != counts_[block]) return "updates";
+        if (state.blocks[block].owes() != owes(block)) return "a block that owes";
+        if (state.blocks[block].stale() != (before_ && before_->not_in_memory.has(block))) return "a stale block";
+    }
+    bool works = false;
+    for (std::uint32_t worker = 0; worker < workers_.size(); ++worker) {
+        const step::Member& member = state.members.at(worker);
+        const NaiveWorker& own = workers_[worker];
+        if ((member.standing != step::Standing::resting) != own.in_step) return "a worker in the step";
+        if (member.waits() != own.voted) return "a worker that waits";
+        if (member.ending.has_value() != own.told.has_value()) return "an answer";
+        if (own.told && !same(*member.ending, *own.told)) return "the ending that a worker was told";
+        works = works || (own.in_step && (rules_.one_stream || !own.counts));
+    }
+    if (state.members.left() != (gone_.empty() ? std::nullopt : std::optional(gone_.back()))) return "who left";
+    if (state.nobody_pulls() != (failed_ || now_.closed || !works)) return "somebody pulls";
+    return "";
+}
+
+bool same(const step::Ending& left, const step::Ending& right) {
+    return left.end == right.end &&
+           (left.squares == right.squares || (left.squares != left.squares && right.squares != right.squares));
+}
+
+bool same(const step::Actions& left, const step::Actions& right) {
+    if (left.size() != right.size()) return false;
+    for (std::size_t at = 0; at < left.size(); ++at) {
+        const auto* end = std::get_if<step::EndStep>(&left[at]);
+        const auto* other = std::get_if<step::EndStep>(&right[at]);
+        if (end != nullptr && other != nullptr) {
+            if (!same(end->ending, other->ending) || end->arrivals != other->arrivals) return false;
+        } else if (!(left[at] == right[at])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace luwu::test

@@ -1,0 +1,292 @@
+#include "step_histories_reference.h"
+
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+namespace luwu::test {
+
+namespace {
+
+std::string worker_name(std::uint32_t worker) { return "worker " + std::to_string(worker); }
+
+void must(bool possible, const char* what) {
+    if (!possible) throw std::logic_error(what);
+}
+
+}  // namespace
+
+StepReference::StepReference(const StepSetup& setup)
+    : rules_(setup.rules),
+      streams_(setup.rules.one_stream ? 1 : setup.rules.workers),
+      workers_(setup.rules.workers),
+      now_(setup.rules.blocks.size()),
+      step_(setup.standing.step),
+      attempts_(setup.standing.attempts),
+      rolled_back_(setup.standing.rolled_back),
+      loss_scale_(setup.standing.loss_scale),
+      counts_(setup.standing.counts),
+      on_disk_(setup.standing.counts) {}
+
+step::Actions StepReference::happen(const StepEvent& event) {
+    if (event.kind <= EventKind::decide) {
+        if (!failed_) {
+            hear_worker(event);
+        } else if (event.kind == EventKind::vote) {
+            workers_[event.worker].told.reset();  // of the step before: this one will have no end
+        }
+    } else if (event.kind >= EventKind::kept && event.kind <= EventKind::epoch_begun) {
+        hear_executor(event);
+    } else if (event.kind == EventKind::join) {
+        join(event.worker);
+    } else if (event.kind == EventKind::leave) {
+        leave(event.worker);
+    } else if (event.kind == EventKind::fail) {
+        fail(ErrorKind::server, "the server was closed");
+    } else {
+        broken_ = true;
+        fail(ErrorKind::io, "the disk is at fault");
+    }
+    return std::exchange(actions_, {});
+}
+
+void StepReference::hear_worker(const StepEvent& event) {
+    if (event.kind == EventKind::begin) begin(event.worker, step_settings(event.block));
+    if (event.kind == EventKind::pull && now_.came[event.block].has(event.worker)) {
+        fail(ErrorKind::order, worker_name(event.worker) + " pulled block '" + rules_.blocks[event.block].name +
+                                   "' again after pushing its gradient in the same step");
+    }
+    if (event.kind == EventKind::push) push(event.worker, event.block);
+    if (event.kind == EventKind::vote) vote(event);
+    if (event.kind == EventKind::decide) decide(event.wanted, event.squares);
+}
+
+void StepReference::hear_executor(const StepEvent& event) {
+    if (event.kind == EventKind::kept) kept(event.block, event.squares);
+    if (event.kind == EventKind::written) written(event.block);
+    if (event.kind == EventKind::caught_up) {
+        must(before_ && before_->not_in_memory.has(event.block), "memory has it");
+        before_->not_in_memory.remove(event.block);
+    }
+    if (event.kind == EventKind::spoiled) now_.spoiled = true;
+    if (event.kind == EventKind::taken_back) taken_back();
+    if (event.kind == EventKind::recorded) recorded();
+    if (event.kind == EventKind::epoch_begun) {
+        must(now_.epoch_awaited, "no epoch is awaited");
+        now_.epoch_awaited = false;
+        close_if_all_voted();
+    }
+}
+
+// ---- workers
+
+void StepReference::begin(std::uint32_t worker, const step::StepSettings& settings) {
+    if (!gone_.empty()) return lost(gone_.back());
+    if (now_.prepared) {
+        return fail(ErrorKind::order, worker_name(worker) + " began a step before the one before it was decided on");
+    }
+    if (workers_[worker].in_step) return fail(ErrorKind::order, worker_name(worker) + " began a step twice");
+    const bool first = nobody_in_step(workers_);
+    const bool limit = settings.gradient.max_norm.has_value();
+    if (first && limits_ && *limits_ != limit) {
+        return fail(ErrorKind::order, limit ? "a step began with max_grad_norm and the run's first one without; give "
+                                              "every step one or none"
+                                            : "a step began without max_grad_norm and the run's first one with; give "
+                                              "every step one or none");
+    }
+    if (!first && !(settings == now_.settings)) {
+        return fail(ErrorKind::order, worker_name(worker) + " began step " + std::to_string(step_ + 1) +
+                                          " with other hyper-parameters than the workers before it; give every worker "
+                                          "the same optimizer settings and schedule");
+    }
+    if (first) {
+        if (!limits_ && limit) actions_.emplace_back(step::PlanKept{});
+        limits_ = limit;
+        now_.settings = settings;
+        now_.speculates = limit && last_did_not_clip_ && !rules_.prepares;
+    }
+    workers_[worker].in_step = true;
+    if (!rules_.one_stream) actions_.emplace_back(step::BeginPass{worker});
+    if (rules_.one_stream && first) actions_.emplace_back(step::BeginPass{0});
+}
+
+void StepReference::push(std::uint32_t stream, std::uint32_t block) {
+    const bool may_push = rules_.one_stream ? !nobody_in_step(workers_) && !now_.closed
+                                            : workers_[stream].in_step && !workers_[stream].counts;
+    const std::string name = worker_name(stream) + " pushed block '" + rules_.blocks[block].name + "' ";
+    if (!may_push) return fail(ErrorKind::order, name + "before it began a step");
+    if (now_.came[block].has(stream)) return fail(ErrorKind::order, name + "twice in one step");
+    now_.came[block].add(stream);
+    if (now_.given_up) {
+        actions_.emplace_back(step::GiveBack{block});
+    } else {
+        now_.useful[block].add(stream);
+        if (now_.useful[block].size() == streams_) all_have_pushed(block);
+    }
+    if (rules_.one_stream) {
+        ++now_.stream_pushes;
+    } else {
+        NaiveWorker& worker = workers_[stream];
+        ++worker.pushed;
+        if (worker.voted && worker.pushed >= worker.said) vote_counts(stream);
+    }
+    close_if_all_voted();
+}
+
+void StepReference::all_have_pushed(std::uint32_t block) {
+    now_.order.push_back(block);
+    if (now_.is_void()) {
+        actions_.emplace_back(step::GiveBack{block});
+        return;
+    }
+    if (!*limits_) {
+        now_.update_asked.add(block);
+        actions_.emplace_back(step::Update{block, false});
+        return;
+    }
+    if (now_.speculates && before_) return now_.update_waits.add(block);
+    if (!now_.speculates && owes(block)) {
+        now_.keep_waits.add(block);
+        actions_.emplace_back(step::HurryOwed{block});
+        return;
+    }
+    now_.keep_asked.add(block);
+    if (now_.speculates) {
+        now_.update_asked.add(block);
+        actions_.emplace_back(step::Update{block, true});
+    } else {
+        actions_.emplace_back(step::Keep{block});
+    }
+}
+
+void StepReference::vote(const StepEvent& event) {
+    NaiveWorker& worker = workers_[event.worker];
+    const std::string name = worker_name(event.worker);
+    if (worker.voted) {
+        actions_.emplace_back(step::Refuse{Error(ErrorKind::order, name + " voted twice on one step")});
+        return;
+    }
+    if (!worker.in_step || (event.pushes && *event.pushes < worker.said)) {
+        return fail(ErrorKind::order, name + " ended a step that it had not begun");
+    }
+    const std::uint64_t says = event.pushes ? *event.pushes : worker.pushed;
+    worker.in_step_pushes = says - worker.said;
+    worker.said = says;
+    worker.voted = true;
+    worker.back = event.wanted;
+    worker.told.reset();
+    if (rules_.one_stream || worker.pushed >= says) vote_counts(event.worker);
+    close_if_all_voted();
+}
+
+void StepReference::vote_counts(std::uint32_t worker) {
+    if (workers_[worker].counts) return;
+    workers_[worker].counts = true;
+    if (!workers_[worker].back || now_.given_up) return;
+    now_.given_up = true;
+    give_back_unfinished();
+    if (!rules_.one_stream) return;
+    now_.epoch_awaited = true;
+    actions_.emplace_back(step::BeginEpoch{});
+}
+
+void StepReference::give_back_unfinished() {
+    for (std::uint32_t block = 0; block < rules_.blocks.size(); ++block) {
+        const std::uint32_t pushed = now_.useful[block].size();
+        if (pushed != 0 && pushed != streams_) actions_.emplace_back(step::GiveBack{block});
+    }
+}
+
+void StepReference::decide(bool commits, double squares) {
+    if (!now_.prepared) return;
+    now_.prepared = false;
+    now_.decided = true;
+    now_.sum = squares;
+    if (!commits) now_.given_up = true;
+    if (*limits_ && !(squares - squares == 0.0)) now_.given_up = true;  // not finite
+    end_if_nothing_is_under_way();
+}
+
+void StepReference::join(std::uint32_t worker) {
+    NaiveWorker& place = workers_[worker];
+    if (place.counts) {
+        place.pushed = place.said = 0;
+    } else {
+        place = NaiveWorker{};
+    }
+    std::erase(gone_, worker);
+}
+
+void StepReference::leave(std::uint32_t worker) {
+    NaiveWorker& place = workers_[worker];
+    if (!place.counts) place.in_step = place.voted = false;
+    std::erase(gone_, worker);
+    gone_.push_back(worker);
+    if (!nobody_in_step(workers_)) lost(worker);
+}
+
+// ---- the executor
+
+void StepReference::kept(std::uint32_t block, double squares) {
+    if (failed_) return;
+    must(now_.keep_asked.has(block) && !now_.kept.has(block), "it is not being kept");
+    now_.kept.add(block);
+    now_.squares[block] = squares;
+    end_if_nothing_is_under_way();
+}
+
+void StepReference::written(std::uint32_t block) {
+    if (broken_) return;
+    if (!owes(block)) {
+        if (failed_) return;
+        must(now_.update_asked.has(block) && !now_.written.has(block), "it is not being updated");
+        ++counts_[block];
+        now_.written.add(block);
+        return end_if_nothing_is_under_way();
+    }
+    must(!before_->not_in_memory.has(block), "it is written before memory has it");
+    ++counts_[block];
+    before_->not_on_disk.remove(block);
+    if (before_->not_on_disk.empty()) actions_.emplace_back(step::WriteRecord{before_->record});
+    if (failed_ || !now_.keep_waits.has(block)) return;
+    now_.keep_waits.remove(block);
+    now_.keep_asked.add(block);
+    actions_.emplace_back(step::Keep{block});
+}
+
+void StepReference::taken_back() {
+    if (failed_) return;
+    must(now_.taking_back, "nothing is taken back");
+    for (const std::uint32_t block : now_.written_blocks()) counts_[block] = on_disk_[block];
+    now_.taking_back = false;
+    if (now_.redoing) {
+        ++redone_;
+        return answer_and_owe();
+    }
+    const bool asked = now_.given_up;
+    const double squares = *limits_ && !asked ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares;
+    end(asked ? step::kRolledBack : step::kNotFinite, squares);
+}
+
+void StepReference::recorded() {
+    if (!before_) {
+        must(now_.recording, "no record is written");
+        on_disk_ = counts_;
+        return end(step::kCommitted, now_.sum);
+    }
+    must(before_->not_on_disk.empty(), "no record is written");
+    on_disk_ = counts_;
+    before_.reset();
+    if (failed_) return;
+    for (const std::uint32_t block : now_.order) {
+        if (!now_.update_waits.has(block)) continue;
+        now_.update_waits.remove(block);
+        now_.update_asked.add(block);
+        now_.keep_asked.add(block);
+        actions_.emplace_back(step::Update{block, true});
+    }
+    end_if_nothing_is_under_way();
+}
+
+}  // namespace luwu::test

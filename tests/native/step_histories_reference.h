@@ -1,0 +1,134 @@
+// A naive server's step: sets of everything that has happened, and the rules written down as ifs over them. It shares
+// no code with the machine, only the names of events and actions. It has no phases and no stages: each question is
+// asked of the sets anew.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "step_histories.h"
+
+namespace luwu::test {
+
+// A set of numbers below 64.
+class Few {
+  public:
+    [[nodiscard]] bool has(std::uint32_t number) const { return (bits_ >> number & 1U) != 0; }
+    [[nodiscard]] bool empty() const { return bits_ == 0; }
+    [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(std::popcount(bits_)); }
+    void add(std::uint32_t number) { bits_ |= std::uint64_t{1} << number; }
+    void remove(std::uint32_t number) { bits_ &= ~(std::uint64_t{1} << number); }
+
+  private:
+    std::uint64_t bits_ = 0;
+};
+
+// A worker's place.
+struct NaiveWorker {
+    bool in_step = false;
+    bool voted = false;
+    bool counts = false;  // its vote does
+    bool back = false;
+    std::uint64_t pushed = 0;
+    std::uint64_t said = 0;  // pushes, by its last vote
+    std::uint64_t in_step_pushes = 0;
+    std::optional<step::Ending> told;
+};
+
+// All that happened since the last step ended.
+struct NaiveStep {
+    explicit NaiveStep(std::size_t blocks) : came(blocks), useful(blocks), squares(blocks, 0.0) {}
+
+    step::StepSettings settings;
+    bool speculates = false;
+    std::vector<Few> came;             // per block: streams
+    std::vector<Few> useful;           // those that came before the step was given up
+    std::vector<std::uint32_t> order;  // blocks that all have pushed
+    Few keep_waits, update_waits;
+    Few keep_asked, kept, update_asked, written;
+    std::vector<double> squares;
+    std::uint64_t stream_pushes = 0;
+    bool spoiled = false, given_up = false, epoch_awaited = false;
+    bool closed = false, prepared = false, decided = false, taking_back = false, redoing = false;
+    bool recording = false;
+    double sum = step::kNoSquares;  // decided or counted
+
+    [[nodiscard]] bool is_void() const { return spoiled || given_up; }
+    [[nodiscard]] std::uint32_t under_way() const;
+    [[nodiscard]] std::vector<std::uint32_t> written_blocks() const;
+    [[nodiscard]] step::Stage stage() const;
+    [[nodiscard]] double factor() const;
+    [[nodiscard]] float average(float mean) const;
+};
+
+// The step before, which was answered and is not on the disk.
+struct NaiveDebt {
+    store::CommitRecord record;
+    Few not_in_memory, not_on_disk;
+};
+
+class StepReference {
+  public:
+    explicit StepReference(const StepSetup& setup);
+
+    // Throws std::logic_error where an executor says that it ended what was not begun.
+    [[nodiscard]] step::Actions happen(const StepEvent& event);
+    // The first difference between the machine's state and this one's; empty: none.
+    [[nodiscard]] std::string difference(const step::State& state) const;
+
+  private:
+    void hear_worker(const StepEvent& event);
+    void hear_executor(const StepEvent& event);
+    void begin(std::uint32_t worker, const step::StepSettings& settings);
+    void push(std::uint32_t stream, std::uint32_t block);
+    void vote(const StepEvent& event);
+    void decide(bool commits, double squares);
+    void join(std::uint32_t worker);
+    void leave(std::uint32_t worker);
+    void kept(std::uint32_t block, double squares);
+    void written(std::uint32_t block);
+    void taken_back();
+    void recorded();
+
+    void fail(ErrorKind kind, const std::string& text);
+    void lost(std::uint32_t worker);
+    void all_have_pushed(std::uint32_t block);
+    void vote_counts(std::uint32_t worker);
+    void give_back_unfinished();
+    void close_if_all_voted();
+    [[nodiscard]] std::string what_workers_did_differently() const;
+    void end_if_nothing_is_under_way();
+    void end_with_norm();
+    void answer_and_owe();
+    void write_record();
+    void end(step::StepEnd how, double squares);
+
+    [[nodiscard]] bool owes(std::uint32_t block) const { return before_ && before_->not_on_disk.has(block); }
+    [[nodiscard]] store::CommitRecord next_record() const;
+
+    step::Rules rules_;
+    std::uint32_t streams_;
+    std::vector<NaiveWorker> workers_;
+    std::vector<std::uint32_t> gone_;
+    std::optional<bool> limits_;
+    bool last_did_not_clip_ = false;
+    NaiveStep now_;
+    std::optional<NaiveDebt> before_;
+    std::uint64_t step_, attempts_, rolled_back_, clipped_ = 0, redone_ = 0;
+    std::optional<store::LossScale> loss_scale_;
+    std::vector<std::uint64_t> counts_, on_disk_;
+    bool failed_ = false, broken_ = false;
+    std::string failure_;
+    step::Ending last_end_;
+    step::Actions actions_;
+};
+
+[[nodiscard]] bool nobody_in_step(const std::vector<NaiveWorker>& workers);
+// Equal, and NaN counts as equal to NaN.
+[[nodiscard]] bool same(const step::Ending& left, const step::Ending& right);
+[[nodiscard]] bool same(const step::Actions& left, const step::Actions& right);
+
+}  // namespace luwu::test
