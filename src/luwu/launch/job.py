@@ -89,7 +89,7 @@ class Job(BaseModel):
 
 
 def read_job(path: Path) -> Job:
-    """Return the job of this process, which ends where the file is damaged, with the error where the launcher finds it."""
+    """Return the job of this process, which ends with an error in its log where the file is damaged."""
     try:
         return Job.read(path)
     except ConfigError as error:

@@ -34,5 +34,5 @@ def findings_of(reader: native.StoreReader) -> tuple[str, ...]:
 
 
 def _remedy(finding: str) -> str:
-    """What mends a damage; a snapshot is never written to."""
+    """Return what mends a damage; a snapshot is never written to."""
     return "the snapshot can be read and restored as it is" if "/snapshots/" in finding else MENDED_BY

@@ -142,7 +142,7 @@ def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissi
 
 
 def look_at(path: Path) -> os.stat_result | None:
-    """What has this name, or None where nothing has it.
+    """Return the status of the file or folder that has this name, or None where nothing has it.
 
     Raises:
         StorePermissionError, StoreError: nobody can tell, as its folder cannot be searched or read.

@@ -1,4 +1,4 @@
-"""What a worker says to the launcher: reports are refused by their field, and a log's lines are an error or none."""
+"""Words of a worker to the launcher: reports are refused by their field, and a log's lines are an error or none."""
 
 from __future__ import annotations
 
