@@ -33,12 +33,12 @@ from luwu.store.folders import (
     open_writer,
     read_identity,
     reader_of,
-    refused,
     remove_file,
     require_stripes,
     write_identity,
 )
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
+from luwu.store.parts import refused
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
