@@ -29,7 +29,7 @@ class StripeFiles {
 
     // Throws Error(corrupt or format) where a version's file is damaged or missing.
     void require(std::uint32_t version) const;
-    // True if a version's file is damaged or missing; and, in that case, if its chunks are lost, too.
+    // True if a version's file is damaged or missing; lost(): its chunks are lost, too.
     [[nodiscard]] bool damaged(std::uint32_t version) const { return damages_[version].has_value(); }
     [[nodiscard]] bool lost(std::uint32_t version) const;
     // The damage to a version that nothing committed is in, in words.

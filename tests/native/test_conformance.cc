@@ -254,27 +254,31 @@ TEST_CASE("over UDP, gradients that arrive when their step was given up, and end
     {
         const auto job = make_job(Transport::udp, options);
         job->initialise();
-        // A reply keeps the pipeline's lock, so that what the server does about votes and gradients queues up.
-        std::promise<void> held;
-        std::promise<void> go;
-        std::thread holder([&] {
-            job->core().read(1, [&](pipeline::Outcome) {
-                held.set_value();
-                go.get_future().wait();
+        for (int round = 0; round < 10; ++round) {
+            for (std::uint32_t rank = 0; rank < 2; ++rank) job->begin(rank, kGroups);
+            // A reply keeps the pipeline's lock, so that votes and gradients queue up, and come in any order then.
+            std::promise<void> held;
+            std::promise<void> go;
+            std::thread holder([&] {
+                job->core().read(1, [&](pipeline::Outcome) {
+                    held.set_value();
+                    go.get_future().wait();
+                });
             });
-        });
-        held.get_future().wait();
-        for (std::uint32_t rank = 0; rank < 2; ++rank) job->begin(rank, kGroups);
-        std::vector<fabric::Handle> sent;
-        for (std::uint32_t rank = 0; rank < 2; ++rank) {
-            sent.push_back(job->push(rank, 80, 6));
-            job->vote(rank, true);
+            held.get_future().wait();
+            std::vector<fabric::Handle> sent;
+            std::vector<std::thread> voters;
+            for (std::uint32_t rank = 0; rank < 2; ++rank) {
+                sent.push_back(job->push(rank, 80, 6));
+                voters.emplace_back([&job, rank] { job->vote(rank, true); });
+            }
+            for (std::uint32_t rank = 0; rank < 2; ++rank) test::finish(job->endpoint(rank), sent[rank]);
+            go.set_value();
+            holder.join();
+            for (std::thread& voter : voters) voter.join();
+            for (std::uint32_t rank = 0; rank < 2; ++rank) CHECK(job->wait_outcome(rank) == 0);
+            job->core().release(1);
         }
-        for (std::uint32_t rank = 0; rank < 2; ++rank) test::finish(job->endpoint(rank), sent[rank]);
-        go.set_value();
-        holder.join();
-        for (std::uint32_t rank = 0; rank < 2; ++rank) CHECK(job->wait_outcome(rank) == 0);
-        job->core().release(1);
         job->train(1, 2);
     }
     CHECK(test::equal(stored(options), expected(Transport::udp, options, 2)));

@@ -89,7 +89,7 @@ class Job(BaseModel):
 
 
 def read_job(path: Path) -> Job:
-    """Return the job of this process, which ends with an error in its log where the file is damaged."""
+    """Return the job of this process; where its file is damaged, leave the error for the launcher and end."""
     try:
         return Job.read(path)
     except ConfigError as error:

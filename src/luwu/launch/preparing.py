@@ -20,7 +20,7 @@ from luwu.core.room import NO_WAIT, Room, SayRoom, create, log_room
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, read_job, write_error
-from luwu.launch.processes import LOG_LINES, Ended, read_tail
+from luwu.launch.processes import LOG_LINES, Ended, die_with, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
     Report,
@@ -110,8 +110,6 @@ def _error(log_path: Path, status: int) -> LuwuError:
 
 def main() -> int:
     """Prepare the corpus of the job; the last line of the log names an error."""
-    from luwu.launch.processes import die_with
-
     job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
