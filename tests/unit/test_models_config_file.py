@@ -10,8 +10,7 @@ import pytest
 from luwu.errors import ConfigError
 from luwu.launch.rates import _width_of
 from luwu.models.config_file import read_config_file
-from luwu.models.language import build_causal_on_meta
-from luwu.models.pretrained import build_on_meta
+from luwu.models.pretrained import build_causal_on_meta, build_on_meta
 from luwu.models.sizes import check_config
 from luwu.plan.model_presets import read_config
 from luwu.store.model_files import write_config

@@ -23,8 +23,9 @@ from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayR
 from luwu.server.folders import open_server
 from luwu.server.membership import Membership
 from luwu.server.settings import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import has_store, make_folder, refused
+from luwu.store.folders import has_store, make_folder
 from luwu.store.opening import lock_folder
+from luwu.store.parts import refused
 from luwu.store.run_record import Counts
 
 Report = dict[str, Any]

@@ -16,7 +16,6 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import DTYPES
 from luwu.core.room import NO_WAIT, Room
 from luwu.store.checkpoint import INDEX_NAME
-from luwu.store.folders import is_file
 from luwu.store.model_files import (
     CONFIG_NAME,
     copy_files,
@@ -27,6 +26,7 @@ from luwu.store.model_files import (
 )
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
+from luwu.store.parts import is_file
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
 from luwu.store.values import Place, Progress, StoredValues, no_progress

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,17 +12,14 @@ from luwu.core.errors import (
     LuwuError,
     StoreCorruptError,
     StoreEmptyError,
-    StoreError,
     StoreFormatError,
-    StorePermissionError,
 )
 from luwu.core.files import sync_folder, sync_path, whole_file, write_all
 from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, whole, words
 from luwu.core.manifest import DEFAULT_OPTIMIZER, Manifest, first_difference
 from luwu.core.quantities import check_name, shown
-from luwu.core.room import is_full, no_room
 from luwu.core.words import counted
-from luwu.store.parts import manifest_copy, stripe_of
+from luwu.store.parts import is_there, manifest_copy, no_permission, refused, stripe_of
 from luwu.store.sealed_json import require_unchanged, sealed
 
 MANIFEST_NAME = "manifest.json"
@@ -67,7 +62,7 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         raise refused("make", folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise _no_permission("write in", folder, "permission denied")
+        raise no_permission("write in", folder, "permission denied")
 
 
 def no_store(folders: list[Path]) -> StoreFormatError:
@@ -112,49 +107,6 @@ def require_stripes(folders: list[Path], stripes: int, kind: type[LuwuError] = S
 def no_values(folder: Path) -> StoreEmptyError:
     """The error for a store that is to be read and was never written."""
     return StoreEmptyError(f"the store at {folder} has no values yet; train or import into it first")
-
-
-def refused(action: str, path: Path, error: OSError) -> LuwuError:
-    """Return the typed error for an operating system's refusal at a path."""
-    if is_full(error):
-        return no_room(path, error, action)
-    if error.errno in (errno.ENOTDIR, errno.EEXIST):
-        return StoreFormatError(f"cannot {action} {path}: expected a folder, found a file on the way; check the path")
-    if error.errno in (errno.EIO, errno.ESTALE):
-        return StoreError(f"cannot {action} {path}: {error.strerror}; look at the disk")
-    return _no_permission(action, path, error.strerror)
-
-
-def _no_permission(action: str, path: Path, reason: str | None) -> StorePermissionError:
-    return StorePermissionError(
-        f"cannot {action} {path}: {reason}; give this user read and write permission there or name another folder "
-        "with --store or --run"
-    )
-
-
-def look_at(path: Path) -> os.stat_result | None:
-    """Return the status of the file or folder that has this name, or None where nothing has it.
-
-    Raises:
-        StorePermissionError, StoreError: nobody can tell, as its folder cannot be searched or read.
-    """
-    try:
-        return path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise refused("look at", path, error) from error
-
-
-def is_there(path: Path) -> bool:
-    """Return true where a file or folder has this name; raises as `look_at`."""
-    return look_at(path) is not None
-
-
-def is_file(path: Path) -> bool:
-    """Return true where a file has this name; raises as `look_at`."""
-    found = look_at(path)
-    return found is not None and stat.S_ISREG(found.st_mode)
 
 
 def read_identity(folder: Path) -> StoreIdentity | None:

@@ -31,13 +31,13 @@ from luwu.store.folders import (
     StoreIdentity,
     make_folder,
     read_identity,
-    refused,
     remove_file,
     require_stripes,
     write_identity,
 )
 from luwu.store.opening import open_writer, reader_of
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
+from luwu.store.parts import refused
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 

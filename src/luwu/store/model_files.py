@@ -17,8 +17,9 @@ from luwu.core.errors import ConfigError
 from luwu.core.files import whole_file, write_all
 from luwu.core.json_fields import MALFORMED, explained, read_object
 from luwu.core.room import NO_WAIT, Room
-from luwu.store.folders import is_file, make_folder, refused
+from luwu.store.folders import make_folder
 from luwu.store.outputs import Output
+from luwu.store.parts import is_file, refused
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import as_bytes, header_of
 

@@ -23,13 +23,13 @@ from luwu.store.folders import (
     STORE_LOCK_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
-    is_there,
     make_folder,
     no_store,
     read_identity,
     require_stripes,
     write_identity,
 )
+from luwu.store.parts import is_there
 
 CoreT = TypeVar("CoreT", bound=Opened)
 

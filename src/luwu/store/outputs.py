@@ -24,7 +24,8 @@ from luwu.core.errors import ConfigError, StoreSpaceError
 from luwu.core.files import replaced_file, sync_path, unfinished
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.units import bytes_text
-from luwu.store.folders import is_file, refused, write_json
+from luwu.store.folders import write_json
+from luwu.store.parts import is_file, refused
 
 JOURNAL_NAME = "luwu-export.json"
 READ_BYTES = 8 * 2**20

@@ -15,7 +15,8 @@ from typing import Any
 from luwu.core.errors import ConfigError, StoreCorruptError, StoreFormatError
 from luwu.core.json_fields import MALFORMED, explained, read_object, read_text, table, whole, words
 from luwu.core.words import counted
-from luwu.store.folders import refused, remove_file, write_json
+from luwu.store.folders import remove_file, write_json
+from luwu.store.parts import refused
 from luwu.store.sealed_json import require_unchanged, sealed
 
 RUN_NAME = "run.json"

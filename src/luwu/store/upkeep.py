@@ -13,10 +13,11 @@ from luwu.core.manifest import Manifest
 from luwu.core.quantities import has_utf8
 from luwu.core.words import counted
 from luwu.store.findings import findings_of, say_findings
-from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, is_there, no_values
+from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME, no_values
 from luwu.store.model_files import CONFIG_NAME, kept_model_folder
 from luwu.store.opening import held_at_rest, open_writer, reader_of
 from luwu.store.origin import read_origin, require_model_files
+from luwu.store.parts import is_there
 from luwu.store.run_record import RunRecord, read_record
 from luwu.store.snapshots import snapshot_steps
 from luwu.store.values import has_master, moment_names, require_identity, require_whole

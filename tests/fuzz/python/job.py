@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from luwu.config import build_settings
 from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
 from luwu.errors import ConfigError
 from luwu.launch.job import Job, RemoteServer
+from luwu.launch.settings import build_settings
 
 SERVER = RemoteServer(url="luwu://a:7070", key_file="key", tls=("a", "b", "c"), plain_data=True)
 JOB = json.loads(
