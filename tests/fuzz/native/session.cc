@@ -98,7 +98,8 @@ void check_answers(Descriptor theirs, const ParameterServer& core) {
             std::vector<std::byte> payload(frame->bytes);
             if (!payload.empty()) require(reader.read_payload(channel, payload), "an answer is whole");
             if (frame->kind != FrameKind::parameters) continue;
-            require(payload.size() == core.parameter_bytes(frame->block), "parameters are those of the whole block");
+            require(payload.size() == core.memory().parameter_bytes(frame->block),
+                    "parameters are those of the whole block");
             float value = 0;
             std::memcpy(&value, payload.data(), sizeof value);
             require(value == value_of(frame->block), "parameters are those that were written");
