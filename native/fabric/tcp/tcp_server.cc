@@ -63,6 +63,8 @@ void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
     member.abort_connections();
     member.left.wait(lock, [&member] { return member.active[0] == nullptr && member.active[1] == nullptr; });
     member.asked = member.taken = 0;
+    lock.unlock();  // the pipeline's replies take it with the pipeline's own lock held
+    // Before anybody has the token, so no push of the new worker comes meanwhile.
     if (!config_.readers) core_->joined(rank);
 }
 
