@@ -19,22 +19,28 @@ def disk_bytes(folder: Path) -> int:
     return sum({stat.st_ino: stat.st_blocks * 512 for stat in stats}.values())
 
 
+def in_checkout(checkout: Path) -> dict[str, Path]:
+    """Return the arguments of a `Side` that runs the programs of a checkout with the Python of its .venv."""
+    return {"python": checkout / ".venv" / "bin" / "python", "programs": checkout / "benchmarks"}
+
+
 class LuwuSide(Side):
     """Workers run `program` (ours/train.py unless told otherwise) with `settings` and "run", a new run folder.
 
-    "folder" of the settings says where run folders go; "memory" is the server's budget (1GiB unless given). `python`
-    is another environment's, with another LuWu.
+    "folder" of the settings says where run folders go; "memory" is the server's budget (1GiB unless given). `checkout`
+    is another LuWu, with programs and an environment of its own.
     """
 
     def __init__(
         self, settings: Mapping[str, Any], *, ranks: int = 1, program: str = "ours/train.py",
-        server: str = "ours/server.py", threads: int | None = None, python: Path | None = None,
+        server: str = "ours/server.py", threads: int | None = None, checkout: Path | None = None,
     ) -> None:  # fmt: skip
         if importlib.util.find_spec("luwu") is None:
             raise BenchmarkError(f"luwu is not installed in {sys.prefix}: run pip install -e .")
         self._run = tempfile.TemporaryDirectory(dir=settings["folder"], prefix="luwu-")
         wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
-        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, python=python)
+        where = in_checkout(checkout) if checkout is not None else {}
+        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, **where)
 
     @property
     def worker_bytes(self) -> int:

@@ -88,24 +88,25 @@ class Side:
     side sleeps in a read. The children get their settings as one JSON argument and RANK, WORLD_SIZE, LUWU_RENDEZVOUS
     (a file in a folder of their own) in the environment. With `server`, one more child runs that program with the same
     settings; it answers every sample too (`server_sample`), and its memory is the last of `memory.each_bytes`. With
-    `hosts` each rank runs on one of these, in its network namespace.
+    `hosts` each rank runs on one of these, in its network namespace. `programs` is the folder of the programs and of
+    the modules that they share.
     """
 
     def __init__(
         self, name: str, program: str, settings: Mapping[str, Any], *, ranks: int = 1, threads: int | None = None,
         python: Path | None = None, server: str | None = None, env: Mapping[str, str] | None = None,
-        timeout: float = 600, hosts: Sequence[Host] | None = None,
+        timeout: float = 600, hosts: Sequence[Host] | None = None, programs: Path = HERE,
     ) -> None:  # fmt: skip
         self.name, self.ranks, self.timeout = name, ranks, timeout
         self._hosts = hosts
         self.server_sample: dict[str, Any] = {}
         self._has_server = server is not None
-        self._env = dict(env or {})
+        self._env = {"PYTHONPATH": str(programs), **(env or {})}
         self._scratch = tempfile.TemporaryDirectory(prefix="luwu-bench-")
         self._children: list[subprocess.Popen[str]] = []
         command = [str(python or sys.executable), "", json.dumps(dict(settings))]
         for rank, path in enumerate([program] * ranks + ([server] if server else [])):
-            command[1] = str(HERE / path)
+            command[1] = str(programs / path)
             self._start(command, rank, threads or max(1, (os.cpu_count() or 1) // ranks))
         self.memory = MemoryWatch([child.pid for child in self._children])
 
