@@ -23,4 +23,5 @@ with luwu.connect(where) if where.startswith("luwu://") else luwu.open(where) as
         loss = nn.functional.cross_entropy(logits, text[start + 1 : start + 33])
         loss.backward()
         optimizer.step()
-        print(f"step {session.step}: loss {loss.item():.4f}")
+        if session.rank == 0:
+            print(f"step {session.step}: loss {loss.item():.4f}")

@@ -22,7 +22,7 @@ def export(
         bool, typer.Option("--dcp", help="write the checkpoint of torch.distributed with optimizer states, for FSDP2")
     ] = False,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16; default: the store's")] = None,
-    shard_size: Annotated[str, typer.Option(help="of a safetensors file, at most")] = "5GB",
+    shard_size: Annotated[str, typer.Option(help="largest size of one safetensors file")] = "5GB",
     model: Annotated[
         Path | None, typer.Option(help="folder with config.json and tokenizer; default: the imported ones")
     ] = None,
@@ -36,8 +36,9 @@ def export(
 ) -> None:
     """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.
 
-    The store must not be open in a server; a snapshot may be exported at any time. Every checksum of the store is
-    compared, and a written file is complete or not there. The same command again keeps the files that are finished.
+    The store must not be open in a server; a snapshot may be exported at any time. The checksum of everything that is
+    read is compared; optimizer states are read with `--dcp` alone. A written file is complete or not there. The same
+    command again keeps the files that are finished.
 
     With `--dcp` the values are float32. A store does not have the optimizer's settings: they are the options given
     here, or the defaults of torch's class, and the program that loads the checkpoint takes them over.

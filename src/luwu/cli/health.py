@@ -11,7 +11,9 @@ import typer
 def health(
     url: Annotated[str, typer.Argument(help="luwu://HOST:PORT of the server")],
     tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="private key of --tls-cert, PEM; LUWU_TLS_KEY does the same")
+    ] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
 ) -> None:
     """Ask a server whether it serves; prints the answer.

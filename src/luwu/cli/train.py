@@ -75,7 +75,9 @@ def train(
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
     key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM; LUWU_TLS_KEY does the same")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="private key of --tls-cert, PEM; LUWU_TLS_KEY does the same")
+    ] = None,
     tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
     plain_data: Annotated[bool, typer.Option("--plain-data", help=PLAIN_DATA)] = False,
 ) -> None:

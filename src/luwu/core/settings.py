@@ -141,6 +141,8 @@ def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         known = fields_of(kind, str(first["loc"][0]))
         return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
+    if first["type"] == "missing":
+        return ConfigError(f"{place}: expected a value, found none; set it in the settings or give its flag")
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     return ConfigError(
         f"{place}: expected {expected}, found {shown(first['input'])}; change it in the settings or its flag"

@@ -327,7 +327,9 @@ class LocalRun:
             self._display.say(f"{corpus.blank:,} of {corpus.documents:,} documents had no text and were left out")
         if report["step"] >= steps:
             self._training = False
-            self._display.say(f"this run is complete: {report['step']} of {steps} steps; evaluating it again")
+            self._display.say(
+                f"this run is complete: {report['step']} of {steps} steps (a larger --steps goes on); evaluating again"
+            )
         elif report["step"]:
             self._display.say(f"resuming after step {report['step']} of {steps}")
         elif self._why_this_rate:
