@@ -189,6 +189,13 @@ def test_a_checkpoint_is_known_by_its_values_when_its_time_of_change_is_another(
         whole()
 
 
+def test_the_same_checkpoint_with_other_flags_is_refused_as_that(tmp_path: Path) -> None:
+    save("gpt2", tmp_path / "in")
+    import_pretrained(tmp_path / "in", [tmp_path / "store"], dtype="bfloat16")
+    with pytest.raises(ConfigError, match="it came from there with another dtype, other blocks or another optimizer"):
+        import_pretrained(tmp_path / "in", [tmp_path / "store"])
+
+
 def test_a_killed_import_of_something_else_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("gpt2", tmp_path / "before")
     model = save("gpt2", tmp_path / "in", seed=7)

@@ -208,10 +208,17 @@ def _already_imported(
             if finished.values
             else "the time of change of its files is another than then, and no checksum of its values was noted"
         )
+    elif finished is not None and _files_of(finished.source) == _files_of(origin):
+        why = "it came from there with another dtype, other blocks or another optimizer: give the flags of that import"
     raise ConfigError(
         f"the store at {folders[0]} holds a model already, and {why}; name another folder, or remove this one "
         "(nothing was changed)"
     )
+
+
+def _files_of(origin: Mapping[str, Any]) -> object:
+    """Return what names an import's files, whatever the times of change and the flags of the import."""
+    return _without_times({name: value for name, value in origin.items() if name != "manifest_crc32"})
 
 
 def _without_times(origin: Mapping[str, Any]) -> object:
