@@ -43,6 +43,14 @@ REMOVALS = (
         "if (state_.stage == Stage::prepared) {", "if (false) {",
     ),
     Removal(
+        "a begin whose answer was lost is answered again", "machine.cc",
+        "return !pushed && state.settings == settings;", "return false;",
+    ),
+    Removal(
+        "a worker that has pushed does not begin again", "machine.cc",
+        "return !pushed && state.settings == settings;", "return state.settings == settings;",
+    ),
+    Removal(
         "a step is not begun twice", "machine.cc",
         "if (state_.members.at(worker).standing != Standing::resting) {", "if (false) {",
     ),

@@ -1,7 +1,9 @@
 #include "pipeline/executor.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -31,12 +33,26 @@ Executor::~Executor() {
 void Executor::tell(step::Actions actions) {
     std::move(actions.begin(), actions.end(), std::back_inserter(actions_));
     if (std::exchange(acting_, true)) return;
+    std::optional<Error> error;
+    try {
+        carry_out();
+    } catch (const Error& caught) {
+        error = caught;
+    } catch (const std::exception& caught) {
+        error = Error(ErrorKind::server, std::string("the server cannot go on: ") + caught.what());
+    }
+    acting_ = false;
+    if (!error) return;
+    actions_.clear();
+    break_down(*error);
+}
+
+void Executor::carry_out() {
     while (!actions_.empty()) {
         const step::Action action = std::move(actions_.front());
         actions_.pop_front();
         std::visit(*this, action);
     }
-    acting_ = false;
 }
 
 void Executor::operator()(const step::TakeBack& action) {

@@ -37,6 +37,7 @@ class Executor {
     States states;
     Writing writing;
 
+    // Carries actions out. An exception of one of them breaks the run down, and is its failure.
     void tell(step::Actions actions);
     void fail(const Error& error) { tell(shared.machine.fail(error)); }
     void break_down(const Error& error);  // the store is at fault: nothing more is written
@@ -63,6 +64,7 @@ class Executor {
     void operator()(const step::Fail& action);
 
   private:
+    void carry_out();
     void answer(const step::Ending& ending);
 
     std::deque<step::Action> actions_;

@@ -1,5 +1,6 @@
 #include "step/machine.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -14,6 +15,15 @@ namespace {
 // An executor says that it ended what was not begun: an error of its code.
 void must(bool possible, const char* what) {
     if (!possible) throw std::logic_error(what);
+}
+
+// A worker whose program was interrupted while it waited for the answer to its begin() asks again, in the same words.
+// Where each worker pushes its own gradients, it is seen that it has done nothing since.
+bool begins_again(const State& state, std::uint32_t worker, const StepSettings& settings) {
+    if (state.rules.one_stream || state.members.at(worker).standing != Standing::begun) return false;
+    const bool pushed = std::any_of(state.blocks.begin(), state.blocks.end(),
+                                    [worker](const Block& block) { return block.came[worker]; });
+    return !pushed && state.settings == settings;
 }
 
 }  // namespace
@@ -43,6 +53,10 @@ Actions Machine::begin(std::uint32_t worker, const StepSettings& settings) {
     if (const auto left = state_.members.left()) return fail(left_too_early(*left, state_.progress.step()));
     if (state_.stage == Stage::prepared) {
         refuse(name_of(worker) + " began a step before the one before it was decided on");
+        return take();
+    }
+    if (begins_again(state_, worker, settings)) {
+        actions_.emplace_back(BeginPass{worker});
         return take();
     }
     if (state_.members.at(worker).standing != Standing::resting) {

@@ -1,4 +1,4 @@
-"""Ctrl-C while a thread that is not the main one waits for a server, as a backward on a GPU does."""
+"""Ctrl-C while another thread than the main one waits for a server, as a backward on a GPU does, or a step begins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from tests.integration.test_network import equal
 from tests.simulated_device import LIBRARY
+
+import luwu
+from luwu.worker.server_attempt import HyperParameters, ServerAttempt
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,3 +77,33 @@ def test_ctrl_c_ends_a_wait_in_another_thread():
     )
     assert ended.stderr == ""
     assert ended.stdout == "interrupted ['interrupted while it waited for the server'] True\n"
+
+
+def test_ctrl_c_while_a_step_begins_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = ServerAttempt.begin
+    interrupts = iter([False, True, True, False, False])
+
+    def begin_and_interrupt(self: ServerAttempt, hyper_parameters: list[HyperParameters]) -> None:
+        begin(self, hyper_parameters)
+        if next(interrupts):  # before anything notes that the server has answered
+            raise KeyboardInterrupt
+
+    def train(run: Path) -> int:
+        torch.manual_seed(0)
+        model, interrupted = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)), 0
+        with luwu.open(run, memory=64 << 20) as session:
+            luwu.parallelize(model, session)
+            optimizer = luwu.AdamW(model, lr=1e-2)
+            while session.step < 3:
+                try:
+                    model(torch.ones(2, 8)).square().mean().backward()
+                except KeyboardInterrupt:
+                    interrupted += 1
+                else:
+                    optimizer.step()
+        return interrupted
+
+    assert train(tmp_path / "undisturbed") == 0
+    monkeypatch.setattr(ServerAttempt, "begin", begin_and_interrupt)
+    assert train(tmp_path / "interrupted") == 2
+    assert equal(tmp_path / "undisturbed" / "store", tmp_path / "interrupted" / "store")

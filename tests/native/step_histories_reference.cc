@@ -86,7 +86,15 @@ void StepReference::begin(std::uint32_t worker, const step::StepSettings& settin
     if (now_.prepared) {
         return fail(ErrorKind::order, worker_name(worker) + " began a step before the one before it was decided on");
     }
-    if (workers_[worker].in_step) return fail(ErrorKind::order, worker_name(worker) + " began a step twice");
+    if (workers_[worker].in_step) {
+        bool pushed = rules_.one_stream || workers_[worker].voted;
+        for (const Few& came : now_.came) pushed = pushed || came.has(worker);
+        if (pushed || !(settings == now_.settings)) {
+            return fail(ErrorKind::order, worker_name(worker) + " began a step twice");
+        }
+        actions_.emplace_back(step::BeginPass{worker});  // the answer had not reached it
+        return;
+    }
     const bool first = nobody_in_step(workers_);
     const bool limit = settings.gradient.max_norm.has_value();
     if (first && limits_ && *limits_ != limit) {

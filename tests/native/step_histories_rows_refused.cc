@@ -20,6 +20,13 @@ const std::vector<StepRow> kRefusedRows{
             begin 1 limit -> fail worker 1 began step 1 with other hyper-parameters than the workers before it; give every worker the same optimizer settings and schedule)"},
     {"a step begun twice", step_setup(2, 1), R"(
             begin 0 plain -> pass 0
+            push 0 a
+            begin 0 plain -> fail worker 0 began a step twice)"},
+    {"a step begun twice, with other settings", step_setup(2, 1), R"(
+            begin 0 limit -> plan; pass 0
+            begin 0 limit_other -> fail worker 0 began a step twice)"},
+    {"a step begun twice, where all gradients come as one sum", step_setup(2, 1, true), R"(
+            begin 0 plain -> pass 0
             begin 0 plain -> fail worker 0 began a step twice)"},
     {"a step begun again before the others have voted", step_setup(2, 1), R"(
             begin 0 plain -> pass 0

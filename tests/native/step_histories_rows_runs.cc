@@ -89,6 +89,16 @@ const std::vector<StepRow> kMemberRows{
             vote 0
             vote 1 -> finish_owed; record 1/1/0 1
             recorded -> end committed a)"},
+    {"a begin whose answer was lost is answered again", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 0 plain -> pass 0
+            push 0 a
+            vote 0
+            begin 1 plain -> pass 1
+            push 1 a -> update a
+            vote 1 -> finish_owed
+            written a -> record 1/1/0 1
+            recorded -> end committed a)"},
     {"a vote that counts stays when its place is taken", step_setup(2, 1), R"(
             begin 0 plain -> pass 0
             begin 1 plain -> pass 1

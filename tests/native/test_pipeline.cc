@@ -446,8 +446,11 @@ TEST_CASE("workers that disagree are told so") {
         rig.pipeline().begin(1, {{0.02, 0.9, 0.999, 1e-8, 0.1}});
     }
     SUBCASE("on beginning once") {
+        const auto gradient = rig.make_gradient(0, 1, 1, false);
         rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
+        rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});  // the answer to the first had not come
         CHECK_FALSE(rig.pipeline().failure().has_value());
+        rig.pipeline().push(0, 1, gradient.data(), [](pipeline::Outcome) {});
         rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
     }
     SUBCASE("on the blocks of a step") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -171,6 +172,30 @@ TEST_CASE("workers in threads of their own go through the same steps") {
     CHECK(server->stats().attempts == kSteps);
     CHECK(server->stats().rolled_back == epochs);
     tasks.stop();
+}
+
+TEST_CASE("an exception of an action ends the run with its text, and the server goes on to say so") {
+    const test::Scratch scratch;
+    fabric::ServerConfig config;
+    config.folders = {scratch.folder()};
+    config.uuid = test::kUuid;
+    config.mode = store::OpenMode::create;
+    config.shape = test::small_shape(kernels::Dtype::float32);
+    config.held.assign(config.shape.blocks.size(), false);
+    config.memory_bytes = std::uint64_t{1} << 28;
+    config.one_stream = true;
+    config.on_given_up = [] { throw std::runtime_error("no epoch"); };
+    std::vector<std::string> told;
+    fabric::ParameterServer server(config, [&](const Error& error) { told.emplace_back(error.what()); });
+    for (std::uint32_t block = 0; block < server.layout().block_count(); ++block) {
+        const std::vector<float> values(server.layout().shape().blocks[block].elements, 0.5F);
+        server.initialise(block, values.data());
+    }
+    server.finish_initialise();
+    CHECK_FALSE(server.begin(0, kSettings.groups).refusal.has_value());
+    CHECK(test::kind_of([&] { server.commit(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
+    CHECK(told == std::vector<std::string>{"the server cannot go on: no epoch"});
+    CHECK(test::kind_of([&] { static_cast<void>(server.wait_commit(0, kLong)); }, "no epoch") == ErrorKind::server);
 }
 
 TEST_CASE("votes that make no sense are refused by the worker's name") {

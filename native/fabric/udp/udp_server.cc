@@ -28,10 +28,10 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
 }  // namespace
 
 UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
-    : side_(one_stream(server), with_readers(tcp, server.workers)),
+    : tasks_("luwu-3-pull"),
+      side_(one_stream(server), with_readers(tcp, server.workers)),
       socket_(std::in_place, bound, udp),
-      bound_(socket_->bound()),
-      tasks_("luwu-3-pull") {
+      bound_(socket_->bound()) {
     buffers_ = make_buffers(side_.core());
 }
 

@@ -53,6 +53,7 @@ class UdpServer {
     void begin_epoch();
 
     std::unique_ptr<GradientBuffers> buffers_;  // before the pipeline, which reads from them until it ends
+    TaskQueue tasks_;  // before the pipeline, which posts to it until it ends; the destructor stops it first
     TcpServer side_;
     std::optional<UdpSocket> socket_;  // until the network starts
     Address bound_;
@@ -61,7 +62,6 @@ class UdpServer {
     std::unique_ptr<ServerNode> node_;
     std::unique_ptr<NodeLoop> loop_;
     std::atomic<bool> started_{false};  // the loop is there; its first packets may come before
-    TaskQueue tasks_;                   // last: what it runs uses all of the above
 };
 
 }  // namespace luwu::fabric
