@@ -225,7 +225,7 @@ def test_a_script_under_torchrun_is_a_set_of_workers(tmp_path: Path) -> None:
             env=os.environ | {"LUWU_JOB_KEY_FILE": str(tmp_path / "job.key"), "OMP_NUM_THREADS": "1"},
         )
         assert finished.returncode == 0, finished.stderr
-        assert finished.stdout.count("step 20: loss") == 2
+        assert finished.stdout.count("step 20: loss") == 1  # of two workers one prints
 
 
 def wait_for_step(server: ServerProcess, tmp_path: Path, step: int) -> None:
