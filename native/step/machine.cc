@@ -18,7 +18,7 @@ void must(bool possible, const char* what) {
 }
 
 // A worker whose program was interrupted while it waited for the answer to its begin() asks again, in the same words.
-// Where each worker pushes its own gradients, it is seen that it has done nothing since.
+// Only a worker with a stream of its own can be seen to have pushed nothing since.
 bool begins_again(const State& state, std::uint32_t worker, const StepSettings& settings) {
     if (state.rules.one_stream || state.members.at(worker).standing != Standing::begun) return false;
     const bool pushed = std::any_of(state.blocks.begin(), state.blocks.end(),

@@ -1,4 +1,5 @@
-// What tests of commit records and of versions share: small stores in folders, damage, and what a store then holds.
+// Helpers for tests of commit records and of versions: they make small stores, damage files, and check what a store
+// holds.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-// What a program, or the C library's callers, find in this library.
+// Marks the functions of this library that programs and callers of the C library find.
 #define LUWU_PUBLIC extern "C" __attribute__((visibility("default")))
 
 namespace luwu::disk {
