@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
-from ours.device_removals import REMOVALS, Removal, RemovalError, check_complete, is_reported
+from ours.device_removals import REMOVALS, Removal, check_complete, is_reported
+from ours.removals import RemovalError
 
 NAME = "device_twin"
 BAR = "every test of the worker has the CPU's gradients, bit for bit, and every removed wait is reported"

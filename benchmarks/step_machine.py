@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from common import BenchmarkError, arguments, native_file, result, run, table
-from ours.step_removals import REMOVALS, RemovalError, all_noticed, check_complete, noticed_by
+from ours.removals import RemovalError
+from ours.step_removals import REMOVALS, all_noticed, check_complete, noticed_by
 
 NAME = "step_machine"
 BAR = "1,000,000 histories, 0 differing; every transition and refusal seen; every removed rule noticed"

@@ -6,17 +6,15 @@ has one, so a wait that is added without a removal is noticed, too.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from ours.removals import ROOT, RemovalError, after, compile_commands, link_command, require_once, run
+
 ENGINE = ROOT / "native/device/engine.cc"
-BUILD = ROOT / "build/native"
 _MARK = "// order:"
 _SECONDS = 120
 
@@ -59,18 +57,11 @@ REMOVALS = (
 )
 
 
-class RemovalError(Exception):
-    """A removal does not fit the engine's code, or what it makes cannot be compiled."""
-
-
 def check_complete() -> None:
     """See that the engine has a removal for each wait, and none that is not there."""
-    text = ENGINE.read_text()
     for removal in REMOVALS:
-        found = text.count(removal.old)
-        if found != 1:
-            raise RemovalError(f"{removal.name}: expected {removal.old!r} once in {ENGINE}, found {found}")
-    marks = text.count(_MARK)
+        require_once(removal.name, removal.old, ENGINE)
+    marks = ENGINE.read_text().count(_MARK)
     if marks != len(REMOVALS):
         raise RemovalError(f"{ENGINE}: expected a removal for each of {marks} waits, found {len(REMOVALS)}")
 
@@ -97,30 +88,15 @@ def _build(removal: Removal, folder: Path) -> Path:
     if "run_now(" in removal.new:
         text = text.replace("void CopyEngine::copy_in(", _RUN_NOW + "\nvoid CopyEngine::copy_in(", 1)
     source.write_text(text)
-    commands = json.loads((BUILD / "compile_commands.json").read_text())
-    command = next(shlex.split(entry["command"]) for entry in commands if entry["file"] == str(ENGINE))
-    replaced = {str(ENGINE): str(source), _after(command, "-o"): str(compiled), "-Werror": "-w"}
-    _run([replaced.get(word, word) for word in command])
-    listing = subprocess.run(
-        ["ninja", "-C", str(BUILD), "-t", "commands", "tests/native/luwu_native_tests"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    link = shlex.split(listing.stdout.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
-    replaced = {_after(link, "-o"): str(program)}
+    command = compile_commands(ENGINE)[0]
+    replaced = {str(ENGINE): str(source), after(command, "-o"): str(compiled), "-Werror": "-w"}
+    run([replaced.get(word, word) for word in command])
+    link = link_command("tests/native/luwu_native_tests")
+    replaced = {after(link, "-o"): str(program)}
     link = [replaced.get(word, word) for word in link]
     library = next(index for index, word in enumerate(link) if word.endswith("libluwu_core.a"))
-    _run([*link[:library], str(compiled), *link[library:]])
+    run([*link[:library], str(compiled), *link[library:]])
     return program
 
 
 _RUN_NOW = "namespace { template <class Function> void run_now(const Function& function) { function(); } }"
-
-
-def _after(command: list[str], flag: str) -> str:
-    return command[command.index(flag) + 1]
-
-
-def _run(command: list[str]) -> None:
-    ended = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise RemovalError(f"{command[0]} failed: {ended.stderr[-2000:]}")

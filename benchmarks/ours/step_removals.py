@@ -5,9 +5,7 @@ A removal is a piece of a file of `native/step`, which stands there once, and wh
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 import shutil
 import subprocess
 import tempfile
@@ -16,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from ours.removals import ROOT, after, compile_commands, link_command, require_once, run
+
 STEP = ROOT / "native/step"
-BUILD = ROOT / "build/native"
 _TARGET = "luwu_step_machine"
 _SECONDS = 300
 
@@ -221,16 +219,10 @@ REMOVALS = (
 )  # fmt: skip
 
 
-class RemovalError(Exception):
-    """A removal does not fit the machine's code, or what it makes cannot be compiled."""
-
-
 def check_complete() -> None:
     """See that each removal's code stands in its file once."""
     for removal in REMOVALS:
-        found = (STEP / removal.file).read_text().count(removal.old)
-        if found != 1:
-            raise RemovalError(f"{removal.name}: expected {removal.old!r} once in {removal.file}, found {found}")
+        require_once(removal.name, removal.old, STEP / removal.file)
 
 
 def noticed_by(removal: Removal | None, histories: int) -> str:
@@ -264,33 +256,26 @@ def _compile(removal: Removal | None, folder: Path) -> dict[str, str]:
         file = copies / removal.file
         file.write_text(file.read_text().replace(removal.old, removal.new))
     one = removal is not None and removal.file.endswith(".cc")
-    commands = json.loads((BUILD / "compile_commands.json").read_text())
     objects = {}
     for source in STEP.glob("*.cc"):
         if one and removal is not None and source.name != removal.file:
             continue
-        command = next(
-            words for entry in commands if entry["file"] == str(source)
-            for words in [shlex.split(entry["command"])] if f"{_TARGET}.dir" in _after(words, "-o")
-        )  # fmt: skip
-        replaced_object, compiled = _after(command, "-o"), str(folder / f"{source.name}.o")
+        command = next(words for words in compile_commands(source) if f"{_TARGET}.dir" in after(words, "-o"))
+        replaced_object, compiled = after(command, "-o"), str(folder / f"{source.name}.o")
         objects[replaced_object] = compiled
         replaced = {str(source): str(copies / source.name), replaced_object: compiled, "-Werror": "-w"}
         command = [replaced.get(word, word) for word in command]
         first = next(index for index, word in enumerate(command) if word.startswith("-I"))
-        _run([*command[:first], f"-I{folder}", *command[first:]])
+        run([*command[:first], f"-I{folder}", *command[first:]])
     return objects
 
 
 def _link(objects: Mapping[str, str], folder: Path) -> Path:
     """Link the program of the histories with these objects in the place of others."""
-    listing = subprocess.run(
-        ["ninja", "-C", str(BUILD), "-t", "commands", _TARGET], capture_output=True, text=True, check=True
-    )
-    link = shlex.split(listing.stdout.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
+    link = link_command(_TARGET)
     program = folder / _TARGET
-    replaced = {**objects, _after(link, "-o"): str(program)}
-    _run([replaced.get(word, word) for word in link])
+    replaced = {**objects, after(link, "-o"): str(program)}
+    run([replaced.get(word, word) for word in link])
     return program
 
 
@@ -300,13 +285,3 @@ def _passes(command: list[str]) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return ended.returncode == 0
-
-
-def _after(command: list[str], flag: str) -> str:
-    return command[command.index(flag) + 1]
-
-
-def _run(command: list[str]) -> None:
-    ended = subprocess.run(command, cwd=BUILD, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise RemovalError(f"{command[0]} failed: {ended.stderr[-2000:]}")

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "step/transition.h"
+
 namespace luwu::step {
 
 enum class Phase : std::uint8_t {
@@ -37,41 +39,33 @@ enum class BlockEvent : std::uint8_t {
 };
 inline constexpr std::size_t kBlockEvents = 9;
 
-struct Transition {
-    Phase phase;
-    BlockEvent event;
-    Phase next;
-};
+using BlockTransition = Transition<Phase, BlockEvent>;
 
 // Every transition there is. An event that a phase has no row for cannot happen.
 inline constexpr std::array kTransitions{
-    Transition{Phase::collecting, BlockEvent::give_back, Phase::returned},
-    Transition{Phase::collecting, BlockEvent::wait_to_keep, Phase::waiting_to_keep},
-    Transition{Phase::collecting, BlockEvent::wait_to_update, Phase::waiting_to_update},
-    Transition{Phase::collecting, BlockEvent::keep, Phase::keeping},
-    Transition{Phase::collecting, BlockEvent::update, Phase::updating},
-    Transition{Phase::collecting, BlockEvent::speculate, Phase::keeping_and_updating},
-    Transition{Phase::collecting, BlockEvent::end, Phase::collecting},
-    Transition{Phase::returned, BlockEvent::end, Phase::collecting},
-    Transition{Phase::waiting_to_keep, BlockEvent::keep, Phase::keeping},
-    Transition{Phase::keeping, BlockEvent::kept, Phase::kept},
-    Transition{Phase::kept, BlockEvent::end, Phase::collecting},
-    Transition{Phase::waiting_to_update, BlockEvent::speculate, Phase::keeping_and_updating},
-    Transition{Phase::updating, BlockEvent::updated, Phase::updated},
-    Transition{Phase::updated, BlockEvent::end, Phase::collecting},
-    Transition{Phase::keeping_and_updating, BlockEvent::kept, Phase::kept_and_updating},
-    Transition{Phase::keeping_and_updating, BlockEvent::updated, Phase::keeping_and_updated},
-    Transition{Phase::kept_and_updating, BlockEvent::updated, Phase::kept_and_updated},
-    Transition{Phase::keeping_and_updated, BlockEvent::kept, Phase::kept_and_updated},
-    Transition{Phase::kept_and_updated, BlockEvent::end, Phase::collecting},
+    BlockTransition{Phase::collecting, BlockEvent::give_back, Phase::returned},
+    BlockTransition{Phase::collecting, BlockEvent::wait_to_keep, Phase::waiting_to_keep},
+    BlockTransition{Phase::collecting, BlockEvent::wait_to_update, Phase::waiting_to_update},
+    BlockTransition{Phase::collecting, BlockEvent::keep, Phase::keeping},
+    BlockTransition{Phase::collecting, BlockEvent::update, Phase::updating},
+    BlockTransition{Phase::collecting, BlockEvent::speculate, Phase::keeping_and_updating},
+    BlockTransition{Phase::collecting, BlockEvent::end, Phase::collecting},
+    BlockTransition{Phase::returned, BlockEvent::end, Phase::collecting},
+    BlockTransition{Phase::waiting_to_keep, BlockEvent::keep, Phase::keeping},
+    BlockTransition{Phase::keeping, BlockEvent::kept, Phase::kept},
+    BlockTransition{Phase::kept, BlockEvent::end, Phase::collecting},
+    BlockTransition{Phase::waiting_to_update, BlockEvent::speculate, Phase::keeping_and_updating},
+    BlockTransition{Phase::updating, BlockEvent::updated, Phase::updated},
+    BlockTransition{Phase::updated, BlockEvent::end, Phase::collecting},
+    BlockTransition{Phase::keeping_and_updating, BlockEvent::kept, Phase::kept_and_updating},
+    BlockTransition{Phase::keeping_and_updating, BlockEvent::updated, Phase::keeping_and_updated},
+    BlockTransition{Phase::kept_and_updating, BlockEvent::updated, Phase::kept_and_updated},
+    BlockTransition{Phase::keeping_and_updated, BlockEvent::kept, Phase::kept_and_updated},
+    BlockTransition{Phase::kept_and_updated, BlockEvent::end, Phase::collecting},
 };
 
-// Nothing where the table has no row.
 [[nodiscard]] constexpr std::optional<Phase> next_phase(Phase phase, BlockEvent event) {
-    for (const Transition& row : kTransitions) {
-        if (row.phase == phase && row.event == event) return row.next;
-    }
-    return std::nullopt;
+    return next_in(kTransitions, phase, event);
 }
 
 // The end of the attempt waits for the block.

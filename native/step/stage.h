@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "step/transition.h"
+
 namespace luwu::step {
 
 enum class Stage : std::uint8_t {
@@ -31,11 +33,7 @@ enum class StageEvent : std::uint8_t {
 };
 inline constexpr std::size_t kStageEvents = 7;
 
-struct StageTransition {
-    Stage stage;
-    StageEvent event;
-    Stage next;
-};
+using StageTransition = Transition<Stage, StageEvent>;
 
 // Every transition there is. An end without a record is that of a step whose updates follow it.
 inline constexpr std::array kStageTransitions{
@@ -55,12 +53,8 @@ inline constexpr std::array kStageTransitions{
     StageTransition{Stage::redoing, StageEvent::end, Stage::collecting},
 };
 
-// Nothing where the table has no row.
 [[nodiscard]] constexpr std::optional<Stage> next_stage(Stage stage, StageEvent event) {
-    for (const StageTransition& row : kStageTransitions) {
-        if (row.stage == stage && row.event == event) return row.next;
-    }
-    return std::nullopt;
+    return next_in(kStageTransitions, stage, event);
 }
 
 // Throws std::logic_error where the table has no row: an error of this code.

@@ -105,12 +105,12 @@ std::vector<std::string> StepCoverage::missing() const {
     std::vector<std::string> names;
     const auto number = [](auto value) { return std::to_string(static_cast<int>(value)); };
     for (std::size_t row = 0; row < blocks.size(); ++row) {
-        const step::Transition& entry = step::kTransitions[row];
-        if (blocks[row] == 0) names.push_back("block phase " + number(entry.phase) + " event " + number(entry.event));
+        const step::BlockTransition& entry = step::kTransitions[row];
+        if (blocks[row] == 0) names.push_back("block phase " + number(entry.from) + " event " + number(entry.event));
     }
     for (std::size_t row = 0; row < stages.size(); ++row) {
         const step::StageTransition& entry = step::kStageTransitions[row];
-        if (stages[row] == 0) names.push_back("stage " + number(entry.stage) + " event " + number(entry.event));
+        if (stages[row] == 0) names.push_back("stage " + number(entry.from) + " event " + number(entry.event));
     }
     for (std::size_t at = 0; at < actions.size(); ++at) {
         if (actions[at] == 0) names.push_back("action " + std::to_string(at));
