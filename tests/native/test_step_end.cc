@@ -72,6 +72,27 @@ struct Told {
     std::vector<std::string> events;
 };
 
+// A new store whose server gets the sum of all workers' gradients.
+fabric::ServerConfig one_stream_store(const test::Scratch& scratch) {
+    fabric::ServerConfig config;
+    config.folders = {scratch.folder()};
+    config.uuid = test::kUuid;
+    config.mode = store::OpenMode::create;
+    config.shape = test::small_shape(kernels::Dtype::float32);
+    config.held.assign(config.shape.blocks.size(), false);
+    config.memory_bytes = std::uint64_t{1} << 28;
+    config.one_stream = true;
+    return config;
+}
+
+void initialise(fabric::ParameterServer& server) {
+    for (std::uint32_t block = 0; block < server.layout().block_count(); ++block) {
+        const std::vector<float> values(server.layout().shape().blocks[block].elements, 0.5F);
+        server.initialise(block, values.data());
+    }
+    server.finish_initialise();
+}
+
 }  // namespace
 
 TEST_CASE("every order of beginning and voting gives one step, and the same outcome") {
@@ -125,15 +146,8 @@ TEST_CASE("workers in threads of their own go through the same steps") {
     const auto gives_up = [](std::uint32_t worker, std::uint64_t step) { return (step * 7 + worker * 5) % 11 == 0; };
     const test::Scratch scratch;
     const std::vector<std::byte> gradient(1 << 16);  // outlives the server
-    fabric::ServerConfig config;
-    config.folders = {scratch.folder()};
-    config.uuid = test::kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = test::small_shape(kernels::Dtype::float32);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.memory_bytes = std::uint64_t{1} << 28;
+    fabric::ServerConfig config = one_stream_store(scratch);
     config.workers = kWorkers;
-    config.one_stream = true;
     std::unique_ptr<fabric::ParameterServer> server;
     fabric::TaskQueue tasks("test-tasks");
     std::atomic<std::uint64_t> epochs{0};
@@ -144,11 +158,7 @@ TEST_CASE("workers in threads of their own go through the same steps") {
         });
     };
     server = std::make_unique<fabric::ParameterServer>(config, [](const Error&) {});
-    for (std::uint32_t block = 0; block < server->layout().block_count(); ++block) {
-        const std::vector<float> values(server->layout().shape().blocks[block].elements, 0.5F);
-        server->initialise(block, values.data());
-    }
-    server->finish_initialise();
+    initialise(*server);
     const std::uint32_t trainable = server->layout().block_count() - 1;  // the last one is frozen
     std::vector<std::thread> threads;
     for (std::uint32_t worker = 0; worker < kWorkers; ++worker) {
@@ -176,22 +186,11 @@ TEST_CASE("workers in threads of their own go through the same steps") {
 
 TEST_CASE("an exception of an action ends the run with its text, and the server goes on to say so") {
     const test::Scratch scratch;
-    fabric::ServerConfig config;
-    config.folders = {scratch.folder()};
-    config.uuid = test::kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = test::small_shape(kernels::Dtype::float32);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.memory_bytes = std::uint64_t{1} << 28;
-    config.one_stream = true;
+    fabric::ServerConfig config = one_stream_store(scratch);
     config.on_given_up = [] { throw std::runtime_error("no epoch"); };
     std::vector<std::string> told;
     fabric::ParameterServer server(config, [&](const Error& error) { told.emplace_back(error.what()); });
-    for (std::uint32_t block = 0; block < server.layout().block_count(); ++block) {
-        const std::vector<float> values(server.layout().shape().blocks[block].elements, 0.5F);
-        server.initialise(block, values.data());
-    }
-    server.finish_initialise();
+    initialise(server);
     CHECK_FALSE(server.begin(0, kSettings.groups).refusal.has_value());
     CHECK(test::kind_of([&] { server.commit(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
     CHECK(told == std::vector<std::string>{"the server cannot go on: no epoch"});
