@@ -91,7 +91,9 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/store/dcp_tensor.py": None,
     },
     "control": {
-        "src/luwu/server/control.py": None,
+        "src/luwu/server/network_service.py": None,
+        "src/luwu/server/service.py": None,
+        "src/luwu/server/grpc_carrier.py": None,
         "src/luwu/server/gate.py": ("challenge", "check", "_seal", "_is_open", "_use", "_refusal"),
         "src/luwu/server/participants.py": ("on_one_line", "find"),
     },
@@ -104,10 +106,12 @@ PYTHON: Mapping[str, Parser] = {
         "src/luwu/session/remote_server.py": ("join", "standing", "has_store", "place", "_take"),
         "src/luwu/session/remote_endpoint.py": ("begin", "wait", "_decide", "_finish"),
     },
-    "local_messages": {
-        "src/luwu/control/messages.py": (
-            "receive", "_receive", "_receive_object", "raise_if_error", "send",
+    "local_frames": {
+        "src/luwu/control/frames.py": (
+            "receive", "_receive", "_receive_frame", "decode", "reply_of", "failure_of", "send",
         ),
+        "src/luwu/server/socket_carrier.py": ("serve_calls", "answer_call", "_next_call"),
+        "src/luwu/server/local_service.py": ("JoinWorker", "Standing", "attach", "Leave", "worker_of"),
     },
     "link": {
         "src/luwu/probe/link.py": (

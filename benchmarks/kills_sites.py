@@ -13,7 +13,7 @@ import kills_lives
 from common import BenchmarkError
 from kills_processes import Life, command, files_of, say, watch
 
-from luwu.control.messages import SOCKET_NAME
+from luwu.control.frames import SOCKET_NAME
 from luwu.store.opening import open_reader
 
 SHARED_MEMORY, TCP, UDP = "shared memory", "TCP", "UDP"

@@ -12,7 +12,7 @@ import torch
 from model import ADAMW, LossModel, batches, build, gpt
 
 import luwu
-from luwu.control.messages import SOCKET_NAME
+from luwu.control.frames import SOCKET_NAME
 from luwu.session.local import join
 from luwu.session.session import Session
 

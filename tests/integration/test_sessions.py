@@ -14,7 +14,7 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
-from luwu.control.messages import SOCKET_NAME
+from luwu.control.frames import SOCKET_NAME
 from luwu.errors import (
     ConfigError,
     LuwuError,

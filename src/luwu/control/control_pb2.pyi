@@ -345,3 +345,21 @@ class LeaveRequest(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     failure: str
     def __init__(self, failure: _Optional[str] = ...) -> None: ...
+
+class Call(_message.Message):
+    __slots__ = ("method", "request", "unanswered")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    request: bytes
+    unanswered: bool
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., unanswered: bool = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("reply", "failure")
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    reply: bytes
+    failure: Failure
+    def __init__(self, reply: _Optional[bytes] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

@@ -25,11 +25,12 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
 from luwu.core.striping import Share
-from luwu.server.control import ControlService
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.door import ControlDoor
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
+from luwu.server.grpc_carrier import servicer_of
+from luwu.server.network_service import NetworkService
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
 from luwu.server.settings import ServerSettings, Snapshots
@@ -130,7 +131,7 @@ class NetworkServer:
         self._door = ControlDoor(timeouts)
         most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
         self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
-        service = ControlService(
+        service = NetworkService(
             self._runs,
             self._gate,
             self._door,
@@ -140,7 +141,7 @@ class NetworkServer:
             claims_of(folders[0]),
             on_report or (lambda rank, report: None),
         )
-        control_pb2_grpc.add_ControlServicer_to_server(service, self._grpc)
+        control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         try:
             self._bind_inside()

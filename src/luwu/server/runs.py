@@ -8,33 +8,21 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
 from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest
-from luwu.core.protocols import LossScale
 from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.participants import Participant, Participants
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
+from luwu.server.service import Attached, loss_scale_of
 from luwu.server.status import Status
 from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
 from luwu.store.run_record import Counts
 
 log = logging.getLogger(__name__)
-
-
-class Attached(NamedTuple):
-    """The answer to a worker's `attach`."""
-
-    fresh: bool
-    stats: dict[str, int]
-    loss_scale: LossScale | None
-    token: bytes
-    first: Counts
-    word: str
 
 
 def claim_nothing(counts: Counts) -> tuple[Counts, str]:
@@ -162,10 +150,7 @@ class Runs:
             raise
         stats = run.stats()
         counts = {name: int(stats[name]) for name in ("step", "attempts", "rolled_back")}
-        recorded = stats["loss_scale"]
-        return Attached(
-            fresh, counts, None if recorded is None else (recorded, stats["good_steps"]), token, first, word
-        )
+        return Attached(fresh, counts, loss_scale_of(stats), token, first, word)
 
     def leave(self, participant: Participant, failure: str = "") -> None:
         """Let a participant leave on purpose, or because of its own failure."""

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from luwu.control.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, error_message, receive, send, short_address
+from luwu.control.frames import SOCKET_NAME
 from luwu.core import native
 from luwu.core.closing import close_after
-from luwu.core.errors import ConfigError, LuwuError, ServerError
-from luwu.core.forks import OfThisProcess, keep_from_children
+from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
 from luwu.server.folders import open_server
+from luwu.server.local_service import LocalService
 from luwu.server.membership import Membership
 from luwu.server.settings import NO_SNAPSHOTS, Snapshots
-from luwu.store.folders import has_store, make_folder
+from luwu.server.socket_carrier import SocketCarrier
+from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
-from luwu.store.parts import refused
 from luwu.store.run_record import Counts
 
 Report = dict[str, Any]
@@ -74,7 +71,7 @@ class LocalServer(OfThisProcess):
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
-        self._folders = folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
+        folders = [Path(folder) for folder in stores or [self._run_dir / "store"]]
         threads = optimizer_threads or len(os.sched_getaffinity(0))
         self._first = Counts()
 
@@ -97,23 +94,18 @@ class LocalServer(OfThisProcess):
             return core
 
         self._members: Membership[native.ShmServer] = Membership(workers, open_core)
-        self._on_report = on_report or (lambda rank, report: None)
         self._lock = threading.Lock()
         self._closing = False
         make_folder(self._run_dir)
         self._run_lock = lock_folder(self._run_dir, "run folder")
         self.socket_path = self._run_dir / SOCKET_NAME
-        self._listener = _listen(self.socket_path)
-        self._connections: set[socket.socket] = set()
+        self._carrier = SocketCarrier(self.socket_path)
         self._closed = threading.Event()
         self._room_watch = RoomWatch(on_room)
-        own = (
-            threading.Thread(target=self._accept, name="luwu-accept", daemon=True),
-            threading.Thread(target=self._watch_room, name="luwu-room", daemon=True),
-        )
-        self._threads = list(own)  # the workers' threads are added as soon as the first of these runs
-        for thread in own:
-            thread.start()
+        self._room_thread = threading.Thread(target=self._watch_room, name="luwu-room", daemon=True)
+        self._room_thread.start()
+        report = on_report or (lambda rank, report: None)
+        self._carrier.start(LocalService(self._members, folders, lambda: self._first, report))
 
     def __enter__(self) -> LocalServer:
         return self
@@ -171,118 +163,14 @@ class LocalServer(OfThisProcess):
             self._closing = True
         self._closed.set()
         self._members.stop_waiting()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            for connection in self._connections:
-                with suppress(OSError):  # its worker may have closed it already
-                    connection.shutdown(socket.SHUT_RD)
-        for thread in self._threads:
-            thread.join()
+        self._carrier.stop()
+        self._room_thread.join()
         try:
             self._members.close()
         finally:
-            self._listener.close()
-            with suppress(OSError):  # the next server of this folder removes it
-                self.socket_path.unlink()
+            self._carrier.close()
             self._run_lock.close()
 
     def _watch_room(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            keep_from_children(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,), name="luwu-worker", daemon=True)
-            with self._lock:
-                if self._closing:
-                    connection.close()
-                    return
-                self._connections.add(connection)
-                self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        rank: int | None = None
-        left = False
-        try:
-            while (received := receive(connection)) is not None:
-                message, _ = received
-                if message["type"] == "leave":
-                    left = True
-                    break
-                if message["type"] == "report":
-                    if rank is not None:
-                        self._on_report(rank, message["report"])
-                    continue
-                try:
-                    if message["type"] == "join":
-                        rank = self._join(message)
-                        send(connection, {"workers": self.workers})
-                    else:
-                        self._answer(connection, message, rank)
-                except LuwuError as error:
-                    send(connection, error_message(error))
-                except MemoryError:
-                    send(connection, error_message(ServerError("the server has no memory left; lower memory=")))
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
-            pass  # a connection that broke or speaks another language counts as ended, below
-        finally:
-            with self._lock:
-                self._connections.discard(connection)
-                connection.close()
-            if rank is not None:
-                self._members.leave(rank) if left else self._members.lose(rank)
-
-    def _join(self, message: Message) -> int:
-        if message["protocol"] != PROTOCOL_VERSION:
-            raise ConfigError(
-                f"the worker speaks protocol {message['protocol']}, the server {PROTOCOL_VERSION}; install one version"
-            )
-        rank = int(message["rank"])
-        self._members.join(rank, int(message["workers"]))
-        return rank
-
-    def _answer(self, connection: socket.socket, message: Message, rank: int | None) -> None:
-        if rank is None:
-            raise ServerError("a worker must join before anything else")
-        if message["type"] == "attach":
-            fresh = self._members.attach(rank, Manifest.from_json(message["manifest"]))
-            stats = self._members.stats()
-            counts = {name: stats[name] for name in ("step", "attempts", "rolled_back", "loss_scale", "good_steps")}
-            with self._members.core() as core:
-                send(connection, {"fresh": fresh, "first": astuple(self._first), **counts}, list(core.files_of(rank)))
-        elif message["type"] == "has_store":
-            send(connection, {"has": has_store(self._folders, Manifest.from_json(message["manifest"]))})
-        elif message["type"] == "initialised":
-            self._members.let_in()
-            send(connection, {})
-        elif message["type"] == "segments":
-            segments = [(int(end), int(group)) for end, group in message["segments"]]
-            with self._members.core() as core:
-                core.set_segments(int(message["block"]), segments)
-            send(connection, {})
-        elif message["type"] == "snapshot":
-            with self._members.core() as core:
-                send(connection, {"step": core.take_snapshot()})
-        else:
-            raise ServerError(f"unknown control message {message['type']!r}")
-
-
-def _listen(path: Path) -> socket.socket:
-    """Return a socket that listens at a path; raises StoreSpaceError, StorePermissionError or StoreError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    keep_from_children(listener)
-    try:
-        path.unlink(missing_ok=True)  # left by a server that was killed: the lock says nobody serves here
-        with short_address(path) as address:
-            listener.bind(address)
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise refused("make the socket", path, error) from error
-    return listener

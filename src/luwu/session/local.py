@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import os
-import socket
-import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from luwu.control.messages import PROTOCOL_VERSION, SOCKET_NAME, Message, raise_if_error, receive, send, short_address
+from luwu.control import control_pb2 as pb
+from luwu.control.frames import SOCKET_NAME
+from luwu.control.local_client import LocalClient
 from luwu.control.waiting import saying
 from luwu.core import native
-from luwu.core.errors import ConfigError, ServerError
-from luwu.core.forks import keep_from_children
+from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.quantities import LONGEST_SECONDS, parse_size
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.server.server import LocalServer
 from luwu.session.session import Session, choose_place
-from luwu.store.run_record import Counts
 
 DEFAULT_MEMORY = "8GiB"
-_JOIN_SECONDS = 60.0
-_RETRY_SECONDS = 0.05
 _LEAVE_SECONDS = 60.0
-
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +33,14 @@ class LocalSession(Session):
 
     def __init__(
         self,
-        connection: socket.socket,
+        control: LocalClient,
         rank: int,
         workers: int,
         server: LocalServer | None = None,
         room: Room | None = None,
     ) -> None:
         super().__init__(rank, workers, room)
-        self._connection = connection
+        self._control = control
         self._server = server
 
     @property
@@ -54,48 +50,42 @@ class LocalSession(Session):
 
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
         first_values = ", and for worker 0 to write its first values" if self.rank else ""
+        request = pb.AttachRequest(manifest=manifest.to_json())
         with saying(log, f"the server to open the store{first_values}", None):
-            answer, files = self._ask({"type": "attach", "manifest": manifest.to_json()})
-        try:
-            self._endpoint = native.Endpoint(files, self.rank, self._connection.fileno(), shared_window)
-        finally:
-            for file in files:
-                os.close(file)
-        self.step, self.attempts, self.rolled_back = answer["step"], answer["attempts"], answer["rolled_back"]
-        self.first = Counts(*answer["first"])
-        if answer["loss_scale"] is not None:
-            self.loss_scale = float(answer["loss_scale"]), int(answer["good_steps"])
-        return bool(answer["fresh"])
+            return self._control.call_with_files("Attach", request, partial(self._take, shared_window))
+
+    def _take(self, shared_window: bool, reply: pb.AttachReply, files: list[int]) -> bool:
+        self._endpoint = native.Endpoint(files, self.rank, self._control.fileno(), shared_window)
+        self._note_counts(reply)
+        self._note_loss_scale(reply)
+        return reply.fresh
 
     def has_store(self, manifest: Manifest) -> bool:
         """Return true when the server has a store that was made for this model's blocks. Before `attach`."""
-        return bool(self._ask({"type": "has_store", "manifest": manifest.to_json()})[0]["has"])
+        return bool(self._control.call("Standing", pb.StandingRequest(manifest=manifest.to_json())).has_model)
 
     def initialised(self) -> None:
         """Let the other workers in: the store's first values are committed."""
-        self._ask({"type": "initialised"})
+        self._control.call("Initialised", pb.InitialisedRequest())
 
     def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
-        self._ask({"type": "segments", "block": block, "segments": [list(segment) for segment in segments]})
+        parts = [pb.Segment(end=end, group=group) for end, group in segments]
+        self._control.call("SetSegments", pb.SetSegmentsRequest(block=block, segments=parts))
 
     def snapshot(self) -> int:
         """Keep the store as the last step left it, and return that step. Call it between two steps."""
-        return int(self._ask({"type": "snapshot"})[0]["step"])
+        return int(self._control.call("Snapshot", pb.SnapshotRequest()).step)
 
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
-        self.require_process()
-        try:
-            send(self._connection, {"type": "report", "report": report})
-        except OSError as error:
-            raise ServerError("the server ended; run again to resume at the last committed step") from error
+        self._control.post("Report", pb.ReportRequest(report=json.dumps(report)))
 
     def _end(self, *, failed: bool) -> None:
         try:
             if not failed:
-                with suppress(OSError):  # the server may be gone already
-                    send(self._connection, {"type": "leave"})
+                with suppress(LuwuError):  # the server may be gone already
+                    self._control.post("Leave", pb.LeaveRequest())
                 if self._server is not None:
                     with saying(log, "the other workers to leave", _LEAVE_SECONDS):
                         self._server.wait_for_leaves(_LEAVE_SECONDS)
@@ -105,18 +95,7 @@ class LocalSession(Session):
                 if self._server is not None:
                     self._server.close()
             finally:
-                self._connection.close()
-
-    def _ask(self, message: Message) -> tuple[Message, list[int]]:
-        self.require_process()
-        try:
-            send(self._connection, message)
-            received = receive(self._connection)
-        except OSError as error:
-            raise ServerError(f"the connection to the server broke: {error}") from error
-        if received is None:
-            raise ServerError("the server ended; run again to resume at the last committed step")
-        return raise_if_error(received[0]), received[1]
+                self._control.close()
 
 
 def open(
@@ -189,33 +168,13 @@ def join(
     """Join the server that listens at a socket of this host, waiting up to a minute for it to be there.
 
     Raises:
-        ServerError: nobody listens there. ConfigError: the server expects other workers.
+        ServerError: nobody listens there. ConfigError: there is no such rank, or the server expects other workers.
     """
-    path = Path(socket_path)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    keep_from_children(connection)
-    with saying(log, f"a server at {path}", _JOIN_SECONDS):
-        _reach(connection, path)
-    session = LocalSession(connection, rank, workers, server, room)
+    rank, workers = choose_place(rank, workers)
+    control = LocalClient(Path(socket_path))
     try:
-        session._ask({"type": "join", "protocol": PROTOCOL_VERSION, "rank": rank, "workers": workers})
+        control.join(rank, workers)
     except BaseException:
-        connection.close()
+        control.close()
         raise
-    return session
-
-
-def _reach(connection: socket.socket, path: Path) -> None:
-    deadline = time.monotonic() + _JOIN_SECONDS
-    while True:
-        try:
-            with short_address(path) as address:
-                connection.connect(address)
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                connection.close()
-                raise ServerError(
-                    f"no server listens at {path}: {error.strerror}; start it, or check the path"
-                ) from error
-            time.sleep(_RETRY_SECONDS)
+    return LocalSession(control, rank, workers, server, room)

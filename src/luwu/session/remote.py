@@ -22,7 +22,7 @@ from luwu.core.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
 from luwu.session.session import Session, choose_place
-from luwu.store.run_record import Claim, Counts
+from luwu.store.run_record import Claim
 
 log = logging.getLogger(__name__)
 
@@ -145,12 +145,9 @@ class RemoteSession(Session):
             link.fail(type(error).__name__, str(error))
         controls = [server.control for server in self._servers]
         self._endpoint = RemoteEndpoint(link, controls, striping)
-        self.step, self.attempts, self.rolled_back = replies[0].step, replies[0].attempts, replies[0].rolled_back
-        self.first = Counts(replies[0].first_step, replies[0].first_attempts, replies[0].first_rolled_back)
-        self.word = str(replies[0].word)
-        recorded = [reply.loss_scale for reply in replies if reply.HasField("loss_scale")]
-        if recorded:  # a server may have no block that needs one
-            self.loss_scale = recorded[0].scale, recorded[0].good_steps
+        self._note_counts(replies[0])
+        for reply in reversed(replies):  # a server may have no block that needs one
+            self._note_loss_scale(reply)
         return any(reply.fresh for reply in replies)
 
     def _attach_all(self, striping: Striping, kept: Sequence[str]) -> list[pb.AttachReply]:

@@ -17,6 +17,7 @@ from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.store.run_record import Counts
 
 if TYPE_CHECKING:
+    from luwu.control import control_pb2 as pb
     from luwu.server.server import LocalServer
 
 SessionT = TypeVar("SessionT", bound="Session")
@@ -161,6 +162,17 @@ class Session(OfThisProcess, ABC):
         if not self._closed and not self.forked:
             self._closed = True
             self._end(failed=failed)
+
+    def _note_counts(self, reply: pb.AttachReply) -> None:
+        """Take the store's counts, and the server's message, from its answer to `attach`."""
+        self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
+        self.first = Counts(reply.first_step, reply.first_attempts, reply.first_rolled_back)
+        self.word = str(reply.word)
+
+    def _note_loss_scale(self, reply: pb.AttachReply) -> None:
+        """Take the last committed step's loss scale, where there is one, from the same answer."""
+        if reply.HasField("loss_scale"):
+            self.loss_scale = reply.loss_scale.scale, reply.loss_scale.good_steps
 
     @abstractmethod
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...

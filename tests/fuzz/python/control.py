@@ -10,17 +10,20 @@ from google.protobuf.message import DecodeError
 from tests.fuzz.python.support import Input
 
 from luwu.control import control_pb2 as pb
+from luwu.control.control_pb2_grpc import ControlServicer
 from luwu.control.credentials import NONCE_BYTES, Credentials
 from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
 from luwu.core import errors
 from luwu.core.manifest import Manifest
 from luwu.core.striping import Standing
 from luwu.errors import AuthenticationError, LuwuError, ServerError
-from luwu.server.control import ControlService
 from luwu.server.gate import Gate
+from luwu.server.grpc_carrier import servicer_of
+from luwu.server.network_service import NetworkService
 from luwu.server.participants import Participants
 from luwu.server.run import Terms, Worker
-from luwu.server.runs import Attached, claim_nothing
+from luwu.server.runs import claim_nothing
+from luwu.server.service import Attached
 from luwu.server.topology import Place, SwitchMember
 from luwu.store.run_record import Counts
 
@@ -148,10 +151,10 @@ class _Runs:
 def test_one_input(data: bytes) -> None:
     given = Input(data)
     credentials = Credentials(KEY)
-    service = ControlService(
+    service = servicer_of(NetworkService(
         _Runs(), Gate(credentials, 60.0), _Door(), "tcp", lambda: Standing("u", (3,)), lambda manifest: True,  # type: ignore[arg-type]
         lambda claim, counts: claim_nothing(counts), _reported,
-    )  # fmt: skip
+    ))  # fmt: skip
     session, nonce = b"", b""
     for _ in range(_MOST_CALLS):
         if not given:
@@ -173,7 +176,7 @@ def test_one_input(data: bytes) -> None:
 
 
 def _prove(
-    service: ControlService, credentials: Credentials, method: str, request: Any, how: int, before: bytes
+    service: ControlServicer, credentials: Credentials, method: str, request: Any, how: int, before: bytes
 ) -> bytes:
     """Make a join good, with an open challenge and the proof for what it asks; or its proof, or its challenge, is not.
 
@@ -191,7 +194,7 @@ def _prove(
     return before if how == 1 else bytes(request.nonce)
 
 
-def _call(service: ControlService, method: str, request: Any, session: bytes | str, goes_on: bool = True) -> Any:
+def _call(service: ControlServicer, method: str, request: Any, session: bytes | str, goes_on: bool = True) -> Any:
     context = _Context(session, goes_on)
     try:
         answer = getattr(service, method)(request, context)

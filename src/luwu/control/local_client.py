@@ -1,0 +1,138 @@
+"""A worker's end of the control plane on its server's machine: the Unix socket in the run folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from luwu.control import control_pb2 as pb
+from luwu.control.frames import METHODS, receive, reply_of, send, short_address
+from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.control.waiting import saying
+from luwu.core.errors import ConfigError, ServerError
+from luwu.core.forks import OfThisProcess, keep_from_children
+
+CONNECT_SECONDS = 60.0
+_RETRY_SECONDS = 0.05
+
+ResultT = TypeVar("ResultT")
+
+log = logging.getLogger(__name__)
+
+
+class LocalClient(OfThisProcess):
+    """Client of one session at a Unix socket. The connection is the session: its end is the session's.
+
+    Calls may come from any thread; each waits for the one before it.
+
+    Args:
+        path: the server's socket. Connecting waits up to a minute for it to be there.
+
+    Raises:
+        ServerError: nobody listens there.
+    """
+
+    _what = "this session"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        keep_from_children(self._connection)
+        self._calling = threading.Lock()
+        self._sending = threading.Lock()
+        self._owed = 0  # answers to calls that Ctrl-C has interrupted: they come first
+        try:
+            with saying(log, f"a server at {path}", CONNECT_SECONDS):
+                self._reach(path)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def join(self, rank: int, workers: int) -> None:
+        """Join as one of the server's workers. Raises ConfigError where it does not want this one."""
+        hello = self.call("Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
+        if hello.protocol_version != PROTOCOL_VERSION:
+            raise ConfigError(
+                f"protocol version: expected {PROTOCOL_VERSION}, found {hello.protocol_version}; install the server's "
+                "version of luwu"
+            )
+        self.call("JoinWorker", pb.JoinWorkerRequest(rank=rank, workers=workers))
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call a method of control.proto and return its reply; raises the server's error."""
+        return self.call_with_files(method, request, lambda reply, files: reply)
+
+    def call_with_files(self, method: str, request: Any, take: Callable[[Any, list[int]], ResultT]) -> ResultT:
+        """Call a method whose answer may bring open files; ``take`` gets the reply and them. They close after it."""
+        self.require_process()
+        call = pb.Call(method=method, request=request.SerializeToString())
+        try:
+            with self._calling:
+                received = self._exchange(call)
+        except OSError as error:
+            raise ServerError(f"the connection to the server broke: {error}") from error
+        if received is None:
+            raise ServerError("the server ended; run again to resume at the last committed step")
+        answer, files = received
+        try:
+            return take(self._reply(answer, method), files)
+        finally:
+            for file in files:
+                os.close(file)
+
+    def post(self, method: str, request: Any) -> None:
+        """Call a method and wait for nothing. Raises ServerError if the server has ended."""
+        self.require_process()
+        try:
+            with self._sending:
+                send(self._connection, pb.Call(method=method, request=request.SerializeToString(), unanswered=True))
+        except OSError as error:
+            raise ServerError("the server ended; run again to resume at the last committed step") from error
+
+    def fileno(self) -> int:
+        """Return the connection's descriptor, whose other end closes when the server ends."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """End the connection. In a forked child it does nothing."""
+        if not self.forked:
+            self._connection.close()
+
+    def _exchange(self, call: pb.Call) -> tuple[pb.Answer, list[int]] | None:
+        with self._sending:
+            send(self._connection, call)
+            self._owed += 1
+        while True:
+            received = receive(self._connection, pb.Answer)
+            self._owed -= 1
+            if received is None or not self._owed:
+                return received
+            for file in received[1]:
+                os.close(file)
+
+    @staticmethod
+    def _reply(answer: pb.Answer, method: str) -> Any:
+        try:
+            return reply_of(answer, METHODS[method])
+        except OSError as error:
+            raise ServerError(f"the connection to the server broke: {error}") from error
+
+    def _reach(self, path: Path) -> None:
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                with short_address(path) as address:
+                    self._connection.connect(address)
+                return
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise ServerError(
+                        f"no server listens at {path}: {error.strerror}; start it, or check the path"
+                    ) from error
+                time.sleep(_RETRY_SECONDS)

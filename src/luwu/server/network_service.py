@@ -1,0 +1,198 @@
+"""The control plane's service for a network: lets nobody by without a token, and translates to `Runs`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from luwu.control import control_pb2 as pb
+from luwu.control.credentials import switch_request, worker_request
+from luwu.control.rpc import SESSION_METADATA
+from luwu.core.errors import AuthenticationError, ConfigError
+from luwu.core.manifest import Manifest
+from luwu.core.striping import Share, Standing
+from luwu.server.cores import StepEnding
+from luwu.server.door import ControlDoor
+from luwu.server.gate import Gate
+from luwu.server.participants import Participant, on_one_line
+from luwu.server.run import Terms, Worker
+from luwu.server.runs import Runs, claim_nothing
+from luwu.server.service import Attached, ControlService
+from luwu.server.topology import Place, SwitchMember
+from luwu.store.run_record import Claim, Counts
+
+log = logging.getLogger(__name__)
+
+
+def _share_of(request: pb.AttachRequest) -> Share:
+    if not request.HasField("share"):
+        return Share()
+    share = request.share
+    return Share(share.servers, share.uuid, share.step if share.HasField("step") else None)
+
+
+def _ended(ending: StepEnding | None) -> pb.CommitReply:
+    end, squares = ending or (pb.ROLLED_BACK, None)
+    return pb.CommitReply(end=pb.StepEnd.Name(end), squares=squares)
+
+
+class NetworkService(ControlService[Any]):
+    """Serves all of control.proto. A caller is gRPC's context of the call.
+
+    Args:
+        runs: the runs to serve.
+        gate: decides who may join.
+        door: takes connections in.
+        transport: name of the data plane, which workers must use, too.
+        standing: describes the server's store.
+        has_store: says whether that store was made for a manifest.
+        claim: gives a run the store; called with the claim and the counts, see `luwu.store.run_record.claim_store`.
+        on_report: called with (rank, report) for everything a worker reports.
+    """
+
+    def __init__(
+        self,
+        runs: Runs,
+        gate: Gate,
+        door: ControlDoor,
+        transport: str,
+        standing: Callable[[], Standing],
+        has_store: Callable[[Manifest], bool],
+        claim: Callable[[Claim, Counts], tuple[Counts, str]],
+        on_report: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        super().__init__(on_report)
+        self._runs = runs
+        self._gate = gate
+        self._door = door
+        self._transport = transport
+        self._standing = standing
+        self._has_store = has_store
+        self._claim = claim
+
+    def Hello(self, request: pb.HelloRequest, caller: Any) -> pb.HelloReply:  # noqa: N802
+        """Challenge a participant of the same protocol."""
+        try:
+            reply = super().Hello(request, caller)
+        except ConfigError:
+            log.warning("refused peer=%s why='protocol %d'", self._peer(caller), request.protocol_version)
+            raise
+        reply.nonce = self._gate.challenge(request.nonce, self._peer(caller))
+        reply.asks_for_key = self._gate.asks_for_key
+        return reply
+
+    def JoinWorker(self, request: pb.JoinWorkerRequest, caller: Any) -> pb.JoinReply:  # noqa: N802
+        """Let a worker in."""
+        asked = worker_request(request.rank, request.workers)
+        proof = self._let_in(request, asked, caller)
+        worker = self._runs.join_worker(request.rank, request.workers, self._peer(caller))
+        if not caller.is_active():  # it went while it waited, and will never watch
+            self._runs.gone(worker)
+        return pb.JoinReply(session=worker.token, proof=proof, transport=self._transport)
+
+    def JoinSwitch(self, request: pb.JoinSwitchRequest, caller: Any) -> pb.JoinReply:  # noqa: N802
+        """Let a switch in."""
+        asked = switch_request(request)
+        proof = self._let_in(request, asked, caller)
+        if on_one_line(request.name) != request.name:
+            raise ConfigError(f"name: expected up to 200 printable letters, found {on_one_line(request.name)}")
+        switch = SwitchMember(
+            name=f"switch {request.name}",
+            peer=self._peer(caller),
+            address=request.address,
+            port=request.port,
+            fan_in=request.fan_in,
+            payload_bytes=request.payload_bytes,
+            parent=request.parent,
+        )
+        self._runs.join_switch(switch)
+        return pb.JoinReply(session=switch.token, proof=proof, transport=self._transport)
+
+    def Watch(self, request: pb.WatchRequest, caller: Any) -> Iterator[pb.Event]:  # noqa: N802
+        """Send events to a participant. The end of this stream is the end of the participant."""
+        participant = self._participant(caller)
+        if participant.watched:
+            raise ConfigError(f"{participant.name} watches already")
+        participant.watched = True
+        if not caller.add_callback(lambda: self._watch_ended(participant)):
+            self._watch_ended(participant)
+        return self._events_of(participant)
+
+    @staticmethod
+    def _events_of(participant: Participant) -> Iterator[pb.Event]:
+        yield pb.Event(watching=pb.Watching())
+        while (event := participant.events.get()) is not None:
+            yield event
+
+    def _watch_ended(self, participant: Participant) -> None:
+        participant.end_watch()
+        self._runs.gone(participant)
+
+    def Standing(self, request: pb.StandingRequest, caller: Any) -> pb.StandingReply:  # noqa: N802
+        """Return the identity and the counts of this server's store."""
+        self.worker_of(caller)
+        standing = self._standing()
+        has_model = bool(request.manifest) and self._has_store(Manifest.from_json(request.manifest))
+        return pb.StandingReply(uuid=standing.uuid, steps=standing.steps, has_model=has_model)
+
+    def attach(self, caller: Any, request: pb.AttachRequest) -> Attached:
+        """Open the store for a worker's model; return when all workers of the run have asked for the same."""
+        worker = self.worker_of(caller)
+        place = Place(request.address, request.port, request.payload_bytes, request.switch)
+        terms = Terms(_share_of(request), frozenset(request.kept))
+        claim = functools.partial(self._claim, Claim.from_json(request.run)) if request.run else claim_nothing
+        return self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)
+
+    def Begin(self, request: pb.BeginRequest, caller: Any) -> pb.BeginReply:  # noqa: N802
+        """Start an attempt at a step."""
+        worker = self.worker_of(caller)
+        epoch, given_up = worker.run.begin(
+            worker.rank,
+            [tuple(group.values) for group in request.groups],
+            request.max_grad_norm if request.HasField("max_grad_norm") else None,
+            (request.loss_scale.scale, request.loss_scale.good_steps) if request.HasField("loss_scale") else None,
+        )
+        return pb.BeginReply(epoch=epoch, given_up=given_up)
+
+    def Commit(self, request: pb.CommitRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
+        """End an attempt."""
+        worker = self.worker_of(caller)
+        return _ended(worker.run.commit(worker.rank, request.roll_back, request.pushes, caller.is_active))
+
+    def Decide(self, request: pb.DecideRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
+        """Commit or roll back a prepared attempt for good."""
+        squares = request.squares if request.HasField("squares") else None
+        return _ended(self.worker_of(caller).run.decide(request.commits, squares, caller.is_active))
+
+    def Leave(self, request: pb.LeaveRequest, caller: Any) -> pb.Empty:  # noqa: N802
+        """Let a participant leave; it may give the reason why it cannot go on."""
+        self._runs.leave(self._participant(caller), on_one_line(request.failure))
+        return pb.Empty()
+
+    def worker_of(self, caller: Any) -> Worker:
+        """Return the worker that makes a call; raises AuthenticationError, ConfigError, or why its session ended."""
+        participant = self._participant(caller)
+        if not isinstance(participant, Worker):
+            raise ConfigError(f"{participant.name} is no worker and makes no steps")
+        return participant
+
+    def _peer(self, caller: Any) -> str:
+        return self._door.peer(caller.peer())
+
+    def _let_in(self, request: Any, asked: str, caller: Any) -> bytes:
+        proof = self._gate.check(request.nonce, request.proof, asked, self._peer(caller))
+        self._door.admit(caller.peer())
+        return proof
+
+    def _participant(self, caller: Any) -> Participant:
+        for key, value in caller.invocation_metadata():
+            if key == SESSION_METADATA:
+                try:
+                    found = self._runs.participants.find(bytes.fromhex(value))
+                    self._door.admit(caller.peer())
+                    return found
+                except ValueError:
+                    break
+        raise AuthenticationError("session: expected its token with every call, found none; join first")

@@ -1,0 +1,143 @@
+"""The control plane's service, as every server answers it: messages of control.proto to a set of workers.
+
+Servers differ in who may join and in what a worker attaches to. Carriers (`grpc_carrier`, `socket_carrier`) bring the
+calls, and take errors back.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from luwu.control import control_pb2 as pb
+from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.core.errors import ConfigError
+from luwu.core.protocols import LossScale
+from luwu.server.membership import Membership
+from luwu.store.run_record import Counts
+
+CallerT = TypeVar("CallerT")
+
+
+class Attached(NamedTuple):
+    """The answer to a worker's `attach`."""
+
+    fresh: bool
+    stats: dict[str, int]
+    loss_scale: LossScale | None
+    token: bytes
+    first: Counts
+    word: str
+
+
+def loss_scale_of(stats: dict[str, Any]) -> LossScale | None:
+    """Return the loss scale of the last committed step from a core's counts; None: that step had none."""
+    recorded = stats["loss_scale"]
+    return None if recorded is None else (recorded, stats["good_steps"])
+
+
+class Joined(Protocol):
+    """A worker that has joined."""
+
+    @property
+    def rank(self) -> int:
+        """Number of the worker among the run's, from 0."""
+        ...
+
+    @property
+    def run(self) -> Membership[Any]:
+        """The run that it has joined."""
+        ...
+
+
+class ControlService(ABC, Generic[CallerT]):
+    """Methods of control.proto that every server answers in the same way; they raise errors of `luwu.errors`.
+
+    Each takes the request, and the caller as the carrier knows it.
+
+    Args:
+        on_report: called with (rank, report) for everything a worker reports.
+    """
+
+    def __init__(self, on_report: Callable[[int, dict[str, Any]], None]) -> None:
+        self._on_report = on_report
+
+    @abstractmethod
+    def worker_of(self, caller: CallerT) -> Joined:
+        """Return the worker that makes a call; raises AuthenticationError or ServerError if it has not joined."""
+
+    @abstractmethod
+    def attach(self, caller: CallerT, request: pb.AttachRequest) -> Attached:
+        """Open the store for a worker's model; return when the worker may go on."""
+
+    def Hello(self, request: pb.HelloRequest, caller: CallerT) -> pb.HelloReply:  # noqa: N802
+        """Greet a participant of the same protocol."""
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise ConfigError(
+                f"protocol version: expected {PROTOCOL_VERSION}, found {request.protocol_version}; "
+                "install the server's version of luwu"
+            )
+        return pb.HelloReply(protocol_version=PROTOCOL_VERSION)
+
+    @abstractmethod
+    def JoinWorker(self, request: pb.JoinWorkerRequest, caller: CallerT) -> pb.JoinReply:  # noqa: N802
+        """Let a worker in."""
+
+    @abstractmethod
+    def Standing(self, request: pb.StandingRequest, caller: CallerT) -> pb.StandingReply:  # noqa: N802
+        """Describe the server's store."""
+
+    def Attach(self, request: pb.AttachRequest, caller: CallerT) -> pb.AttachReply:  # noqa: N802
+        """Open the store for a worker's model."""
+        attached = self.attach(caller, request)
+        reply = pb.AttachReply(
+            fresh=attached.fresh,
+            data_token=attached.token,
+            step=attached.stats["step"],
+            attempts=attached.stats["attempts"],
+            rolled_back=attached.stats["rolled_back"],
+            first_step=attached.first.step,
+            first_attempts=attached.first.attempts,
+            first_rolled_back=attached.first.rolled_back,
+            word=attached.word,
+        )
+        if attached.loss_scale is not None:
+            scale, good_steps = attached.loss_scale
+            reply.loss_scale.CopyFrom(pb.LossScale(scale=scale, good_steps=good_steps))
+        return reply
+
+    def Initialised(self, request: pb.InitialisedRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
+        """Note that the first values are committed."""
+        run = self.worker_of(caller).run
+        with run.core() as core:
+            if not core.initialised:
+                raise ConfigError("initialised: expected the first values in the store, found none; write them before")
+        run.let_in()
+        return pb.Empty()
+
+    def SetSegments(self, request: pb.SetSegmentsRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
+        """Set the optimizer groups of a block."""
+        with self.worker_of(caller).run.core() as core:
+            core.set_segments(request.block, [(segment.end, segment.group) for segment in request.segments])
+        return pb.Empty()
+
+    def Snapshot(self, request: pb.SnapshotRequest, caller: CallerT) -> pb.SnapshotReply:  # noqa: N802
+        """Take a snapshot of the last step that was answered."""
+        with self.worker_of(caller).run.core() as core:
+            return pb.SnapshotReply(step=core.take_snapshot())
+
+    def Report(self, request: pb.ReportRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
+        """Pass on a worker's report."""
+        rank = self.worker_of(caller).rank
+        try:
+            report = json.loads(request.report)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"report: expected JSON, found {error}") from None
+        self._on_report(rank, report)
+        return pb.Empty()
+
+    @abstractmethod
+    def Leave(self, request: pb.LeaveRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
+        """Let a participant leave."""
