@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from tests.unit.test_network_server import KEY, QUICK
 
-from luwu.control import waiting
+from luwu.control import local_client, waiting
 from luwu.control.address import HostPort
 from luwu.errors import ServerError
 from luwu.launch.reports import WarningRelay
@@ -66,7 +66,7 @@ def test_who_connects_says_whom_it_waits_for(at_once, caplog):
 
 
 def test_who_joins_a_socket_says_so(at_once, monkeypatch, caplog, tmp_path):
-    monkeypatch.setattr(local, "_JOIN_SECONDS", 0.2)
+    monkeypatch.setattr(local_client, "CONNECT_SECONDS", 0.2)
     with pytest.raises(ServerError, match="no server listens"):
         local.join(tmp_path / "socket", 0, 1)
     assert re.search(rf"waiting for a server at {tmp_path}/socket until {CLOCK} \(0\.2 s\)", caplog.text)
