@@ -190,10 +190,14 @@ UNREACHED: Mapping[str, Mapping[str, str]] = {
         "raise self._damaged(str(error.strerror)) from error": _CHANGING,
         "return True": _NEVER,
     },
-    "src/luwu/server/control.py": {
+    "src/luwu/server/grpc_carrier.py": {
         "except MemoryError:": _MEMORY,
         "the server has no memory left": _MEMORY,
         'raise AssertionError("abort raises")': _NEVER,
+    },
+    "src/luwu/server/socket_carrier.py": {
+        "except MemoryError:": _MEMORY,
+        "the server has no memory left": _MEMORY,
     },
     "src/luwu/server/gate.py": {"self._used.popitem(last=False)": _TIME},
     "src/luwu/probe/link.py": {"the other end does not stop sending": _TIME},
