@@ -66,7 +66,6 @@ void Members::join(std::uint32_t worker) {
         member = {};
     }
     std::erase(left_, worker);
-    ++generation_;
 }
 
 void Members::leave(std::uint32_t worker) {
@@ -74,7 +73,6 @@ void Members::leave(std::uint32_t worker) {
     if (member.standing != Standing::voted) member.standing = Standing::resting;
     std::erase(left_, worker);
     left_.push_back(worker);
-    ++generation_;
 }
 
 }  // namespace luwu::step

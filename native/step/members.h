@@ -38,8 +38,6 @@ class Members {
     [[nodiscard]] bool anyone_working() const;  // has begun, and its vote does not count yet
     [[nodiscard]] bool all_voted() const { return voted_ == count(); }
     [[nodiscard]] std::optional<std::uint32_t> left() const;  // the last that left, and whom nobody replaced
-    // The number of the set of workers: grows when one joins or leaves.
-    [[nodiscard]] std::uint64_t generation() const { return generation_; }
     // A worker that did not push as many blocks in the step as the first.
     [[nodiscard]] std::optional<std::uint32_t> differs_from_first() const;
 
@@ -60,7 +58,6 @@ class Members {
     std::vector<Member> members_;
     std::uint32_t voted_ = 0;          // members whose vote counts: a hundred thousand may vote in a simulation
     std::vector<std::uint32_t> left_;  // in their order
-    std::uint64_t generation_ = 0;
 };
 
 }  // namespace luwu::step
