@@ -179,6 +179,9 @@ REMOVALS = (
         "the pushes of one stream are counted anew", "machine.cc", "    state_.stream_pushes = 0;\n", "",
     ),
     Removal(
+        "the votes of a step are counted anew", "members.cc", "    voted_ = 0;\n", "",
+    ),
+    Removal(
         "who was told of a prepared step is not told again", "members.cc",
         "if (member.standing == Standing::voted && !member.ending)", "if (member.standing == Standing::voted)",
     ),

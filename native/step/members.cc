@@ -16,11 +16,6 @@ bool Members::anyone_working() const {
     });
 }
 
-bool Members::all_voted() const {
-    return std::all_of(members_.begin(), members_.end(),
-                       [](const Member& member) { return member.standing == Standing::voted; });
-}
-
 std::optional<std::uint32_t> Members::left() const {
     if (left_.empty()) return std::nullopt;
     return left_.back();
@@ -47,6 +42,11 @@ bool Members::vote_is_due(std::uint32_t worker) const {
     return member.standing == Standing::voting && member.pushed >= member.needed;
 }
 
+void Members::count_vote(std::uint32_t worker) {
+    members_[worker].standing = Standing::voted;
+    ++voted_;
+}
+
 void Members::answer(const Ending& ending) {
     for (Member& member : members_) {
         if (member.standing == Standing::voted && !member.ending) member.ending = ending;
@@ -55,6 +55,7 @@ void Members::answer(const Ending& ending) {
 
 void Members::end_step() {
     for (Member& member : members_) member.standing = Standing::resting;
+    voted_ = 0;
 }
 
 void Members::join(std::uint32_t worker) {
@@ -65,7 +66,6 @@ void Members::join(std::uint32_t worker) {
         member = {};
     }
     std::erase(left_, worker);
-    ++generation_;
 }
 
 void Members::leave(std::uint32_t worker) {
@@ -73,7 +73,6 @@ void Members::leave(std::uint32_t worker) {
     if (member.standing != Standing::voted) member.standing = Standing::resting;
     std::erase(left_, worker);
     left_.push_back(worker);
-    ++generation_;
 }
 
 }  // namespace luwu::step

@@ -36,10 +36,8 @@ class Members {
     [[nodiscard]] const Member& at(std::uint32_t worker) const { return members_[worker]; }
     [[nodiscard]] bool anyone_in_step() const;
     [[nodiscard]] bool anyone_working() const;  // has begun, and its vote does not count yet
-    [[nodiscard]] bool all_voted() const;
+    [[nodiscard]] bool all_voted() const { return voted_ == count(); }
     [[nodiscard]] std::optional<std::uint32_t> left() const;  // the last that left, and whom nobody replaced
-    // The number of the set of workers: grows when one joins or leaves.
-    [[nodiscard]] std::uint64_t generation() const { return generation_; }
     // A worker that did not push as many blocks in the step as the first.
     [[nodiscard]] std::optional<std::uint32_t> differs_from_first() const;
 
@@ -48,7 +46,7 @@ class Members {
     // `pushes`: those that come before the vote; none: they have.
     void vote(std::uint32_t worker, bool rolls_back, std::optional<std::uint64_t> pushes);
     [[nodiscard]] bool vote_is_due(std::uint32_t worker) const;
-    void count_vote(std::uint32_t worker) { members_[worker].standing = Standing::voted; }
+    void count_vote(std::uint32_t worker);
     void answer(const Ending& ending);  // to those who have voted and were not answered
     void forget_ending(std::uint32_t worker) { members_[worker].ending.reset(); }
     void end_step();
@@ -58,8 +56,8 @@ class Members {
 
   private:
     std::vector<Member> members_;
+    std::uint32_t voted_ = 0;          // members whose vote counts: a hundred thousand may vote in a simulation
     std::vector<std::uint32_t> left_;  // in their order
-    std::uint64_t generation_ = 0;
 };
 
 }  // namespace luwu::step

@@ -13,7 +13,9 @@ from luwu.plan.planning import make_plan
 from luwu.plan.requests import Choices, make_request
 from luwu.plan.simulation.output import as_json, write_trace
 from luwu.plan.simulation.run import Scenario, simulate
+from luwu.plan.simulation.server import ServerSteps
 from luwu.plan.simulation.tree import Links
+from luwu.plan.simulation.workers import Workers
 
 
 def play(scenario=None, **choices):
@@ -143,6 +145,70 @@ def test_the_schedule_reads_ahead_along_the_recorded_pass_and_evicts_by_next_use
     assert read[:5] == sorted(read[:5])  # ahead, in the order of forward
     assert len(read) < len(order)  # the turn finds the last blocks still there
     assert max(read.count(block) for block in range(1, 12)) <= 2
+
+
+def step_machine(workers=2, prepares=False):
+    specs = [_native.BlockSpec(name, 2048, True, name == "<root>", "bfloat16") for name in ("<root>", "1")]
+    return _native.StepMachine(specs, workers, prepares)
+
+
+def names(actions):
+    return [type(action).__name__ + (f" {action.block}" if hasattr(action, "block") else "") for action in actions]
+
+
+def test_the_step_machine_answers_events_with_actions_and_waits_for_votes_and_for_sums():
+    machine = step_machine()
+    assert names(machine.begin_all()) == ["BeginPass"]
+    assert names(machine.pull(1)) == []
+    assert names(machine.push(1)) == ["Update 1"]
+    assert names(machine.vote_all(2)) == names(machine.written(1)) == []
+    assert names(machine.push(0)) == ["Update 0", "FinishOwed"]
+    assert names(machine.written(0)) == ["WriteRecord"]
+    assert names(machine.recorded()) == ["EndStep"]
+    with pytest.raises(ConfigError, match="the model has no block 2"):
+        machine.pull(2)
+    with pytest.raises(StepOrderError, match="worker 0 ended a step that it had not begun"):
+        machine.vote_all(2)
+
+
+def test_one_server_of_several_prepares_a_step_and_waits_for_the_decision():
+    machine = step_machine(prepares=True)
+    machine.begin_all()
+    for block in (0, 1):
+        machine.push(block)
+        machine.written(block)
+    assert names(machine.vote_all(2)) == ["FinishOwed", "Answer"]
+    assert names(machine.decide(True)) == ["WriteRecord"]
+    machine = step_machine(prepares=True)
+    machine.begin_all()
+    machine.push(0)
+    with pytest.raises(StepOrderError, match="block '1' was pushed by no worker"):
+        machine.vote_all(1)
+
+
+def test_simulated_servers_commit_when_all_have_prepared(monkeypatch):
+    answers = []
+
+    def note(server, prepared):
+        answers.append((server._environment.now, prepared, server._name))
+        answer(server, prepared)
+
+    answer = ServerSteps._answer
+    monkeypatch.setattr(ServerSteps, "_answer", note)
+    played = play(Scenario(steps=2), servers=2, memory="4GB")
+    for step, end in enumerate(played.ends):
+        first, second, *ended = answers[4 * step : 4 * step + 4]
+        assert (first[1], second[1]) == (True, True) and first[2] != second[2]
+        assert ended == [(second[0], False, "server 1"), (second[0], False, "server 2")]
+        assert end == second[0] + played.links.latency_seconds
+    assert len(answers) == 8
+
+
+def test_simulated_workers_are_refused_what_real_ones_are(monkeypatch):
+    push = Workers._push
+    monkeypatch.setattr(Workers, "_push", lambda workers, block: None if block == 3 else push(workers, block))
+    with pytest.raises(StepOrderError, match="block '3' was pushed by no worker"):
+        play()
 
 
 def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):

@@ -45,6 +45,7 @@ def test_a_server_has_ended_when_close_returns():
         return core
 
     members = Membership(1, open_core)
+    members.join(0, 1)
     members.attach(0, MANIFEST)
     steps: list[int] = []
     watcher = threading.Thread(target=lambda: steps.append(members.step))
@@ -85,6 +86,7 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_server():
         return core
 
     members = Membership(1, open_core)
+    members.join(0, 1)
     members.attach(0, MANIFEST)
     with pytest.raises(StoreSpaceError) as kept, members.core() as lent:
         lent.commit()

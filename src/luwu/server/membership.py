@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
+from luwu.server.admission import Admission
 
 
 class Core(Protocol):
@@ -96,8 +97,7 @@ class Membership(Generic[CoreT]):
         self._lent: _Lent[CoreT] | None = None
         self._manifest: Manifest | None = None
         self._first_values = False
-        self._joined: set[int] = set()
-        self._attached: set[int] = set()  # have used the data plane, which serves each rank once
+        self._admission = Admission(workers)
         self._lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False
@@ -108,13 +108,24 @@ class Membership(Generic[CoreT]):
     def joined(self) -> set[int]:
         """Workers that are in the run now."""
         with self._changed:
-            return set(self._joined)
+            return self._admission.joined
 
     @property
     def missing(self) -> list[int]:
         """Workers that the run still waits for to begin."""
         with self._changed:
-            return sorted(set(range(self.workers)) - self._attached)
+            return self._admission.missing
+
+    @property
+    def deserted(self) -> bool:
+        """True if workers had joined, and all of them have gone."""
+        with self._changed:
+            return self._admission.deserted
+
+    def went(self, rank: int) -> bool:
+        """Return True if the worker of this rank has gone."""
+        with self._changed:
+            return self._admission.went(rank)
 
     @property
     def lost(self) -> list[str]:
@@ -145,16 +156,10 @@ class Membership(Generic[CoreT]):
 
     def join(self, rank: int, workers: int) -> None:
         """Take a worker in; raises ConfigError where it does not fit."""
-        if workers != self.workers or not 0 <= rank < workers:
-            raise ConfigError(
-                f"worker {rank} of {workers} cannot join: this server was started for {self.workers} workers"
-            )
         with self._changed:
-            if rank in self._joined:
-                raise ConfigError(f"worker {rank} has joined already; give every worker a rank of its own")
-            if rank in self._attached:
-                raise ConfigError(f"worker {rank} has left this server; start the server again to train on")
-            self._joined.add(rank)
+            refusal = self._admission.join(rank, workers)
+        if refusal:
+            raise ConfigError(refusal)
 
     def attach(self, rank: int, manifest: Manifest) -> bool:
         """Open the store for the first worker's model, which the others must share; True if the store is fresh.
@@ -167,7 +172,7 @@ class Membership(Generic[CoreT]):
         """
         self._open_for(manifest)
         with self._changed:
-            self._attached.add(rank)
+            self._admission.attach(rank)
             self._changed.notify_all()
         if self._gather_seconds is not None:
             self._gather(self._gather_seconds)
@@ -228,7 +233,7 @@ class Membership(Generic[CoreT]):
     def wait_for_leaves(self, at_most_seconds: float) -> bool:
         """Return when every worker that joined has left or ended, or the time is over; whether they have."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._joined, at_most_seconds)
+            return self._changed.wait_for(lambda: not self._admission.joined, at_most_seconds)
 
     def stop_waiting(self) -> None:
         """Send the workers away that wait in `attach`; nothing fails or is lost from now on."""
@@ -286,7 +291,7 @@ class Membership(Generic[CoreT]):
     def _gather(self, at_most_seconds: float) -> None:
         with self._changed:
             together = self._changed.wait_for(
-                lambda: len(self._attached) == self.workers or self._error is not None or self._closed, at_most_seconds
+                lambda: not self._admission.missing or self._error is not None or self._closed, at_most_seconds
             )
         if not together:
             missing = ", ".join(str(rank) for rank in self.missing)
@@ -307,5 +312,5 @@ class Membership(Generic[CoreT]):
 
     def _forget(self, rank: int) -> None:
         with self._changed:
-            self._joined.discard(rank)
+            self._admission.go(rank)
             self._changed.notify_all()

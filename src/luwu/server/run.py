@@ -86,7 +86,7 @@ class Run(Membership[NetworkCore]):
     @property
     def over(self) -> bool:
         """True if nobody may join any more: the run has failed, or the workers that had joined have gone."""
-        return self.failed_at is not None or (bool(self.people) and not self.joined)
+        return self.failed_at is not None or self.deserted
 
     @property
     def begun(self) -> bool:

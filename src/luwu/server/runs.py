@@ -185,8 +185,7 @@ class Runs:
         self._run.close(self._timeouts.close_seconds)
 
     def _may_join(self, rank: int) -> bool:
-        run = self._run
-        return not run.over and (rank not in run.people or rank in run.joined)
+        return not self._run.over and not self._run.went(rank)
 
     def _present(self) -> str:
         names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"

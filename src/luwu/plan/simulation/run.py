@@ -9,6 +9,7 @@ import simpy
 
 from luwu.core.errors import ConfigError, MemoryBudgetError
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.native import StepMachine, block_specs
 from luwu.core.striping import stripe
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
@@ -142,6 +143,7 @@ def _server(
         environment,
         f"server {number + 1}",
         request.cluster.server,
+        StepMachine(block_specs(part), request.cluster.workers, request.cluster.servers > 1),
         schedule,
         _sizes(request, [block.elements for block in part.blocks]),
         request.cluster.server.link_rate * GOODPUT_SHARE.value,

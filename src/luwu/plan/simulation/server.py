@@ -1,4 +1,7 @@
-"""A server's six steps in simulated time. The native schedule decides what is read, read ahead and evicted.
+"""A server's six steps in simulated time, which carry out what native code decides, as the pipeline does.
+
+The step machine decides what is begun, updated, prepared and committed; the schedule decides what is read, read ahead
+and evicted. An action has the time of its transfers and updates; a commit record and an answer take none here.
 
 In step order each step has a queue of its own, and pieces of a block go from one to the next. In layer order (what
 arXiv 2409.00918 compares with) a group of threads takes a block through steps 4 to 6, and has its share of them only.
@@ -6,12 +9,14 @@ arXiv 2409.00918 compares with) a group of threads takes a block through steps 4
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import simpy
 
+from luwu.core.native import StepMachine
 from luwu.plan.clusters import Server
 from luwu.plan.constants import HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.simulation.lines import Disks, Line, Record
@@ -20,6 +25,14 @@ from luwu.server.forecast import WindowSchedule
 Order = Literal["step", "layer"]
 ORDERS: tuple[Order, ...] = ("step", "layer")
 Events = Generator[simpy.Event, Any, Any]
+Action: TypeAlias = (
+    StepMachine.BeginPass
+    | StepMachine.Update
+    | StepMachine.FinishOwed
+    | StepMachine.WriteRecord
+    | StepMachine.Answer
+    | StepMachine.EndStep
+)
 
 PIECES = 16
 """Parts of a block that follow each other through steps 4 to 6, as chunks do."""
@@ -47,19 +60,21 @@ class ServerSteps:
         self,
         environment: simpy.Environment,
         name: str,
-        machine: Server,
+        hardware: Server,
+        machine: StepMachine,
         schedule: WindowSchedule,
         sizes: Sizes,
         rate: float,
         order: Order,
         record: Record,
     ) -> None:
-        self._environment, self._name, self._schedule, self._sizes = environment, name, schedule, sizes
-        self._record = record
+        self._environment, self._name, self._sizes, self._record = environment, name, sizes, record
+        self._machine, self._schedule = machine, schedule
+        self._answered = environment.event()
         self._down, self._up = Line(environment, rate), Line(environment, rate)
-        self._disks = Disks(environment, machine.disk, machine.disks)
-        memory = machine.memory_rate * HOST_MEMORY_SHARE.value / UPDATE_MEMORY_BYTES.value
-        self._update_rate = min(memory, machine.flops / UPDATE_FLOP.value)  # elements a second
+        self._disks = Disks(environment, hardware.disk, hardware.disks)
+        memory = hardware.memory_rate * HOST_MEMORY_SHARE.value / UPDATE_MEMORY_BYTES.value
+        self._update_rate = min(memory, hardware.flops / UPDATE_FLOP.value)  # elements a second
         self._arrived: dict[int, simpy.Event] = {}  # blocks that somebody waits for
         self._waiting: list[int] = []
         self._blocks: simpy.Store = simpy.Store(environment)
@@ -67,8 +82,6 @@ class ServerSteps:
         self._updates: simpy.Store = simpy.Store(environment)
         self._writes: simpy.Store = simpy.Store(environment)
         self._pieces_written = [0] * len(sizes.elements)
-        self._unwritten = 0
-        self._written = environment.event()
         if order == "step":
             environment.process(self._cut_up())
             environment.process(self._update())
@@ -79,13 +92,26 @@ class ServerSteps:
             for group in range(GROUPS):
                 environment.process(self._layer_group(group))
 
-    def begin_step(self) -> None:
-        """Begin the pass again."""
-        self._schedule.begin_step()
-        self._read_ahead()
+    @property
+    def answered(self) -> simpy.Event:
+        """The next answer to the workers' votes: its value is True for a step that is prepared, False at its end."""
+        return self._answered
+
+    def begin(self) -> None:
+        """Let every worker begin a step."""
+        self._carry_out(self._machine.begin_all())
+
+    def vote(self, pushes: int) -> None:
+        """Let every worker vote for a commit; the votes count after ``pushes`` sums in all steps."""
+        self._carry_out(self._machine.vote_all(pushes))
+
+    def commit(self) -> None:
+        """Say the last word on a step that every server has prepared."""
+        self._carry_out(self._machine.decide(True))
 
     def hand_out(self, block: int) -> Events:
         """Do steps 1 and 2 of a pull: read a block unless it is there, and send it once to all; ends when sent."""
+        self._carry_out(self._machine.pull(block))
         self._schedule.pulled(block)
         if not self._schedule.resident(block):
             arrived = self._arrived.setdefault(block, self._environment.event())
@@ -107,18 +133,35 @@ class ServerSteps:
         self._read_ahead()
 
     def collect(self, block: int) -> Events:
-        """Do step 3: the sum of the workers' pushes comes in; the update follows by itself."""
-        self._unwritten += 1
+        """Do step 3: the sum of the workers' pushes comes in; what follows is the machine's decision."""
         start, end = self._up.book(self._sizes.up[block])
         self._note("3 collect", block, start, end)
         yield self._environment.timeout(end - self._environment.now)
-        self._blocks.put(block)
+        self._carry_out(self._machine.push(block))
 
-    def commit(self) -> Events:
-        """Wait until all that was collected is written."""
-        while self._unwritten:
-            yield self._written
-        self._schedule.end_step()
+    def _carry_out(self, actions: list[Action]) -> None:
+        """Carry actions out, one after the other; what an action causes comes after those before it."""
+        waiting = deque(actions)
+        while waiting:
+            match waiting.popleft():
+                case StepMachine.BeginPass():
+                    self._schedule.begin_step()
+                    self._read_ahead()
+                case StepMachine.Update(block=block):
+                    self._blocks.put(block)
+                case StepMachine.WriteRecord():
+                    waiting.extend(self._machine.recorded())
+                case StepMachine.Answer():
+                    self._answer(prepared=True)
+                case StepMachine.EndStep():
+                    self._schedule.end_step()
+                    self._answer(prepared=False)
+                case StepMachine.FinishOwed():
+                    pass  # without clipping nothing is owed
+
+    def _answer(self, prepared: bool) -> None:
+        self._answered.succeed(prepared)
+        self._answered = self._environment.event()
 
     def _retry(self) -> None:
         while self._waiting:
@@ -170,7 +213,7 @@ class ServerSteps:
             self._pieces_written[block] += 1
             if self._pieces_written[block] == PIECES:
                 self._pieces_written[block] = 0
-                self._block_written()
+                self._carry_out(self._machine.written(block))
 
     def _layer_group(self, group: int) -> Events:
         """All of a block's steps by the same threads, one after the other."""
@@ -182,13 +225,7 @@ class ServerSteps:
             start, end = self._work(block, self._update_rate / GROUPS)
             yield from self._spend("5 update" + suffix, block, (start, start + PIECES * (end - start)))
             yield from self._spend("6 write" + suffix, block, self._disks.write(records))
-            self._block_written()
-
-    def _block_written(self) -> None:
-        self._unwritten -= 1
-        if self._unwritten == 0:
-            self._written.succeed()
-            self._written = self._environment.event()
+            self._carry_out(self._machine.written(block))
 
     def _state_piece(self, block: int) -> float:
         return float(self._schedule.rotating_state_bytes(block)) / PIECES

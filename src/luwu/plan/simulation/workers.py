@@ -60,7 +60,7 @@ class Workers:
         self._asked: Times = np.zeros(links.workers)  # when it had room for the next block
         self._asked_for: int | None = None
         self._pushed: list[float] = []
-        self._sums: list[simpy.Event] = []
+        self._pushes = 0  # in all steps
         self._slowest = int(np.argmax(slowness))
         self.ends: list[float] = []
 
@@ -69,17 +69,13 @@ class Workers:
         for _ in range(steps):
             self._pass.start()
             for server in self._servers:
-                server.begin_step()
+                server.begin()
             self._free[:] = self._asked[:] = self._environment.now
             self._pushed = []
             yield from self._forward()
             yield from self._backward()
-            yield self._environment.all_of(self._sums)
-            self._sums = []
-            for server in self._servers:
-                yield from server.commit()
-            latency = self._links.latency_seconds
-            yield self._environment.timeout(latency)
+            yield from self._end()
+            yield self._environment.timeout(self._links.latency_seconds)
             self._pass.finish()
             self.ends.append(self._environment.now)
 
@@ -123,6 +119,20 @@ class Workers:
         self._release(ROOT)
         self._push(ROOT)
 
+    def _end(self) -> Events:
+        """Vote, and wait for the end of the step. Several servers prepare it first; the decision takes no time here."""
+        self._environment.process(self._vote(float(self._free.max()) + self._links.latency_seconds))
+        answers = [server.answered for server in self._servers]
+        yield self._environment.all_of(answers)
+        for server, answer in zip(self._servers, answers, strict=True):
+            if answer.value:
+                server.commit()
+
+    def _vote(self, at: float) -> Events:
+        yield from self._wait_until(at)
+        for server in self._servers:
+            server.vote(self._pushes)
+
     def _acquire(self, block: int) -> Events:
         """Pull a block: it is sent when every worker has asked for it, and a worker uses it when it is free."""
         asked = self._asked if self._asked_for == block else self._free
@@ -160,7 +170,8 @@ class Workers:
     def _push(self, block: int) -> None:
         complete = self._uplinks.push(self._free, self._whole.up[block])
         self._pushed.append(complete)
-        self._sums.append(self._environment.process(self._collect(complete, block)))
+        self._pushes += 1
+        self._environment.process(self._collect(complete, block))
 
     def _collect(self, complete: float, block: int) -> Events:
         """The server takes the sum in while it comes, so it is there when it is complete, or its own link is done."""

@@ -1,0 +1,103 @@
+"""The places of a run's workers before a step is begun, as a pure machine: a seat and an event give the next seat.
+
+It lives before the store is open, so it is not the native step machine, which decides on a worker within a step. It has
+no lock, no thread and no clock: `Membership` has them, and carries messages.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class Seat(Enum):
+    """Standing of a worker's place in a run."""
+
+    EMPTY = auto()  # nobody has come
+    JOINED = auto()
+    ATTACHED = auto()  # its worker uses the data plane, which serves each rank once
+    GONE = auto()  # its worker joined and went before it attached
+    LEFT = auto()  # its worker attached and went
+
+
+class SeatEvent(Enum):
+    """Event of a worker's place."""
+
+    JOIN = auto()  # a worker takes the place
+    ATTACH = auto()  # it has a store, and may use the data plane
+    GO = auto()  # it has left or is lost
+
+
+_ALREADY = "worker {rank} has joined already; give every worker a rank of its own"
+_SERVED = "worker {rank} has left this server; start the server again to train on"
+
+TRANSITIONS: dict[tuple[Seat, SeatEvent], Seat | str] = {
+    (Seat.EMPTY, SeatEvent.JOIN): Seat.JOINED,
+    (Seat.JOINED, SeatEvent.JOIN): _ALREADY,
+    (Seat.ATTACHED, SeatEvent.JOIN): _ALREADY,
+    (Seat.GONE, SeatEvent.JOIN): Seat.JOINED,
+    (Seat.LEFT, SeatEvent.JOIN): _SERVED,
+    (Seat.JOINED, SeatEvent.ATTACH): Seat.ATTACHED,
+    (Seat.ATTACHED, SeatEvent.ATTACH): Seat.ATTACHED,
+    (Seat.GONE, SeatEvent.ATTACH): Seat.LEFT,  # lost while the store was being opened
+    (Seat.LEFT, SeatEvent.ATTACH): Seat.LEFT,
+    (Seat.JOINED, SeatEvent.GO): Seat.GONE,
+    (Seat.ATTACHED, SeatEvent.GO): Seat.LEFT,
+    (Seat.GONE, SeatEvent.GO): Seat.GONE,
+    (Seat.LEFT, SeatEvent.GO): Seat.LEFT,
+}
+"""The next seat, or the text of a refusal, which changes nothing. An event without a row is an error of the code."""
+
+_PRESENT = (Seat.JOINED, Seat.ATTACHED)
+_SERVED_ONCE = (Seat.ATTACHED, Seat.LEFT)
+_WENT = (Seat.GONE, Seat.LEFT)
+
+
+class Admission:
+    """The places of a run with ``workers`` workers."""
+
+    def __init__(self, workers: int) -> None:
+        self._seats = [Seat.EMPTY] * workers
+
+    def join(self, rank: int, workers: int) -> str:
+        """Take a worker in that counts ``workers`` in the run; return the text of a refusal, or an empty one."""
+        expected = len(self._seats)
+        if workers != expected or not 0 <= rank < workers:
+            return f"worker {rank} of {workers} cannot join: this server was started for {expected} workers"
+        return self._happen(rank, SeatEvent.JOIN)
+
+    def attach(self, rank: int) -> None:
+        """Note that a worker uses the data plane."""
+        self._happen(rank, SeatEvent.ATTACH)
+
+    def go(self, rank: int) -> None:
+        """Note that a worker has left or is lost."""
+        self._happen(rank, SeatEvent.GO)
+
+    @property
+    def joined(self) -> set[int]:
+        """Workers that are in the run now."""
+        return self._ranks(_PRESENT)
+
+    @property
+    def missing(self) -> list[int]:
+        """Workers that the run still waits for to begin."""
+        return sorted(set(range(len(self._seats))) - self._ranks(_SERVED_ONCE))
+
+    @property
+    def deserted(self) -> bool:
+        """True if workers had joined, and all of them have gone."""
+        return any(seat in _WENT for seat in self._seats) and not self.joined
+
+    def went(self, rank: int) -> bool:
+        """Return True if the worker of this rank has gone. A rank that the run does not have never came."""
+        return rank in self._ranks(_WENT)
+
+    def _happen(self, rank: int, event: SeatEvent) -> str:
+        following = TRANSITIONS[self._seats[rank], event]
+        if isinstance(following, str):
+            return following.format(rank=rank)
+        self._seats[rank] = following
+        return ""
+
+    def _ranks(self, seats: tuple[Seat, ...]) -> set[int]:
+        return {rank for rank, seat in enumerate(self._seats) if seat in seats}

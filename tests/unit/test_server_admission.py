@@ -1,0 +1,79 @@
+"""Places of a run's workers: every seat with every event, and the sets that the table stands for."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from luwu.server.admission import TRANSITIONS, Admission, Seat, SeatEvent
+
+
+def seats(admission: Admission) -> tuple[set[int], list[int], bool]:
+    return admission.joined, admission.missing, admission.deserted
+
+
+def test_every_seat_meets_every_event_but_that_of_a_worker_that_never_came() -> None:
+    never = {(Seat.EMPTY, SeatEvent.ATTACH), (Seat.EMPTY, SeatEvent.GO)}
+    assert set(TRANSITIONS) == set(itertools.product(Seat, SeatEvent)) - never
+    for event in (SeatEvent.ATTACH, SeatEvent.GO):
+        with pytest.raises(KeyError):
+            (Admission(1).attach if event is SeatEvent.ATTACH else Admission(1).go)(0)
+
+
+def test_a_rank_is_taken_once_and_served_once() -> None:
+    admission = Admission(2)
+    assert seats(admission) == (set(), [0, 1], False)
+    assert admission.join(0, 2) == ""
+    assert admission.join(0, 2) == "worker 0 has joined already; give every worker a rank of its own"
+    assert seats(admission) == ({0}, [0, 1], False)
+    admission.attach(0)
+    assert admission.join(0, 2) == "worker 0 has joined already; give every worker a rank of its own"
+    assert seats(admission) == ({0}, [1], False)
+    admission.go(0)
+    assert admission.join(0, 2) == "worker 0 has left this server; start the server again to train on"
+    assert seats(admission) == (set(), [1], True)
+    assert admission.went(0) and not admission.went(1)
+
+
+def test_a_rank_that_went_before_it_attached_may_come_again() -> None:
+    admission = Admission(1)
+    assert admission.join(0, 1) == ""
+    admission.go(0)
+    assert seats(admission) == (set(), [0], True) and admission.went(0)
+    assert admission.join(0, 1) == ""
+    assert seats(admission) == ({0}, [0], False) and not admission.went(0)
+
+
+@pytest.mark.parametrize(("rank", "workers"), [(2, 2), (-1, 2), (0, 1), (0, 3)])
+def test_a_worker_of_another_run_is_refused(rank: int, workers: int) -> None:
+    admission = Admission(2)
+    assert admission.join(rank, workers) == (
+        f"worker {rank} of {workers} cannot join: this server was started for 2 workers"
+    )
+    assert seats(admission) == (set(), [0, 1], False) and not admission.went(rank)
+
+
+def test_the_table_is_two_sets_joined_and_served() -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        admission, came, joined, served = Admission(3), set[int](), set[int](), set[int]()
+        for _ in range(30):
+            rank = dice.randrange(3)
+            event = dice.choice([event for event in SeatEvent if event is SeatEvent.JOIN or rank in came])
+            if event is SeatEvent.JOIN:
+                refusal = admission.join(rank, 3)
+                assert ("has joined already" in refusal) == (rank in joined)
+                assert ("has left this server" in refusal) == (rank in served - joined)
+                if not refusal:
+                    joined.add(rank)
+                    came.add(rank)
+            elif event is SeatEvent.ATTACH:
+                admission.attach(rank)
+                served.add(rank)
+            else:
+                admission.go(rank)
+                joined.discard(rank)
+            assert seats(admission) == (joined, sorted({0, 1, 2} - served), bool(came) and not joined)
+            assert {rank for rank in range(3) if admission.went(rank)} == came - joined
