@@ -17,10 +17,11 @@ from luwu.control.timeouts import Timeouts
 from luwu.core.quantities import AbsolutePath, Count, Size, StoreFolders
 from luwu.core.settings import TOML_ONLY, Flag, Group
 from luwu.launch.settings import SampleSettings, Settings
+from luwu.plan.choices import ChoiceGroups
 from luwu.server.settings import ServerFile
 from luwu.switch.settings import SwitchFile
 
-COMMANDS = {"train": Settings, "server": ServerFile, "switch": SwitchFile}
+COMMANDS = {"train": Settings, "server": ServerFile, "switch": SwitchFile, "plan": ChoiceGroups}
 
 
 class Kitchen(Group):

@@ -5,8 +5,8 @@ A command names its flags' place with a parameter ``given``, and gets there what
     @setting_flags(ServerFile)
     def server(config: ... = None, *, given: Given, url_file: ... = None) -> None: ...
 
-The first type below that a setting is made of is the type of its flag: a size is text with a unit, a list may be
-repeated, and a setting that is true without its flag has a second one, ``--no-NAME``, that turns it off.
+A flag's type follows from its setting's: a size is text with a unit, a list may be repeated, and a setting that is
+true without its flag has a second one, ``--no-NAME``, that turns it off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Command = Callable[..., None]
 
 @dataclass(frozen=True)
 class SettingFlag:
-    """A setting's option in a command; ``parameter``: its name in the command's signature."""
+    """A setting's option in a command."""
 
     group: str
     name: str
@@ -46,7 +46,7 @@ class SettingFlag:
 
     @property
     def parameter(self) -> str:
-        """Name in the command's signature."""
+        """Name of the flag in the command's signature."""
         return self.option.name
 
     def value(self, given: Any) -> Any:
@@ -138,8 +138,9 @@ def _option(kind: type[Group], group: str, name: str, flag: Flag, panel: str | N
     )
     text = describe(group, name, kind) + (f" ({flag.default})" if flag.default else "")
     option = typer.Option(names, help=help_of(text), rich_help_panel=panel, show_default=False)
+    parameter = flag.name.removeprefix("--").replace("-", "_")
     return inspect.Parameter(
-        f"{group}_{name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[wanted | None, option]
+        parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[wanted | None, option]
     )
 
 

@@ -3,56 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from luwu.cli import planning_flags as flags
+from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import say_rows
 from luwu.core.words import counted
+from luwu.plan.choices import ChoiceGroups, Choices
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
     from luwu.plan.simulation.tree import Links
 
-PANEL = "scenario"
+
+def option(flag: str, text: str) -> Any:
+    """Return a flag of what happens in the run that is played."""
+    return typer.Option(flag, help=text, rich_help_panel="scenario", show_default=False)
 
 
+@setting_flags(
+    ChoiceGroups,
+    without=("machine", "ram", "aggregation", "disk_size", "offload", "tokens", "topology", "prices"),
+)
 def simulate(
-    model: flags.Model = None,
-    layers: flags.Layers = None,
-    hidden: flags.Hidden = None,
-    heads: flags.Heads = None,
-    vocabulary: flags.Vocabulary = None,
-    seq: flags.Seq = None,
-    cluster: flags.Cluster = "paper",
-    gpu: flags.Gpu = None,
-    workers: flags.Workers = None,
-    link: flags.Link = None,
-    form: flags.Form = None,
-    servers: flags.Servers = None,
-    server_link: flags.ServerLink = None,
-    server_memory: flags.ServerMemory = None,
-    memory: flags.Memory = None,
-    disk: flags.Disk = None,
-    disks: flags.Disks = None,
-    disk_read: flags.DiskRead = None,
-    disk_write: flags.DiskWrite = None,
-    batch: flags.Batch = None,
-    micro_batch: flags.MicroBatch = None,
-    dtype: flags.Dtype = "bfloat16",
-    optimizer: flags.Optimizer = "adamw",
-    checkpoint: flags.Checkpoint = True,
-    steps: Annotated[int, flags.option("steps to play; the first records the pass (3)", "--steps", PANEL)] = 3,
-    order: Annotated[
-        str, flags.option("division of the server's threads, step or layer (step)", "--order", PANEL)
-    ] = "step",
-    stragglers: Annotated[int, flags.option("workers that are slow (0)", "--stragglers", PANEL)] = 0,
-    slowdown: Annotated[float, flags.option("factor on the time of slow workers (1.5)", "--slowdown", PANEL)] = 1.5,
-    jitter: Annotated[float, flags.option("standard deviation of speeds, 0.1 is 10 % (0)", "--jitter", PANEL)] = 0.0,
-    loss: Annotated[float, flags.option("share of packets each link loses, 0 to 1 (0)", "--loss", PANEL)] = 0.0,
-    fan_in: Annotated[int, flags.option("children of a switch (31)", "--fan-in", PANEL)] = 31,
-    seed: Annotated[int, flags.option("seed of all random numbers (0)", "--seed", PANEL)] = 0,
+    *,
+    given: Given,
+    steps: Annotated[int, option("--steps", "steps to play; the first records the pass (3)")] = 3,
+    order: Annotated[str, option("--order", "division of the server's threads, step or layer (step)")] = "step",
+    stragglers: Annotated[int, option("--stragglers", "workers that are slow (0)")] = 0,
+    slowdown: Annotated[float, option("--slowdown", "factor on the time of slow workers (1.5)")] = 1.5,
+    jitter: Annotated[float, option("--jitter", "standard deviation of speeds, 0.1 is 10 % (0)")] = 0.0,
+    loss: Annotated[float, option("--loss", "share of packets each link loses, 0 to 1 (0)")] = 0.0,
+    fan_in: Annotated[int, option("--fan-in", "children of a switch (31)")] = 31,
+    seed: Annotated[int, option("--seed", "seed of all random numbers (0)")] = 0,
     trace: Annotated[Path | None, typer.Option(help="write a trace for ui.perfetto.dev into this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option(help="draw the last step into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -63,21 +47,13 @@ def simulate(
     """
     import json
 
-    from luwu.plan.requests import Choices, make_request, one_of
+    from luwu.plan.requests import make_request, one_of
     from luwu.plan.simulation.output import as_json as describe
     from luwu.plan.simulation.output import draw_timeline, write_trace
     from luwu.plan.simulation.run import Scenario, simulate
     from luwu.plan.simulation.server import ORDERS
 
-    request = make_request(
-        Choices(
-            model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
-            cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation="switch", form=form,
-            servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
-            disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, batch=batch,
-            micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
-        )
-    )  # fmt: skip
+    request = make_request(Choices.of(given | {"network": {"aggregation": "switch"}}))
     scenario = Scenario(
         steps, one_of("order", order, ORDERS), stragglers, slowdown, jitter, loss, fan_in, seed
     )  # fmt: skip
