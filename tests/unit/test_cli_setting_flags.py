@@ -18,6 +18,7 @@ from luwu.core.quantities import AbsolutePath, Count, Size, StoreFolders
 from luwu.core.settings import TOML_ONLY, Flag, Group
 from luwu.launch.settings import SampleSettings, Settings
 from luwu.plan.choices import ChoiceGroups
+from luwu.plan.simulation.scenario import SimulationGroups
 from luwu.server.settings import ServerFile
 from luwu.switch.settings import SwitchFile
 
@@ -92,6 +93,16 @@ def test_every_setting_has_one_flag_or_is_marked(command):
 def test_every_flag_is_explained(command):
     for option in typer.main.get_command(app).commands[command].params:  # type: ignore[attr-defined]
         assert option.help, option.name
+
+
+def test_simulate_has_the_flags_of_plan_but_for_what_it_cannot_play():
+    names = all_flags("simulate")
+    assert len(names) == len(set(names))
+    declared = {setting.flag.name for setting in flags_of(SimulationGroups)}
+    assert {"--model", "--jitter"} <= declared & set(names)
+    assert declared - set(names) == {
+        "--machine", "--ram", "--aggregation", "--disk-size", "--offload", "--tokens", "--topology", "--prices",
+    }  # fmt: skip
 
 
 def test_only_given_values_arrive_each_as_its_setting_takes_it():

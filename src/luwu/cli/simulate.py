@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import say_rows
 from luwu.core.words import counted
-from luwu.plan.choices import ChoiceGroups, Choices
+from luwu.plan.choices import Choices
+from luwu.plan.simulation.scenario import SimulationGroups
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
     from luwu.plan.simulation.tree import Links
 
 
-def option(flag: str, text: str) -> Any:
-    """Return a flag of what happens in the run that is played."""
-    return typer.Option(flag, help=text, rich_help_panel="scenario", show_default=False)
-
-
 @setting_flags(
-    ChoiceGroups,
+    SimulationGroups,
     without=("machine", "ram", "aggregation", "disk_size", "offload", "tokens", "topology", "prices"),
 )
 def simulate(
     *,
     given: Given,
-    steps: Annotated[int, option("--steps", "steps to play; the first records the pass (3)")] = 3,
-    order: Annotated[str, option("--order", "division of the server's threads, step or layer (step)")] = "step",
-    stragglers: Annotated[int, option("--stragglers", "workers that are slow (0)")] = 0,
-    slowdown: Annotated[float, option("--slowdown", "factor on the time of slow workers (1.5)")] = 1.5,
-    jitter: Annotated[float, option("--jitter", "standard deviation of speeds, 0.1 is 10 % (0)")] = 0.0,
-    loss: Annotated[float, option("--loss", "share of packets each link loses, 0 to 1 (0)")] = 0.0,
-    fan_in: Annotated[int, option("--fan-in", "children of a switch (31)")] = 31,
-    seed: Annotated[int, option("--seed", "seed of all random numbers (0)")] = 0,
     trace: Annotated[Path | None, typer.Option(help="write a trace for ui.perfetto.dev into this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option(help="draw the last step into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -53,11 +41,10 @@ def simulate(
     from luwu.plan.simulation.run import Scenario, simulate
     from luwu.plan.simulation.server import ORDERS
 
+    scenario = given.pop("scenario")
     request = make_request(Choices.of(given | {"network": {"aggregation": "switch"}}))
-    scenario = Scenario(
-        steps, one_of("order", order, ORDERS), stragglers, slowdown, jitter, loss, fan_in, seed
-    )  # fmt: skip
-    played = simulate(request, scenario)
+    one_of("order", scenario.get("order", ORDERS[0]), ORDERS)
+    played = simulate(request, Scenario(**scenario))
     if trace is not None:
         write_trace(played, trace)
     if picture is not None:
