@@ -19,17 +19,14 @@ from processes import environment
 sys.path.insert(0, str(ROOT))
 from tests.network import Host, Network, NetworkUnavailableError
 
+from luwu.control.timeouts import TIMEOUTS
+from luwu.control.wiring import timings_of
+
 HERE = Path(__file__).resolve().parent
 JOB, KEY = 7, 11
 WINDOW_BYTES = 6 << 20  # parameters, and gradients, under way at most; as a server has it (luwu.server.tree)
 REQUEST_WINDOW, EXPONENT_WINDOW = 64, 256
-TIMING = {
-    "heartbeat_seconds": 0.001,
-    "idle_heartbeat_seconds": 0.05,
-    "resend_seconds": 0.05,
-    "longest_resend_seconds": 1.0,
-    "queueing_seconds": 0.005,
-}
+TIMING = timings_of(TIMEOUTS)
 HEARTBEAT_BYTES = 208  # that reports no holes
 QUEUE_SECONDS = 0.05  # of a limited link; 1.25 MB at 200 Mb/s, a part of what a rack switch buffers for a port
 

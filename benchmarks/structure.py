@@ -25,9 +25,6 @@ _ONE_TABLE = "one table of cases, read from top to bottom"
 
 EXCEPTIONS: dict[str, str] = {
     "src/luwu/cli/export.py:export": _FLAGS,
-    "src/luwu/cli/plan.py:plan": _FLAGS,
-    "src/luwu/cli/simulate.py:simulate": _FLAGS,
-    "src/luwu/cli/train.py:train": _FLAGS,
     "tests/disk/operations.py": "one table of every operation on a store, each with what it promises",
     "tests/native/support.cc:expected_contents": "the reference of a step, computed without any of the code under test",
     "tests/native/test_clipping.cc": _ONE_TABLE,

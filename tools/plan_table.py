@@ -8,8 +8,9 @@ from __future__ import annotations
 from figures import ROOT, write_section
 
 from luwu.plan.advice import advise
+from luwu.plan.choices import Choices
 from luwu.plan.planning import make_plan
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 
 BEGIN, END = "<!-- plans: tools/plan_table.py -->", "<!-- end of plans -->"
 

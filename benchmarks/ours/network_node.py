@@ -43,7 +43,7 @@ def time_limit(seconds: int) -> Iterator[None]:
 def make_wiring(request: Request) -> _native.Wiring:
     """The job's agreement, as the benchmark spells it out."""
     values = dict(request)
-    timing = _native.NetworkTiming(**values.pop("timing"))
+    timing = _native.NetworkTiming(values.pop("timing"))
     blocks = values.pop("blocks")
     return _native_testing.with_blocks(_native.Wiring(**values, timing=timing), blocks)
 

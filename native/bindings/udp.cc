@@ -1,12 +1,14 @@
 #include "bindings/udp.h"
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <memory>
 
 #include "bindings/bindings.h"
@@ -30,10 +32,15 @@ luwu_form parse_form(const std::string& name) {
 
 fabric::Time nanoseconds(double seconds) { return static_cast<fabric::Time>(seconds * 1e9); }
 
-fabric::NetworkTiming make_timing(double heartbeat, double idle_heartbeat, double resend, double longest_resend,
-                                  double queueing) {
-    return {nanoseconds(heartbeat), nanoseconds(idle_heartbeat), nanoseconds(resend), nanoseconds(longest_resend),
-            nanoseconds(queueing)};
+fabric::NetworkTiming make_timing(const std::map<std::string, double>& seconds) {
+    fabric::NetworkTiming timing;
+    for (const auto& [name, value] : fabric::kTimings) {
+        const auto found = seconds.find(name);
+        if (found == seconds.end()) throw nb::type_error((std::string("expected ") + name + ", found none").c_str());
+        timing.*value = nanoseconds(found->second);
+    }
+    if (seconds.size() != fabric::kTimings.size()) throw nb::type_error("expected other names of timings");
+    return timing;
 }
 
 fabric::Wiring make_wiring(std::uint64_t job, std::uint64_t key, std::uint32_t epoch, std::uint32_t workers,
@@ -62,9 +69,9 @@ std::uint32_t payload_limit(const std::string& from, const HostAndPort& to) {
 }
 
 void bind_wiring(nb::module_& module) {
-    nb::class_<fabric::NetworkTiming>(module, "NetworkTiming", "Intervals of the network protocol, in seconds.")
-        .def(nb::new_(&make_timing), "heartbeat_seconds"_a, "idle_heartbeat_seconds"_a, "resend_seconds"_a,
-             "longest_resend_seconds"_a, "queueing_seconds"_a);
+    nb::class_<fabric::NetworkTiming>(module, "NetworkTiming",
+                                      "Intervals of the network protocol in seconds, by the names of their settings.")
+        .def(nb::new_(&make_timing), "seconds"_a);
     nb::class_<fabric::Wiring>(module, "Wiring",
                                "The agreement of all participants of a job. `windows`: packets under way at most, of "
                                "parameters, requests, exponents and gradients. `incarnation`: of this participant, "

@@ -122,7 +122,7 @@ def test_the_launcher_never_imports_torch_or_what_prepares_data():
 def test_help_imports_nothing_heavy():
     code = (
         "import sys; import luwu.cli.main; "
-        "sys.exit(bool({'torch', 'numpy', 'matplotlib', 'luwu._native'} & set(sys.modules)))"
+        "sys.exit(bool({'torch', 'grpc', 'numpy', 'simpy', 'matplotlib', 'luwu._native'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 
 from luwu.core.quantities import format_size, parse_size
-from luwu.core.settings import Group, build, describe, read_toml, to_toml
+from luwu.core.settings import Group, build, default_text, describe, read_toml, to_toml
 from luwu.errors import ConfigError
 from luwu.launch.folder import RunFolder
-from luwu.launch.settings import Settings, build_settings, check_resume, default_text
+from luwu.launch.settings import Settings, build_settings, check_resume
 from luwu.optim.settings import OptimizerSettings
 from luwu.server.settings import ServerFile
 from luwu.store.folders import make_folder, read_identity
@@ -331,6 +331,6 @@ def test_learning_rate_warms_up_and_decays():
 
 
 def test_defaults_read_as_a_user_would_write_them():
-    assert default_text("run", "memory") == "8GiB"
-    assert default_text("run", "checkpoint") == "true"
-    assert default_text("data", "path") == ""
+    assert default_text(Settings, "run", "memory") == "8GiB"
+    assert default_text(Settings, "run", "checkpoint") == "true"
+    assert default_text(Settings, "data", "path") == ""

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from luwu.control import control_pb2 as pb
 from luwu.control import rpc
 from luwu.control.address import HostPort, parse_host_port, parse_url
 from luwu.control.credentials import Credentials, find_credentials, tls_files, worker_request
 from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.control.wiring import STREAMS, TIMINGS, timings_of
+from luwu.core import native
 from luwu.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
 from luwu.server.gate import Gate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+
+import timeouts_table
 
 ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
@@ -154,9 +162,25 @@ def test_errors_keep_their_class_and_fit_a_header():
 
 
 def test_the_table_of_timeouts_says_what_the_code_does():
-    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \| (.+) \|$", (ROOT / "docs/timeouts.md").read_text(), re.MULTILINE)
-    fields = Timeouts.model_fields
-    assert rows == [(name, f"{field.default:g}", field.description) for name, field in fields.items()]
+    section = timeouts_table.PAGE.read_text().partition(timeouts_table.BEGIN)[2].partition(timeouts_table.END)[0]
+    assert section.strip() == timeouts_table.timeouts_table(), "run python tools/timeouts_table.py"
+
+
+def test_settings_messages_and_the_native_core_have_the_same_timings_of_udp():
+    told = [name for name in pb.Network.DESCRIPTOR.fields_by_name if name.endswith("_seconds")]
+    assert sorted(TIMINGS) == sorted(told)
+    native.NetworkTiming(timings_of(TIMEOUTS))
+    for name in TIMINGS:
+        with pytest.raises(TypeError, match=f"expected {name}, found none"):
+            native.NetworkTiming({other: 1.0 for other in TIMINGS if other != name})
+    with pytest.raises(TypeError, match="other names"):
+        native.NetworkTiming(timings_of(TIMEOUTS) | {"another_seconds": 1.0})
+
+
+def test_a_server_sends_its_own_timings_of_udp():
+    mine = Timeouts(queueing_seconds=0.5)
+    sent = pb.Network(windows=[1] * STREAMS, **timings_of(mine))
+    assert timings_of(sent) == timings_of(mine) and sent.queueing_seconds == 0.5
 
 
 def test_no_other_place_of_the_network_has_a_timeout():

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from luwu.cli.main import app
 from luwu.errors import ConfigError
+from luwu.plan.choices import Choices
 from luwu.plan.layouts import lay_out
 from luwu.plan.megatron import parallel_step
 from luwu.plan.planning import make_plan
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "planning.md").read_text()
 COMMANDS = [line.partition("#")[0].strip() for line in PAGE.splitlines() if "--layout" in line.partition("#")[0]]

@@ -8,10 +8,11 @@ from typer.testing import CliRunner
 from luwu.cli.main import app
 from luwu.errors import ConfigError
 from luwu.plan.advice import advise, thresholds_of
+from luwu.plan.choices import Choices
 from luwu.plan.gpus import GPUS
 from luwu.plan.machines import MACHINES, pinned_input_bytes
 from luwu.plan.planning import make_plan
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 
 DESKTOP = {"machine": "desktop", "gpu": "rtx-4090", "ram": "64GiB", "disk": "4TB@7GB/s"}
 FLAGS = [part for name, value in DESKTOP.items() for part in (f"--{name}", value)]

@@ -17,10 +17,10 @@ from luwu.launch import trial
 from luwu.launch.settings import build_settings
 from luwu.launch.trial import Trial, TrialSettings, Watch, run_trial
 from luwu.models.shapes import gpt_shape
+from luwu.plan.choices import Choices
 from luwu.plan.measured import requests
 from luwu.plan.measured.planning import command, forecast_here, plan_here, suggest
 from luwu.plan.measured.requests import local_request
-from luwu.plan.requests import Choices
 from luwu.probe import link, rates
 from luwu.probe import training as machine
 from luwu.probe.kernel_times import KernelSeconds, measure_kernels
@@ -57,7 +57,7 @@ MACHINE = Machine(
 
 
 def settings(**changes):
-    request = local_request(replace(CHOICES, **changes), store="runs")
+    request = local_request(CHOICES.model_copy(update=changes), store="runs")
     return request.settings
 
 
@@ -104,10 +104,10 @@ def test_a_slow_disk_binds_and_then_bytes_decide():
 
 def test_states_from_the_disk_cost_their_checksums():
     model = gpt_shape(16, 512, 8, sequence=32, vocabulary=256, biases=False)
-    choices = replace(CHOICES, layers=16, hidden=512, heads=8)
+    choices = CHOICES.model_copy(update={"layers": 16, "hidden": 512, "heads": 8})
     whole = local_request(choices, store="runs").settings
     least = forecast_here(whole, model, 0).minimum_bytes
-    tight = local_request(replace(choices, memory=f"{least}B"), store="runs").settings
+    tight = local_request(choices.model_copy(update={"memory": f"{least}B"}), store="runs").settings
     in_memory, out = (plan_here(each, model, MACHINE, 2.0**40) for each in (whole, tight))
     work = 2 * sum(model.block_elements()) / 1e9
     idle = phases(in_memory)["backward"].parts["blocks"]

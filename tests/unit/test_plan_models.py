@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +10,9 @@ from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.pretrained import build_causal_on_meta
 from luwu.models.shapes import BLOCK_ALIGNMENT_ELEMENTS, gpt_shape
+from luwu.plan.choices import Choices
 from luwu.plan.model_presets import MODELS, find_model, read_config
-from luwu.plan.requests import Choices, choose_model
+from luwu.plan.requests import choose_model
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS
 from luwu.worker.layout import describe
 
@@ -152,4 +152,4 @@ def test_an_unknown_model_names_those_near_it():
 )
 def test_a_shape_that_cannot_be_is_refused_at_once(wrong, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
-        choose_model(replace(Choices(layers=4, hidden=256, heads=4), **wrong))
+        choose_model(Choices(**({"layers": 4, "hidden": 256, "heads": 4} | wrong)))

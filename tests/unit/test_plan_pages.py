@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from luwu.cli.main import app
 from luwu.launch.settings import build_settings
 from luwu.plan.advice import advise, thresholds_of
+from luwu.plan.choices import Choices
 from luwu.plan.planning import make_plan
 from luwu.plan.report import sections
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 

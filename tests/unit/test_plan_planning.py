@@ -15,12 +15,13 @@ from luwu.cli.main import app
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.shapes import gpt_shape
+from luwu.plan.choices import Choices
 from luwu.plan.clusters import CLUSTERS
 from luwu.plan.comparison import compare
 from luwu.plan.luwu_step import OnDisk, Variant, step_time
 from luwu.plan.model_presets import MODELS
 from luwu.plan.planning import make_plan
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 from luwu.plan.search import find_best
 from luwu.server.forecast import forecast
 

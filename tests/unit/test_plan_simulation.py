@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from luwu import _native
 from luwu.cli.main import app
 from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
+from luwu.plan.choices import Choices
 from luwu.plan.planning import make_plan
-from luwu.plan.requests import Choices, make_request
+from luwu.plan.requests import make_request
 from luwu.plan.simulation.output import as_json, write_trace
 from luwu.plan.simulation.run import Scenario, simulate
 from luwu.plan.simulation.server import ServerSteps

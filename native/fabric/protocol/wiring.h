@@ -23,6 +23,20 @@ struct NetworkTiming {
     Time queueing = 0;        // delay in queues on a link above which a sender slows down
 };
 
+// Each of them by its name among the settings and in control.proto, where it is in seconds.
+struct NamedTiming {
+    const char* name;
+    Time NetworkTiming::* value;
+};
+
+inline constexpr std::array kTimings{
+    NamedTiming{"heartbeat_seconds", &NetworkTiming::heartbeat},
+    NamedTiming{"idle_heartbeat_seconds", &NetworkTiming::idle_heartbeat},
+    NamedTiming{"resend_seconds", &NetworkTiming::resend},
+    NamedTiming{"longest_resend_seconds", &NetworkTiming::longest_resend},
+    NamedTiming{"queueing_seconds", &NetworkTiming::queueing},
+};
+
 struct WireBlock {
     std::uint64_t elements = 0;
     bool trainable = true;

@@ -46,8 +46,8 @@ def import_model(
     Exit status: 0 imported, 1 the store's folders cannot be used, 2 a model or settings that cannot work.
     """
     from luwu.cli.progress import progress_bar
-    from luwu.cli.train import parse_block_dtypes
     from luwu.core.room import Room
+    from luwu.launch.settings import parse_block_dtypes
     from luwu.models.importing import import_pretrained
 
     with progress_bar("import") as progress:

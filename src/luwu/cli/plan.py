@@ -7,57 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from luwu.cli import planning_flags as flags
+from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import add_rows, say, say_rows
+from luwu.plan.choices import ChoiceGroups, Choices
 
 if TYPE_CHECKING:
     from luwu.plan.planning import Plan, Request
     from luwu.plan.report import Rows
-    from luwu.plan.requests import Choices
 
 EXIT_DOES_NOT_FIT = 1
 HERE = "this machine"
 
 
+@setting_flags(ChoiceGroups)
 def plan(
-    model: flags.Model = None,
-    layers: flags.Layers = None,
-    hidden: flags.Hidden = None,
-    heads: flags.Heads = None,
-    vocabulary: flags.Vocabulary = None,
-    seq: flags.Seq = None,
-    cluster: flags.Cluster = "paper",
-    machine: flags.Machine = None,
-    ram: flags.Ram = None,
-    gpu: flags.Gpu = None,
-    workers: flags.Workers = None,
-    link: flags.Link = None,
-    aggregation: flags.Aggregation = None,
-    form: flags.Form = None,
-    servers: flags.Servers = None,
-    server_link: flags.ServerLink = None,
-    server_memory: flags.ServerMemory = None,
-    memory: flags.Memory = None,
-    disk: flags.Disk = None,
-    disks: flags.Disks = None,
-    disk_read: flags.DiskRead = None,
-    disk_write: flags.DiskWrite = None,
-    disk_size: flags.DiskSize = None,
-    batch: flags.Batch = None,
-    micro_batch: flags.MicroBatch = None,
-    dtype: flags.Dtype = "bfloat16",
-    optimizer: flags.Optimizer = "adamw",
-    checkpoint: flags.Checkpoint = True,
-    offload: flags.Offload = True,
-    tokens: Annotated[
-        str | None, flags.option("token budget, such as 300B: days and dollars", "--tokens", "cost")
-    ] = None,
-    topology: Annotated[
-        str | None, flags.option("network: tree, rack, fat_tree or rail_only (tree)", "--topology", "cost")
-    ] = None,
-    prices: Annotated[
-        Path | None, flags.option("JSON file of dollars by part, instead of ours", "--prices", "cost")
-    ] = None,
+    *,
+    given: Given,
     best: Annotated[
         bool,
         typer.Option(
@@ -75,14 +40,17 @@ def plan(
         ),
     ] = None,
     measured: Annotated[
-        bool, flags.option("measure this machine, and plan a luwu train on it", "--measured", HERE)
+        bool, typer.Option("--measured", help="measure this machine, and plan a luwu train on it", rich_help_panel=HERE)
     ] = False,
     store: Annotated[
         Path | None,
-        flags.option("with --measured: folder that the store would go to (in a run folder in runs)", "--store", HERE),
+        typer.Option(
+            help="with --measured: folder that the store would go to (in a run folder in runs)", rich_help_panel=HERE
+        ),
     ] = None,
     link_to: Annotated[
-        str | None, flags.option("with --measured: HOST:PORT where luwu link answers", "--link-to", HERE)
+        str | None,
+        typer.Option(help="with --measured: HOST:PORT where luwu link answers", rich_help_panel=HERE),
     ] = None,
     chart: Annotated[Path | None, typer.Option(help="draw the plan into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
@@ -97,18 +65,10 @@ def plan(
     """
     from luwu.core.errors import ConfigError
     from luwu.core.units import parse_count
-    from luwu.plan.requests import Choices, make_request
+    from luwu.plan.requests import make_request
 
-    choices = Choices(
-        model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
-        cluster=cluster, machine=machine, ram=ram, gpu=gpu, workers=workers,
-        link=link, aggregation=aggregation, form=form,
-        servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
-        disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, disk_size=disk_size,
-        batch=batch, micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
-        offload=offload, topology=topology, prices=prices,
-    )  # fmt: skip
-    budget = parse_count(tokens) if tokens is not None else None
+    choices = Choices.of(given)
+    budget = parse_count(choices.tokens) if choices.tokens is not None else None
     if measured:
         refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
         plan_this_machine(choices, store, link_to, budget, as_json)
@@ -116,7 +76,7 @@ def plan(
     if link_to is not None:
         raise ConfigError("link-to: expected --measured beside it, which measures; or give the rate with --link")
     request = make_request(choices)
-    found = choose_plan(request, best, vary_batch=batch is None)
+    found = choose_plan(request, best, vary_batch=choices.batch is None)
     if chart is not None:
         from luwu.plan.chart import draw_plan
 

@@ -7,52 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from luwu.cli import planning_flags as flags
+from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import say_rows
 from luwu.core.words import counted
+from luwu.plan.choices import Choices
+from luwu.plan.simulation.scenario import SimulationGroups
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
     from luwu.plan.simulation.tree import Links
 
-PANEL = "scenario"
 
-
+@setting_flags(
+    SimulationGroups,
+    without=("machine", "ram", "aggregation", "disk_size", "offload", "tokens", "topology", "prices"),
+)
 def simulate(
-    model: flags.Model = None,
-    layers: flags.Layers = None,
-    hidden: flags.Hidden = None,
-    heads: flags.Heads = None,
-    vocabulary: flags.Vocabulary = None,
-    seq: flags.Seq = None,
-    cluster: flags.Cluster = "paper",
-    gpu: flags.Gpu = None,
-    workers: flags.Workers = None,
-    link: flags.Link = None,
-    form: flags.Form = None,
-    servers: flags.Servers = None,
-    server_link: flags.ServerLink = None,
-    server_memory: flags.ServerMemory = None,
-    memory: flags.Memory = None,
-    disk: flags.Disk = None,
-    disks: flags.Disks = None,
-    disk_read: flags.DiskRead = None,
-    disk_write: flags.DiskWrite = None,
-    batch: flags.Batch = None,
-    micro_batch: flags.MicroBatch = None,
-    dtype: flags.Dtype = "bfloat16",
-    optimizer: flags.Optimizer = "adamw",
-    checkpoint: flags.Checkpoint = True,
-    steps: Annotated[int, flags.option("steps to play; the first records the pass (3)", "--steps", PANEL)] = 3,
-    order: Annotated[
-        str, flags.option("division of the server's threads, step or layer (step)", "--order", PANEL)
-    ] = "step",
-    stragglers: Annotated[int, flags.option("workers that are slow (0)", "--stragglers", PANEL)] = 0,
-    slowdown: Annotated[float, flags.option("factor on the time of slow workers (1.5)", "--slowdown", PANEL)] = 1.5,
-    jitter: Annotated[float, flags.option("standard deviation of speeds, 0.1 is 10 % (0)", "--jitter", PANEL)] = 0.0,
-    loss: Annotated[float, flags.option("share of packets each link loses, 0 to 1 (0)", "--loss", PANEL)] = 0.0,
-    fan_in: Annotated[int, flags.option("children of a switch (31)", "--fan-in", PANEL)] = 31,
-    seed: Annotated[int, flags.option("seed of all random numbers (0)", "--seed", PANEL)] = 0,
+    *,
+    given: Given,
     trace: Annotated[Path | None, typer.Option(help="write a trace for ui.perfetto.dev into this JSON file")] = None,
     picture: Annotated[Path | None, typer.Option(help="draw the last step into this file (png, svg, pdf)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
@@ -63,25 +35,16 @@ def simulate(
     """
     import json
 
-    from luwu.plan.requests import Choices, make_request, one_of
+    from luwu.plan.requests import make_request, one_of
     from luwu.plan.simulation.output import as_json as describe
     from luwu.plan.simulation.output import draw_timeline, write_trace
     from luwu.plan.simulation.run import Scenario, simulate
     from luwu.plan.simulation.server import ORDERS
 
-    request = make_request(
-        Choices(
-            model=model, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary, seq=seq,
-            cluster=cluster, gpu=gpu, workers=workers, link=link, aggregation="switch", form=form,
-            servers=servers, server_link=server_link, server_memory=server_memory, memory=memory,
-            disk=disk, disks=disks, disk_read=disk_read, disk_write=disk_write, batch=batch,
-            micro_batch=micro_batch, dtype=dtype, optimizer=optimizer, checkpoint=checkpoint,
-        )
-    )  # fmt: skip
-    scenario = Scenario(
-        steps, one_of("order", order, ORDERS), stragglers, slowdown, jitter, loss, fan_in, seed
-    )  # fmt: skip
-    played = simulate(request, scenario)
+    scenario = given.pop("scenario")
+    request = make_request(Choices.of(given | {"network": {"aggregation": "switch"}}))
+    one_of("order", scenario.get("order", ORDERS[0]), ORDERS)
+    played = simulate(request, Scenario(**scenario))
     if trace is not None:
         write_trace(played, trace)
     if picture is not None:

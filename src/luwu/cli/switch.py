@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from luwu.core.settings import describe
-from luwu.switch.settings import SwitchFile, SwitchSettings
+from luwu.cli.setting_flags import Given, setting_flags
+from luwu.switch.settings import SwitchFile
 
 
-def setting(name: str) -> Any:
-    """A flag for one setting, explained in the setting's own words."""
-    field, text = SwitchSettings.model_fields[name], describe("switch", name, SwitchFile)
-    if field.default_factory is None and not field.is_required() and field.default not in (None, ""):
-        text += f" ({field.default})"
-    return typer.Option(f"--{name.replace('_', '-')}", help=text, show_default=False)
-
-
+@setting_flags(SwitchFile)
 def switch(
     config: Annotated[Path | None, typer.Option(help="TOML file with [switch] and [timeouts]")] = None,
-    server: Annotated[str | None, setting("server")] = None,
-    listen: Annotated[str | None, setting("listen")] = None,
-    name: Annotated[str | None, setting("name")] = None,
-    fan_in: Annotated[int | None, setting("fan_in")] = None,
-    xdp: Annotated[str | None, setting("xdp")] = None,
-    user: Annotated[str | None, setting("user")] = None,
-    parent: Annotated[str | None, setting("parent")] = None,
-    key_file: Annotated[Path | None, setting("key_file")] = None,
-    tls_cert: Annotated[Path | None, setting("tls_cert")] = None,
-    tls_key: Annotated[Path | None, setting("tls_key")] = None,
-    tls_ca: Annotated[Path | None, setting("tls_ca")] = None,
+    *,
+    given: Given,
 ) -> None:
     """Serve as a switch of a server's tree, over the transport udp, until SIGTERM or Ctrl-C.
 
@@ -44,23 +28,10 @@ def switch(
     With --xdp root has to start it. Before it listens it becomes --user and gives up all rights that XDP does not need.
     The kernel takes the program off the interfaces when this process ends, also after a crash.
     """
-    given = {
-        "server": server,
-        "listen": listen,
-        "name": name,
-        "fan_in": fan_in,
-        "xdp": xdp,
-        "user": user,
-        "parent": parent,
-        "key_file": key_file,
-        "tls_cert": tls_cert,
-        "tls_key": tls_key,
-        "tls_ca": tls_ca,
-    }
-    serve(config, {name: value for name, value in given.items() if value is not None})
+    serve(config, given)
 
 
-def serve(config: Path | None, flags: dict[str, Any]) -> None:
+def serve(config: Path | None, flags: Given) -> None:
     """Settle the settings, serve, and print the address."""
     import signal
     import sys
@@ -71,7 +42,7 @@ def serve(config: Path | None, flags: dict[str, Any]) -> None:
     from luwu.switch.privileges import give_up_root
     from luwu.switch.service import SwitchService
 
-    settings = build(SwitchFile, read_toml(config) if config else {}, {"switch": flags})
+    settings = build(SwitchFile, read_toml(config) if config else {}, flags)
     wanted, timeouts = settings.switch, settings.timeouts
     credentials, log = prepare(wanted, "luwu.switch")
     if wanted.xdp:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from luwu.cli.terminal import help_of
-from luwu.core.settings import describe
-from luwu.launch.settings import Settings, default_text
+from luwu.cli.setting_flags import Given, setting_flags
+from luwu.core.settings import flag_of
+from luwu.launch.settings import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,49 +26,16 @@ EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
 
-def setting(group: str, name: str, flag: str = "") -> Any:
-    """A flag for one setting, explained in the setting's own words."""
-    meaning, default = describe(group, name, Settings), default_text(group, name)
-    text = f"{meaning} ({default})" if default else meaning
-    return typer.Option(flag or f"--{name}", help=help_of(text), rich_help_panel=group, show_default=False)
+OF_THE_SERVER = ("stores", "memory", "snapshot_every", "snapshot_keep")
+"""Settings of a run that a server elsewhere has by itself."""
 
 
+@setting_flags(Settings)
 def train(
     config: Annotated[Path | None, typer.Option(help="TOML file with any of the settings")] = None,
     run: Annotated[Path | None, typer.Option(help="run folder: started if new, resumed if not")] = None,
-    data: Annotated[Path | None, setting("data", "path", "--data")] = None,
-    tokenizer: Annotated[Path | None, setting("data", "tokenizer")] = None,
-    end_token: Annotated[str | None, setting("data", "end_token", "--end-token")] = None,
-    text_field: Annotated[str | None, setting("data", "text_field", "--text-field")] = None,
-    model: Annotated[Path | None, setting("model", "path", "--model")] = None,
-    layers: Annotated[int | None, setting("model", "layers")] = None,
-    hidden: Annotated[int | None, setting("model", "hidden")] = None,
-    heads: Annotated[int | None, setting("model", "heads")] = None,
-    seq: Annotated[int | None, setting("model", "seq")] = None,
-    optimizer: Annotated[str | None, setting("optimizer", "name", "--optimizer")] = None,
-    lr: Annotated[float | None, setting("optimizer", "lr")] = None,
-    weight_decay: Annotated[float | None, setting("optimizer", "weight_decay", "--weight-decay")] = None,
-    decays: Annotated[str | None, setting("optimizer", "decays")] = None,
-    max_grad_norm: Annotated[float | None, setting("optimizer", "max_grad_norm", "--max-grad-norm")] = None,
-    steps: Annotated[int | None, setting("run", "steps")] = None,
-    batch: Annotated[int | None, setting("run", "batch")] = None,
-    micro_batch: Annotated[int | None, setting("run", "micro_batch", "--micro-batch")] = None,
-    eval_every: Annotated[int | None, setting("run", "eval_every", "--eval-every")] = None,
-    workers: Annotated[int | None, setting("run", "workers")] = None,
-    store: Annotated[list[Path] | None, setting("run", "stores", "--store")] = None,
-    memory: Annotated[str | None, setting("run", "memory")] = None,
-    snapshot_every: Annotated[int | None, setting("run", "snapshot_every", "--snapshot-every")] = None,
-    snapshot_keep: Annotated[int | None, setting("run", "snapshot_keep", "--snapshot-keep")] = None,
-    disk_full_wait_seconds: Annotated[
-        float | None, setting("run", "disk_full_wait_seconds", "--disk-full-wait-seconds")
-    ] = None,
-    dtype: Annotated[str | None, setting("run", "dtype")] = None,
-    block_dtype: Annotated[list[str] | None, setting("run", "block_dtypes", "--block-dtype")] = None,
-    device: Annotated[str | None, setting("run", "device")] = None,
-    device_memory: Annotated[str | None, setting("run", "device_memory", "--device-memory")] = None,
-    seed: Annotated[int | None, setting("run", "seed")] = None,
-    checkpoint: Annotated[bool | None, setting("run", "checkpoint", "--checkpoint/--no-checkpoint")] = None,
-    offload: Annotated[str | None, setting("run", "offload")] = None,
+    *,
+    given: Given,
     new_run: Annotated[
         bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
@@ -91,65 +58,18 @@ def train(
     """
     remote = find_server(server, key_file, (tls_cert, tls_key, tls_ca), plain_data)
     if remote is not None:
-        refuse_beside_server(
-            {"store": store, "memory": memory, "snapshot-every": snapshot_every, "snapshot-keep": snapshot_keep}
-        )
-    flags: dict[str, dict[str, Any]] = {
-        "data": {"path": data, "tokenizer": tokenizer, "end_token": end_token, "text_field": text_field},
-        "model": {"path": model, "layers": layers, "hidden": hidden, "heads": heads, "seq": seq},
-        "optimizer": {
-            "name": optimizer,
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "decays": decays,
-            "max_grad_norm": max_grad_norm,
-        },
-        "run": {
-            "steps": steps,
-            "batch": batch,
-            "micro_batch": micro_batch,
-            "eval_every": eval_every,
-            "workers": workers,
-            "stores": tuple(store) if store else None,
-            "memory": memory,
-            "snapshot_every": snapshot_every,
-            "snapshot_keep": snapshot_keep,
-            "disk_full_wait_seconds": disk_full_wait_seconds,
-            "dtype": dtype,
-            "block_dtypes": parse_block_dtypes(block_dtype) if block_dtype else None,
-            "device": device,
-            "device_memory": device_memory,
-            "seed": seed,
-            "checkpoint": checkpoint,
-            "offload": offload,
-        },
-    }
-    given = {
-        group: {name: value for name, value in values.items() if value is not None} for group, values in flags.items()
-    }
+        refuse_beside_server(given["run"])
     run_training(config, run, given, remote, takes_weights=new_run)
 
 
-def parse_block_dtypes(given: list[str]) -> dict[str, str]:
-    """Parse PATTERN=DTYPE flags into a mapping from pattern to dtype; raises ConfigError."""
-    from luwu.core.errors import ConfigError
-
-    found: dict[str, str] = {}
-    for each in given:
-        pattern, equals, dtype = each.rpartition("=")
-        if not (pattern and equals and dtype):
-            raise ConfigError(f"--block-dtype: expected PATTERN=DTYPE such as 'blocks.0=float32', found {each!r}")
-        found.setdefault(pattern, dtype)
-    return found
-
-
 def refuse_beside_server(given: dict[str, Any]) -> None:
-    """Raise ConfigError for a flag that a server elsewhere has by itself."""
+    """Raise ConfigError for a setting of the run that a server elsewhere has by itself."""
     from luwu.core.errors import ConfigError
 
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"--{name}: expected none beside --server; give it to luwu server, whose it is")
+    for name in OF_THE_SERVER:
+        if name in given:
+            flag = flag_of(Settings, "run", name).name
+            raise ConfigError(f"{flag}: expected none beside --server; give it to luwu server, whose it is")
 
 
 def find_server(

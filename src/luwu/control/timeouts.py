@@ -1,4 +1,7 @@
-"""Every timeout and interval of the network, in one place. docs/timeouts.md is the same as a table."""
+"""Every timeout and interval of the network, in one place; `tools/timeouts_table.py` writes them into docs/timeouts.md.
+
+Those that the message `Network` of control.proto has, too, reach every participant over UDP.
+"""
 
 from __future__ import annotations
 

@@ -6,12 +6,21 @@ import socket
 from dataclasses import dataclass
 
 from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
 from luwu.core import native
 from luwu.core.errors import ServerError
 from luwu.core.quantities import LONGEST_SECONDS
 
 STREAMS = 4
 """Streams that packets are numbered in, each with a window; see docs/protocol.md."""
+
+TIMINGS = tuple(name for name in Timeouts.model_fields if name in pb.Network.DESCRIPTOR.fields_by_name)
+"""Timeouts that every participant over UDP must know: those that the message of the network has, too."""
+
+
+def timings_of(source: Timeouts | pb.Network) -> dict[str, float]:
+    """Return the timings of UDP by name, in seconds, from a server's settings or from what it sent."""
+    return {name: float(getattr(source, name)) for name in TIMINGS}
 
 
 def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 0) -> native.Wiring:
@@ -20,13 +29,8 @@ def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 
     Raises:
         ServerError, ConfigError: the other side's words are of another version of luwu, or make no sense.
     """
-    seconds = (
-        network.heartbeat_seconds,
-        network.idle_heartbeat_seconds,
-        network.resend_seconds,
-        network.longest_resend_seconds,
-        network.queueing_seconds,
-    )
+    timings = timings_of(network)
+    seconds = timings.values()
     if len(network.windows) != STREAMS or not all(0 <= each <= LONGEST_SECONDS for each in seconds):
         raise ServerError(
             f"network: expected {STREAMS} windows and times of at most {LONGEST_SECONDS:g} s, found "
@@ -40,7 +44,7 @@ def make_wiring(network: pb.Network, job: int, workers: int, incarnation: int = 
         payload_bytes=network.payload_bytes,
         form=network.form,
         windows=tuple(network.windows),
-        timing=native.NetworkTiming(*seconds),
+        timing=native.NetworkTiming(timings),
         incarnation=incarnation,
     )
 

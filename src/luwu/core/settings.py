@@ -2,14 +2,16 @@
 
 Each room declares its settings once, beside what they configure, with their meaning below them. A setting marked
 `FIXED` decides which numbers a run computes, so a run that is resumed must keep it; the others may change between two
-starts of the same run.
+starts of the same run. Each setting gets a flag from its declaration (`luwu.cli.setting_flags`): its name, type, help
+and default. `Flag` says where the flag differs; a setting or a group marked `TOML_ONLY` gets none.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +29,26 @@ else:
 
 FIXED = "fixed"
 """Mark of a setting that a resumed run must keep."""
+
+TOML_ONLY = "toml only"
+"""Mark of a setting, or of a whole group, that no flag sets."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Mark of a setting whose flag differs from what its declaration gives; also of a group, for its place.
+
+    Args:
+        name: name of the flag; default: ``--`` and the setting's name.
+        before: setting, or group, that the help shows after this one; default: the order of the declarations.
+        default: text of the default value in the help; default: the value itself.
+        parse: makes the value of the words given, for a flag that may be repeated.
+    """
+
+    name: str = ""
+    before: str = ""
+    default: str = ""
+    parse: Callable[[list[str]], object] | None = None
 
 
 class Group(BaseModel):
@@ -99,6 +121,30 @@ def to_toml(settings: Group) -> str:
 def describe(group: str, name: str, kind: type[Group]) -> str:
     """Return the meaning of one setting, as declared with it."""
     return fields_of(kind, group)[name].description or ""
+
+
+def default_text(kind: type[Group], group: str, name: str) -> str:
+    """Return the default of one setting as a user would write it; empty if it has none or the machine decides it."""
+    field = fields_of(kind, group)[name]
+    value = field.default
+    if field.is_required() or field.default_factory is not None or value in (None, "", (), {}):
+        return ""
+    if is_size(kind, group, name):
+        return format_size(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flag_of(kind: type[Group], group: str, name: str) -> Flag:
+    """Return the flag of one setting, with its name and the text of its default filled in."""
+    field = fields_of(kind, group)[name]
+    mark = flag_mark(field)
+    flag = mark.name or f"--{name.replace('_', '-')}"
+    return replace(mark, name=flag, default=mark.default or default_text(kind, group, name))
+
+
+def flag_mark(field: FieldInfo) -> Flag:
+    """Return what a setting or a group declares about its flag."""
+    return next((mark for mark in field.metadata if isinstance(mark, Flag)), Flag())
 
 
 def is_size(kind: type[Group], group: str, name: str) -> bool:

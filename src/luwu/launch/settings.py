@@ -25,7 +25,7 @@ from luwu.core.quantities import (
     format_size,
     shown,
 )
-from luwu.core.settings import FIXED, Group, build, fields_of, is_size
+from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_PARTS, ModelSettings
 from luwu.optim.settings import OptimizerSettings
@@ -37,6 +37,19 @@ def check_pattern(value: str) -> str:
         raise ConfigError(f"expected a pattern of block names with every [ to have its ], found {shown(value)}")
     return value
 
+
+def parse_block_dtypes(given: list[str]) -> dict[str, str]:
+    """Parse PATTERN=DTYPE flags into a mapping from pattern to dtype; raises ConfigError."""
+    found: dict[str, str] = {}
+    for each in given:
+        pattern, equals, dtype = each.rpartition("=")
+        if not (pattern and equals and dtype):
+            raise ConfigError(f"--block-dtype: expected PATTERN=DTYPE such as 'blocks.0=float32', found {each!r}")
+        found.setdefault(pattern, dtype)
+    return found
+
+
+BLOCK_DTYPE = Flag("--block-dtype", parse=parse_block_dtypes)
 
 BlockPattern = Annotated[str, AfterValidator(check_pattern)]
 
@@ -56,11 +69,11 @@ class RunSettings(Group):
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
-    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63), Flag(before="checkpoint")] = 0
     """seed of the initial parameters, the order of the data and dropout"""
     dtype: Annotated[Dtype, FIXED] = "float32"
     """dtype that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
-    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED] = {}  # noqa: RUF012 - pydantic copies it
+    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED, BLOCK_DTYPE] = {}  # noqa: RUF012 - pydantic copies it
     """other dtypes for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
     device: Literal["cpu", "cuda"] = "cpu"
     """device that workers compute on: cpu or cuda; each worker takes a GPU of its own"""
@@ -70,15 +83,15 @@ class RunSettings(Group):
     """recompute each block's activations in the backward pass instead of keeping them"""
     offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
     """folder that keeps blocks' inputs until the backward pass, or host (with cuda); default: the device keeps them"""
-    memory: Size = 8 * 2**30
+    memory: Annotated[Size, Flag(before="dtype")] = 8 * 2**30
     """memory budget of the server, for example 8GiB"""
-    snapshot_every: CountOrZero = 0
+    snapshot_every: Annotated[CountOrZero, Flag(before="dtype")] = 0
     """committed steps between two snapshots of the store; 0: none are taken"""
-    snapshot_keep: CountOrZero = 2
+    snapshot_keep: Annotated[CountOrZero, Flag(before="dtype")] = 2
     """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: SecondsOrZero = 3600.0
+    disk_full_wait_seconds: Annotated[SecondsOrZero, Flag(before="dtype")] = 3600.0
     """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
-    stores: Annotated[StoreFolders, FIXED] = ()
+    stores: Annotated[StoreFolders, FIXED, Flag("--store", before="memory")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
 
 
@@ -95,10 +108,10 @@ class Settings(Group):
     """Every setting of a run."""
 
     model: ModelSettings = ModelSettings()
-    data: DataSettings = DataSettings()
+    data: Annotated[DataSettings, Flag(before="model")] = DataSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     run: RunSettings = RunSettings()
-    sample: SampleSettings = SampleSettings()
+    sample: Annotated[SampleSettings, TOML_ONLY] = SampleSettings()
 
     @model_validator(mode="after")
     def workers_have_work(self) -> Settings:
@@ -155,14 +168,6 @@ def build_settings(*overlays: Mapping[str, Mapping[str, Any]]) -> Settings:
         ConfigError: naming the setting, what was expected, what was found.
     """
     return build(Settings, *overlays)
-
-
-def default_text(group: str, name: str) -> str:
-    """Return the default of one setting as a user would write it; empty if it has none."""
-    value = getattr(getattr(Settings(), group), name)
-    if value is None or value in ((), {}):
-        return ""
-    return format_size(value) if is_size(Settings, group, name) else str(value).lower()
 
 
 def check_resume(saved: Settings, wanted: Settings) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import AbsolutePath, Fraction, Layers, Tokens, Width
-from luwu.core.settings import FIXED, Group
+from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group
 
 MOST_PARAMETERS = 2**44
 """Bound of the parameters in a GPT's layers, 17.6 trillion, that keeps lists of chunks at a length that can be made."""
@@ -20,7 +20,7 @@ GPT_PARTS = ("tokens", "positions", "norm")
 class ModelSettings(Group):
     """The shape of the GPT, or another model."""
 
-    path: Annotated[AbsolutePath | None, FIXED] = None
+    path: Annotated[AbsolutePath | None, FIXED, Flag("--model")] = None
     """causal language model of transformers: its config.json, or a folder with it and weights; without it, a GPT"""
     layers: Annotated[Layers, FIXED] = 4
     """transformer layers of the GPT, each one block in the store"""
@@ -30,7 +30,7 @@ class ModelSettings(Group):
     """attention heads"""
     seq: Annotated[Tokens, FIXED, Field(ge=2)] = 128
     """sequence length in tokens, which are bytes without a tokenizer"""
-    dropout: Annotated[Fraction, FIXED] = 0.0
+    dropout: Annotated[Fraction, FIXED, TOML_ONLY] = 0.0
     """share of activations dropped while training"""
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Literal, get_args
 
 from luwu.core.quantities import CountOrZero, Fraction, NotNegative, Positive, Share
-from luwu.core.settings import FIXED, Group
+from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group
 
 OptimizerName = Literal["adamw", "adamw8bit", "adam", "sgd", "lion", "adagrad"]
 
@@ -16,21 +16,21 @@ OPTIMIZER_NAMES: tuple[str, ...] = get_args(OptimizerName)
 class OptimizerSettings(Group):
     """The optimizer, its warmup and its cosine decay."""
 
-    name: Annotated[OptimizerName, FIXED] = "adamw"
+    name: Annotated[OptimizerName, FIXED, Flag("--optimizer")] = "adamw"
     """optimizer, whose states the store keeps; adamw8bit keeps adamw's in 8 bits"""
     lr: Positive | None = None
     """highest learning rate, reached after warmup; default: by optimizer and width, see docs/optimizers.md"""
-    final_lr_fraction: Share = 0.1
+    final_lr_fraction: Annotated[Share, TOML_ONLY] = 0.1
     """learning rate at the last step as a share of the highest"""
-    warmup_steps: CountOrZero = 50
+    warmup_steps: Annotated[CountOrZero, TOML_ONLY] = 50
     """steps over which the learning rate grows from zero"""
-    beta1: Fraction = 0.9
+    beta1: Annotated[Fraction, TOML_ONLY] = 0.9
     """decay of the running mean of gradients; for lion, share of it in the direction"""
-    beta2: Fraction = 0.95
+    beta2: Annotated[Fraction, TOML_ONLY] = 0.95
     """decay of the running mean of squared gradients; for lion, of that of gradients"""
-    eps: Positive = 1e-8
+    eps: Annotated[Positive, TOML_ONLY] = 1e-8
     """added to the root that adamw, adam and adagrad divide by"""
-    momentum: Fraction = 0.9
+    momentum: Annotated[Fraction, TOML_ONLY] = 0.9
     """share of its last direction that sgd keeps"""
     weight_decay: NotNegative = 0.1
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from luwu.core.quantities import MOST_TOKENS
 from luwu.core.units import parse_bytes, parse_rate
 from luwu.launch.settings import build_settings
 from luwu.models.shapes import ModelShape, gpt_shape
+from luwu.plan.choices import OF_A_NETWORK, Choices
 from luwu.plan.clusters import CLUSTERS, DISKS, Aggregation, Cluster, Disk, Server
 from luwu.plan.cost import PRICES
 from luwu.plan.gpus import GPUS
@@ -24,50 +25,8 @@ from luwu.plan.planning import GRADIENT_BYTES, Request, default_form, fit_budget
 
 BYTE_VOCABULARY = 256
 
-OF_A_NETWORK = (
-    "cluster", "link", "server_link", "server_memory", "servers", "disks", "aggregation", "form", "topology", "prices",
-)  # fmt: skip
-"""Choices that describe a network or several machines."""
-
 NumberT = TypeVar("NumberT", int, float)
 TextT = TypeVar("TextT", bound=str)
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Choices of a user, as text where they have a unit; None: the preset's."""
-
-    model: str | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    heads: int | None = None
-    vocabulary: int | None = None
-    seq: int | None = None
-    cluster: str = "paper"
-    machine: str | None = None
-    ram: str | None = None
-    gpu: str | None = None
-    workers: int | None = None
-    link: str | None = None
-    server_link: str | None = None
-    server_memory: str | None = None
-    servers: int | None = None
-    disk: str | None = None
-    disks: int | None = None
-    disk_read: str | None = None
-    disk_write: str | None = None
-    disk_size: str | None = None
-    aggregation: str | None = None
-    form: str | None = None
-    topology: str | None = None
-    prices: Path | None = None
-    batch: int | None = None
-    micro_batch: int | None = None
-    memory: str | None = None
-    dtype: str = "bfloat16"
-    optimizer: str = "adamw"
-    checkpoint: bool = True
-    offload: bool = True
 
 
 def make_request(choices: Choices) -> Request:
@@ -179,13 +138,11 @@ def choose_machine(choices: Choices) -> Cluster:
     Raises:
         ConfigError: a name is not known, or something is given that only a cluster has.
     """
-    for name in OF_A_NETWORK:
-        if getattr(choices, name) != getattr(Choices(), name):
-            flag = name.replace("_", "-")
-            raise ConfigError(
-                f"{flag}: expected none beside --machine, where server and workers share memory and a disk, found "
-                f"{getattr(choices, name)}; leave it out, or plan a cluster without --machine"
-            )
+    choices.refuse(
+        (OF_A_NETWORK,),
+        "beside --machine, where server and workers share memory and a disk, found {found}; leave it out, or plan a "
+        "cluster without --machine",
+    )
     machine = find_preset("machine", str(choices.machine), MACHINES)
     changed = machine_cluster(
         machine,

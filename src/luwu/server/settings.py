@@ -9,13 +9,13 @@ from pydantic import Field
 
 from luwu.control.timeouts import Timeouts
 from luwu.core.quantities import AbsolutePath, CountOrZero, Port, SecondsOrZero, Size, StoreFolders, Workers
-from luwu.core.settings import Group
+from luwu.core.settings import TOML_ONLY, Flag, Group
 
 
 class ServerSettings(Group):
     """Settings of a server: its store, its workers, and the addresses that it listens at."""
 
-    stores: Annotated[StoreFolders, Field(min_length=1)]
+    stores: Annotated[StoreFolders, Field(min_length=1), Flag("--store")]
     """folders that hold the store, striped over all of them; made where missing"""
     workers: Workers
     """workers that make a step together; another number may continue with the same store"""
@@ -63,7 +63,7 @@ class ServerFile(Group):
     """The tables of a server's settings file."""
 
     server: ServerSettings
-    timeouts: Timeouts = Timeouts()
+    timeouts: Annotated[Timeouts, TOML_ONLY] = Timeouts()
 
 
 class Snapshots(NamedTuple):

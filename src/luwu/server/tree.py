@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from luwu.control import control_pb2 as pb
 from luwu.control.address import local_address, numeric, parse_host_port
 from luwu.control.timeouts import Timeouts
-from luwu.control.wiring import make_wiring
+from luwu.control.wiring import make_wiring, timings_of
 from luwu.core import native
 from luwu.core.errors import ConfigError
 from luwu.server.cores import UdpCore
@@ -169,8 +169,9 @@ class UdpPlan:
             form=self._form,
             windows=(packets, REQUEST_WINDOW, EXPONENT_WINDOW, packets),
             parent_port=ready.core.udp_port,
-            **{name: getattr(self._timeouts, name) for name in TIMING},
         )
+        for name, seconds in timings_of(self._timeouts).items():
+            setattr(network, name, seconds)
         if self._group is not None:
             network.group_address, network.group_port = self._group.host, self._group.port
         return network
@@ -217,13 +218,3 @@ class UdpPlan:
             job=ready.job, workers=ready.workers, address=ready.address, port=ready.port, position=position,
             network=network, below=below,
         )  # fmt: skip
-
-
-TIMING = (
-    "heartbeat_seconds",
-    "idle_heartbeat_seconds",
-    "resend_seconds",
-    "longest_resend_seconds",
-    "queueing_seconds",
-)
-"""Timeouts that every participant must know."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from luwu.control.timeouts import Timeouts
 from luwu.core.quantities import AbsolutePath
-from luwu.core.settings import Group
+from luwu.core.settings import TOML_ONLY, Group
 
 
 class SwitchSettings(Group):
@@ -43,4 +43,4 @@ class SwitchFile(Group):
     """The tables of a switch's settings file."""
 
     switch: SwitchSettings
-    timeouts: Timeouts = Timeouts()
+    timeouts: Annotated[Timeouts, TOML_ONLY] = Timeouts()

@@ -13,20 +13,15 @@ from luwu.core.units import parse_bytes
 from luwu.launch.settings import RunSettings, Settings, build_settings
 from luwu.models.settings import ModelSettings
 from luwu.models.shapes import ModelShape
+from luwu.plan.choices import ELSEWHERE, OF_A_NETWORK, Choices
 from luwu.plan.measured.planning import LocalPlan, forecast_here, plan_here
 from luwu.plan.model_presets import read_config
-from luwu.plan.requests import Choices, choose_model, named
+from luwu.plan.requests import choose_model, named
 from luwu.probe.machine import nearest_existing
 from luwu.probe.training import measure_machine
 
 SECONDS = 2.0
 """Seconds of each of the longer measurements."""
-
-ELSEWHERE = (
-    "cluster", "machine", "ram", "gpu", "link", "server_link", "server_memory", "servers", "disk", "disks",
-    "disk_read", "disk_write", "disk_size", "aggregation", "form", "topology", "prices",
-)  # fmt: skip
-"""Flags of a cluster, which do not fit this machine."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +40,7 @@ def local_request(choices: Choices, store: Path) -> LocalRequest:
         ConfigError: a flag of a cluster, a model that cannot be trained here by that name, or what does not belong
             together.
     """
-    for name in ELSEWHERE:
-        if getattr(choices, name) != getattr(Choices(), name):
-            flag = name.replace("_", "-")
-            raise ConfigError(f"{flag}: expected none beside --measured, which plans for this machine; leave it out")
+    choices.refuse((OF_A_NETWORK, ELSEWHERE), "beside --measured, which plans for this machine; leave it out")
     model, shape = _model(choices)
     processors = len(os.sched_getaffinity(0))
     batch = choices.batch or RunSettings().batch

@@ -16,35 +16,15 @@ from luwu.plan.constants import GOODPUT_SHARE
 from luwu.plan.luwu_step import Variant, layer_times
 from luwu.plan.planning import GRADIENT_BYTES, Request
 from luwu.plan.simulation.lines import Record
-from luwu.plan.simulation.server import Order, ServerSteps, Sizes
+from luwu.plan.simulation.scenario import ScenarioChoices
+from luwu.plan.simulation.server import ServerSteps, Sizes
 from luwu.plan.simulation.tree import Links, Times
 from luwu.plan.simulation.workers import BlockSeconds, Workers
 from luwu.server.forecast import window_schedule
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """Conditions of a simulated run.
-
-    Attributes:
-        steps: number of steps to simulate; the first records the pass, so later steps are like the last.
-        order: order of the server's work, by steps or by layers.
-        stragglers: number of slow workers.
-        slowdown: factor on their time of computation.
-        jitter: deviation of all workers' speeds, as a share.
-        loss: share of packets that each worker's link loses, each way.
-        fan_in: children of a switch.
-        seed: seed of all random numbers.
-    """
-
-    steps: int = 3
-    order: Order = "step"
-    stragglers: int = 0
-    slowdown: float = 1.5
-    jitter: float = 0.0
-    loss: float = 0.0
-    fan_in: int = 31
-    seed: int = 0
+class Scenario(ScenarioChoices):
+    """Conditions of a simulated run."""
 
     def slowness(self, workers: int, random: np.random.Generator) -> Times:
         """Return for each worker the factor on its usual time; ConfigError for impossible settings."""
