@@ -14,9 +14,9 @@ import tempfile
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from processes import Side
-from sampling import Bar, Comparison, compare
+from kit.common import Options, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare
 
 NAME = "clipping"
 BAR = "at most 5 % slower than without, whether it clips or not, in both dtypes; the same losses where it never clips"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
+from kit.common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
 from ours.device_removals import REMOVALS, Removal, check_complete, is_reported
 from ours.removals import RemovalError
 

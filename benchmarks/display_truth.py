@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from truth import Shape, Truth, plain_loss, pulled_and_pushed, start_servers
+from kit.common import BenchmarkError, arguments, result, run, table
+from kit.truth import Shape, Truth, plain_loss, pulled_and_pushed, start_servers
 
 from luwu.observe.display import duration, size
 from luwu.observe.meter import RECENT_STEPS

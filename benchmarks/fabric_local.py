@@ -10,10 +10,10 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "fabric_local"
 BAR = "at N = 8 at least 4x all-reduce and 8x reduce-scatter plus all-gather; broadcast half flat in N (within 1.5x)"

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import arguments, result, run, table
+from kit.common import arguments, result, run, table
 
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
 

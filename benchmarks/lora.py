@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from processes import Side
+from kit.common import BenchmarkError, arguments, result, run, table
+from kit.processes import Side
 
 NAME = "lora"
 BAR = "at most 2.1 bytes in the store per frozen parameter; pushed: the adapters' gradients alone; losses within 1e-5"

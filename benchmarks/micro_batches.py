@@ -11,9 +11,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import arguments, result, run, table
-from luwu_side import LuwuSide
-from sampling import Bar, compare
+from kit.common import arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare
 
 NAME = "micro_batches"
 BAR = "batch 8 times larger: the same bytes pulled and pushed a step, at least 1.5 times the tokens/s"

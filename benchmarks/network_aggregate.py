@@ -12,10 +12,10 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide, lost
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, lost
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_aggregate"
 BAR = "on limited links faster than both of gloo's ways at every N, and the lead over all-reduce grows with N"

@@ -21,12 +21,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
-from network_training import Site, bits_of, digest_of
-from tests.network import Link
-from tests.network.namespaces import wait_until
-from tests.small_disk import NotMountedError, SmallDisk, mounted_disk, remove_copies, share_versions
-from train_faults import TrainRun
+from kit.common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
+from kit.network_training import Site, bits_of, digest_of
+from kit.train_faults import TrainRun
+
+from harness.network import Link
+from harness.network.namespaces import wait_until
+from harness.small_disk import NotMountedError, SmallDisk, mounted_disk, remove_copies, share_versions
 
 NAME = "network_faults"
 BAR = (

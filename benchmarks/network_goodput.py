@@ -10,9 +10,9 @@ import statistics
 import sys
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide, difference, lost
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, difference, lost
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_goodput"
 BAR = "on limited links both at once at least 1.7x the faster alone; server bytes and packets the same for any N (2 %)"

@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any
 
-from common import all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide
-from sampling import Bar, Comparison
+from kit.common import all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide
+from kit.sampling import Bar, Comparison
 
 NAME = "network_heartbeats"
 BAR = "heartbeats a second at the server, under load and idle, within 10 % for any N"

@@ -10,9 +10,9 @@ import itertools
 import sys
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from network_side import Hosts, NetworkSide, difference, lost
-from sampling import Bar, Comparison, compare
+from kit.common import Options, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, difference, lost
+from kit.sampling import Bar, Comparison, compare
 
 NAME = "network_loss"
 BAR = "at 0.1, 1, 5 % loss at least 90, 70, 30 % of the goodput without; the same bits; nothing hangs"

@@ -17,10 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import arguments, result, run, table
-from model import ADAMW
-from network_training import Site, bits_of, bytes_at, digest_of, means
-from processes import Side, slowest
+from kit.common import arguments, result, run, table
+from kit.model import ADAMW
+from kit.network_training import Site, bits_of, bytes_at, digest_of, means
+from kit.processes import Side, slowest
 
 NAME = "network_parity"
 BAR = (

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import arguments, result, run, table
-from network_training import Site, bits_of, bytes_at
+from kit.common import arguments, result, run, table
+from kit.network_training import Site, bits_of, bytes_at
 
 NAME = "network_servers"
 BAR = "with two servers a step at least 1.6x as fast as with one, with four 2.4x; over TCP the same bits"

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from common import NotInstalledError, arguments, result, run, table
-from disk_limit import DiskLimit
-from processes import Side
-from sampling import Bar, compare, in_turn
+from kit.common import NotInstalledError, arguments, result, run, table
+from kit.disk_limit import DiskLimit
+from kit.processes import Side
+from kit.sampling import Bar, compare, in_turn
 
 NAME = "optimizer_disk"
 BAR = "at least 90 % of the disk's limit (fio, same request size and read:write mix)"

@@ -14,10 +14,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from common import NotInstalledError, Options, all_of, arguments, result, run, table
-from processes import Side
-from sampling import Bar, Comparison, compare
-from update_sides import COMPILED, EAGER, EAGER_KEPT, EAGER_SUMMING, FUSED, OURS, OURS_SUMMING, WORKERS, Sides, Update
+from kit.common import NotInstalledError, Options, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare
+from kit.update_sides import (
+    COMPILED,
+    EAGER,
+    EAGER_KEPT,
+    EAGER_SUMMING,
+    FUSED,
+    OURS,
+    OURS_SUMMING,
+    WORKERS,
+    Sides,
+    Update,
+)
 
 NAME = "optimizer_memory"
 DEEPSPEED = "DeepSpeedCPUAdam"

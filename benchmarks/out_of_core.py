@@ -11,10 +11,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from common import NotInstalledError, Options, arguments, result, run, table
-from disk_limit import DiskLimit
-from luwu_side import LuwuSide
-from sampling import Bar, compare
+from kit.common import NotInstalledError, Options, arguments, result, run, table
+from kit.disk_limit import DiskLimit
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare
 
 NAME = "out_of_core"
 BAR = "trains; server within its budget plus 128 MiB; at least 80 % of the throughput the disk allows"

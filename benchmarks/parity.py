@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side
+from kit.common import BenchmarkError, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side
 
 NAME = "parity"
 BAR = "losses within 1e-5 relative of plain torch at N = 1, 2, 4; two runs of ours agree bit for bit"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from processes import Side
+from kit.common import BenchmarkError, arguments, result, run, table
+from kit.processes import Side
 
 NAME = "parity_models"
 BAR = "losses within 1e-5 relative of plain torch, every family, 20 steps"

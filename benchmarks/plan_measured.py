@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import arguments, result, run, table
+from kit.common import arguments, result, run, table
 
 import luwu.data.source
 from luwu.core.units import parse_bytes

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-from common import arguments, result, run, table
+from kit.common import arguments, result, run, table
 
 from luwu.models.shapes import gpt_shape
 from luwu.plan.clusters import CLUSTERS

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from common import arguments, result, run, table
-from paper_claims import Claim, elsewhere, interference, scale, shapes, sizes, throughput
+from kit.common import arguments, result, run, table
+from kit.paper_claims import Claim, elsewhere, interference, scale, shapes, sizes, throughput
 
 NAME = "plan_paper"
 BAR = "at least 80 % of rows within 10 %, and none off by more than 25 % without an explanation"

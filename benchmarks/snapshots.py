@@ -13,9 +13,9 @@ import statistics
 import sys
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide, disk_bytes
-from sampling import Bar, compare
+from kit.common import Options, arguments, result, run, table
+from kit.luwu_side import LuwuSide, disk_bytes
+from kit.sampling import Bar, compare
 
 NAME = "snapshots"
 BAR = "steps at most 2 % slower than without; snapshots take no more than what changed; the same losses"

@@ -16,10 +16,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError, Options, all_of, arguments, result, run, table
-from processes import Side
+from kit.common import ROOT, BenchmarkError, Options, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare, in_turn
 from rich.console import Console
-from sampling import Bar, Comparison, compare, in_turn
 
 from luwu.launch.folder import RunFolder
 from luwu.launch.local import LocalRun
@@ -32,7 +32,7 @@ MOST_DIFFERENCE = 0.01
 BLOCK_ELEMENTS = 12 * 512 * 512
 FLOATS, BYTES = "adamw", "adamw8bit"
 LEAST = Bar(BYTES, FLOATS, 2.0)
-CHECK_TEXT = ROOT / "benchmarks" / "common.py"
+CHECK_TEXT = ROOT / "benchmarks" / "kit" / "common.py"
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, native_file, result, run, table
+from kit.common import BenchmarkError, arguments, native_file, result, run, table
 from ours.removals import RemovalError
 from ours.step_removals import REMOVALS, all_noticed, check_complete, noticed_by
 

@@ -25,11 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, all_of, arguments, result, run, table
-from memory import MemoryWatch, memory_of_trees
-from network_training import PORT, Site
-from processes import environment
-from sampling import Bar, compare
+from kit.common import PROGRAMS, BenchmarkError, all_of, arguments, result, run, table
+from kit.memory import MemoryWatch, memory_of_trees
+from kit.network_training import PORT, Site
+from kit.processes import environment
+from kit.sampling import Bar, compare
 
 from luwu import _native
 from luwu.control import control_pb2 as pb
@@ -51,7 +51,6 @@ CONNECTIONS = 10_000
 CONNECTIONS_PER_SECOND = 1000
 DATAGRAMS_PER_SECOND = 10_000
 START_SECONDS = 60.0
-HERE = Path(__file__).resolve().parent
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS = 0, 1, 4
@@ -152,7 +151,7 @@ def sink(site: Site, like: Place) -> Iterator[Place]:
     }  # fmt: skip
     with host.inside():
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "ours" / "sink.py"), json.dumps(wanted)],
+            [sys.executable, str(PROGRAMS / "ours" / "sink.py"), json.dumps(wanted)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
         )  # fmt: skip
     try:
@@ -180,7 +179,7 @@ class Strangers:
         }  # fmt: skip
         with site.network["stranger"].inside():
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "ours" / "stranger.py"), json.dumps(wanted)],
+                [sys.executable, str(PROGRAMS / "ours" / "stranger.py"), json.dumps(wanted)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
             )  # fmt: skip
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, Options, arguments, result, run, table
-from processes import HERE, environment
+from kit.common import PROGRAMS, BenchmarkError, Options, arguments, result, run, table
+from kit.processes import environment
 
 NAME = "streaming_memory"
 BAR = (
@@ -31,8 +31,8 @@ DEEPER = 4
 def measure(operations: Sequence[str], settings: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Measure peak bytes and seconds of operations, one after the other in one process."""
     found = subprocess.run(
-        [sys.executable, str(HERE / "ours" / "streaming.py"), json.dumps(settings), *operations], env=environment(1),
-        capture_output=True, text=True, check=False,
+        [sys.executable, str(PROGRAMS / "ours" / "streaming.py"), json.dumps(settings), *operations],
+        env=environment(1), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.returncode != 0:
         raise BenchmarkError(f"{', '.join(operations)} ended with {found.returncode}:\n{found.stderr[-2000:]}")

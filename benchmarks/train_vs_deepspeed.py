@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from common import NotInstalledError, Options, all_of, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side
-from sampling import Bar, compare, in_turn
+from kit.common import NotInstalledError, Options, all_of, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side
+from kit.sampling import Bar, compare, in_turn
 
 NAME = "train_vs_deepspeed"
 BAR = "at least 1.6x DeepSpeed's tokens/s with at most a third of its peak memory"

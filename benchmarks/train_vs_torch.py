@@ -12,10 +12,10 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, all_of, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "train_vs_torch"
 BAR = "ahead of FSDP2 at every N (float32 and bfloat16), not behind DDP at any"

@@ -14,9 +14,9 @@ import secrets
 import sys
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side
+from kit.common import Options, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side
 
 NAME = "worker_memory"
 BAR = (

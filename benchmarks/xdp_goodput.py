@@ -3,9 +3,9 @@
 Both in the same network namespaces: the switch's machine is an Ethernet bridge with an address and a port for every
 neighbour. What its ports receive is worked on by kernel threads (threaded NAPI), so that the processor time of its
 machine is known: theirs and the switch's process's. The bar is on goodput per second of that time, where the ports are
-given frames as network cards give them (tests/network/card.py). With veths alone, where the time to copy each frame for
-XDP is counted too, the figures stand beside, for frames of 1500 bytes and of 9000, which come to the program by way of
-the kernel's stack. No card segments or computes checksums here, which some do.
+given frames as network cards give them (harness/network/card.py). With veths alone, where the time to copy each frame
+for XDP is counted too, the figures stand beside, for frames of 1500 bytes and of 9000, which come to the program by way
+of the kernel's stack. No card segments or computes checksums here, which some do.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import NotInstalledError, Options, arguments, result, run, table
-from network_side import Hosts, NetworkSide, lost
-from sampling import Bar, Comparison, compare
-from tests.network import Network, NetworkUnavailableError
-from tests.network.xdp import bridge_host
+from kit.common import NotInstalledError, Options, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, lost
+from kit.sampling import Bar, Comparison, compare
+
+from harness.network import Network, NetworkUnavailableError
+from harness.network.xdp import bridge_host
 
 NAME = "xdp_goodput"
 BAR = "through XDP at least 2x the goodput for each second of the switch machine's processor time"

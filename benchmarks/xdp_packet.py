@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import NotInstalledError, arguments, native_file, result, run, table
+from kit.common import NotInstalledError, arguments, native_file, result, run, table
 
 NAME = "xdp_packet"
 BAR = "adding a packet of 1 KiB of int32, its checksum verified, at most 150 ns"

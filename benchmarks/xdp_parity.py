@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
+from kit.common import BenchmarkError, arguments, result, run, table
+from kit.network_training import Site, means
 from network_parity import BITS, WORKERS, Bits, Comparison, Runs, bounds
-from network_training import Site, means
 
 NAME = "xdp_parity"
 BAR = (

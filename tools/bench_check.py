@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 from bench import build_wire, known_programs, parse_result  # noqa: E402 - programs, not packages
-from common import emit, result  # noqa: E402
+from kit.common import emit, result  # noqa: E402
 
 NAME = "bench_check"
 BAR = "every program of benchmarks/ runs to its end at its smallest size, in three minutes together"

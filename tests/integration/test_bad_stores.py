@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.udp import remote, udp_tree
-from tests.small_disk import SmallDisk
 from typer.testing import CliRunner
 
 import luwu
+from harness.small_disk import SmallDisk
 from luwu.cli.main import app
 from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
 from luwu.session.session import Session

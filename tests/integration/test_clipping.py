@@ -16,9 +16,9 @@ from tests.integration.test_network import contents
 from tests.integration.test_network_servers import LostError, lose_a_step, same_as_one, servers, url_of
 from tests.integration.test_sessions import equal
 from tests.integration.udp import Join, local_server, remote, train, udp_tree
-from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
 from luwu.errors import ConfigError, LuwuError, StepOrderError
 from luwu.store.opening import open_reader
 

@@ -16,10 +16,10 @@ from tests.integration.test_network import contents
 from tests.integration.test_network_servers import servers, url_of
 from tests.integration.test_sessions import equal
 from tests.integration.udp import QUICK, in_threads, local_server, udp_tree
-from tests.unit.worker_models import Block, Tiny, loss_of
 from torch import Tensor, nn
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
 from luwu.errors import ManifestMismatchError, StepOrderError
 from luwu.session.remote import connect
 from luwu.session.session import Session

@@ -31,10 +31,10 @@ from tests.integration.udp import (
     udp_switch,
     udp_tree,
 )
-from tests.network.namespaces import wait_until
-from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from harness.network.namespaces import wait_until
+from harness.small_models import Block, Tiny, loss_of
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
 from luwu.control.timeouts import Timeouts

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
-from tests.network import Datagram
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import wait_until
+from tests.network_fixtures import NetworkFactory
 
 import luwu
+from harness.network import Datagram
+from harness.network.namespaces import wait_until
 from luwu.control import control_pb2 as pb
 from luwu.store.opening import open_reader
 
@@ -148,7 +148,7 @@ def work(url: str, rank: int, told: Path) -> None:
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
     """Record a job of two workers through a switch."""
-    from tests.network.namespaces import missing
+    from harness.network.namespaces import missing
 
     reason = missing()
     if reason is not None:

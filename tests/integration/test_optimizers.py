@@ -12,11 +12,12 @@ import pytest
 import torch
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.pretrained import build, save
-from tests.unit.worker_models import Block, Tiny, assert_same_state, loss_of, train
+from tests.unit.worker_models import assert_same_state, train
 from torch import nn
 from torch.optim import lr_scheduler
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
 from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
 from luwu.models.importing import import_pretrained

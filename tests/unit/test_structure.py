@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import structure
-from structure_sources import circles, cxx_rooms, cxx_sizes, python_rooms, python_sizes
+from kit.structure_sources import circles, cxx_rooms, cxx_sizes, python_rooms, python_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 
