@@ -18,17 +18,18 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-# One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
-# installed.
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if __name__ == "__main__":
+    # One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
+    # installed.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from kit.common import BenchmarkError, arguments, result, run, table
+from kit.common import BenchmarkError, Row, arguments, result, run, table
 from kit.kills import work
 from kit.kills.course import Scenario
 from kit.kills.network import kill_embedded, kill_part
@@ -89,6 +90,13 @@ def do(name: str, kills: int, folder: Path) -> Scenario:
     said = [name, f"{scenario.kills} kills", f"{len(scenario.wrong)} wrong", f"{scenario.seconds:.0f} s"]
     print("\n".join([", ".join(said), *scenario.wrong]), flush=True)
     return scenario
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
+    of_all = " of servers, workers, switches and `luwu train`," if "scenarios" in found else ""
+    yield f"{found['kills']:,} kills (SIGKILL){of_all} and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
 
 
 def main() -> int:

@@ -10,9 +10,10 @@ an error of luwu.errors, and must hold no more descriptors, threads, mapped file
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kit.common import Options, arguments, native_file, result, run, table
+from kit.common import Options, Row, arguments, native_file, result, run, table
 
 from harness.disk.faults import fail_everywhere
 from harness.disk.operations import OPERATIONS
@@ -57,6 +58,17 @@ def measure(options: Options) -> dict[str, Any]:
             "wrong": wrong, "missed": missed,
         },
     )  # fmt: skip
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    kinds = ("KILL", "IO_ERROR", "NO_SPACE", "CUT")
+    faults = sum(operation.get(kind, 0) for operation in found["operations"].values() for kind in kinds)
+    yield (
+        f"each of {found['calls']:,} calls of a store killed, refused, or done by half",
+        f"{len(found['wrong'])} of {faults:,} wrong",
+        "0",
+    )
 
 
 def main() -> int:

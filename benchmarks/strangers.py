@@ -19,13 +19,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kit.common import PROGRAMS, BenchmarkError, all_of, arguments, result, run, table
+from kit.common import PROGRAMS, BenchmarkError, Row, all_of, arguments, result, run, table
 from kit.memory import MemoryWatch, memory_of_trees
 from kit.network_training import PORT, Site
 from kit.processes import environment
@@ -260,6 +260,20 @@ class Trained:
         self._site.ask(1, "leave")
         self._site.workers[0].send("join", where=self._url, workers=1, dtype="float32")
         seconds.append(self._site.workers[0].receive()["seconds"])
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for transport, one in found["transports"].items():
+        (bar,) = one["bars"].values()
+        opened = min(each["opened"] for each in one["calls"])
+        yield (
+            f"training over {transport.upper()} beside {opened:,} connections of strangers"
+            + (", and floods" if one["calls"][0]["datagrams"] else ""),
+            f"{bar['ratio']:.2f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
+            f"{one['more_bytes'] / 2**20:.0f} MiB more",
+            f"strangers elsewhere: 1; none: {bar['ratio'] / one['to_alone']:.2f}, {max(one['joins_alone']):.2f} s",
+        )
 
 
 def main() -> int:

@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.common import PROGRAMS, BenchmarkError, Options, arguments, result, run, table
+from kit.common import PROGRAMS, BenchmarkError, Options, Row, arguments, result, run, table
 from kit.processes import environment
 
 NAME = "streaming_memory"
@@ -58,6 +58,17 @@ def measure_depth(
         }
         shutil.rmtree(scratch, ignore_errors=True)
     return measured
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    growth = {row["operation"]: row["growth"] for row in found["measured"]}
+    peer, checkpoint = growth.pop("transformers"), growth.pop("checkpoint")
+    yield (
+        f"peak memory of import, export and generate, a model {1 + checkpoint:.1f} times as large",
+        f"at most {max(growth.values()):.1%} more",
+        f"transformers {peer:.0%} more",
+    )
 
 
 def main() -> int:

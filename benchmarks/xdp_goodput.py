@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from kit.common import NotInstalledError, Options, arguments, result, run, table
+from kit.common import NotInstalledError, Options, Row, arguments, result, run, table
 from kit.network_side import Hosts, NetworkSide, lost
 from kit.sampling import Bar, Comparison, compare
 
@@ -105,6 +106,25 @@ def measure_sides(options: Options, frames: str, workers: int, rounds: int) -> t
     table(["switch", "frames", *COLUMNS], rows)
     print(f"ratios: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; of the last samples: {troubles}")
     return compared, {"medians": medians, "ratios": ratios, "ratio": compared.ratio(LEAST), "troubles": troubles}
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    kinds = {
+        "cards": "frames as network cards give them",
+        "veth": "virtual interfaces alone",
+        "jumbo": "virtual interfaces alone, frames of 9000 bytes",
+    }
+    for key, frames in kinds.items():
+        shown = {
+            name: f"{side['MB a CPU second']:.0f} MB for a second of its processors, {side['MB/s']:.0f} MB/s"
+            for name, side in found[key]["medians"].items()
+        }
+        yield (
+            f"4 workers through a switch inside the kernel; {frames}",
+            shown["XDP"],
+            f"in user space {shown['user space']}",
+        )
 
 
 def main() -> int:

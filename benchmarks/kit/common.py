@@ -25,6 +25,9 @@ STARTED = time.monotonic()
 QUICK_SECONDS = 40.0  # --quick takes no more samples after this time; the rest of its 45 seconds is for ending
 Value = TypeVar("Value")
 
+Row = tuple[str, str, str]
+"""A row of docs/figures.md: a question, LuWu's figure, and the peer's or the limit's."""
+
 
 class BenchmarkError(Exception):
     """A side could not be measured; the message says why."""
