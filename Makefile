@@ -6,7 +6,7 @@ SHELL := bash
 
 BIN := .venv/bin
 PYTHON_SOURCES := src harness tests benchmarks examples tools
-CXX_SOURCES = $(shell find native bpf tests/native tests/fuzz/native harness benchmarks/ours benchmarks/native -name "*.cc" -o -name "*.h" -o -name "*.c")
+CXX_SOURCES = $(shell find native bpf harness tests/native tests/fuzz/native benchmarks/ours benchmarks/native -name "*.cc" -o -name "*.h" -o -name "*.c")
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24

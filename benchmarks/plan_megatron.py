@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from kit.common import Row, arguments, result, run, table
@@ -59,7 +60,7 @@ def predict(row: Model) -> float:
     how = Parallelism(
         row.tensor, row.pipeline, row.micro_batch, "interleaved" if row.parts > 1 else "1f1b", row.parts
     )  # fmt: skip
-    step = parallel_step(model, CLUSTERS["selene"].with_workers(row.gpus), row.batch, how)
+    step = parallel_step(model, replace(CLUSTERS["selene"], workers=row.gpus), row.batch, how)
     return step.flops_per_gpu / 1e12
 
 

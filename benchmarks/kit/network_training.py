@@ -261,12 +261,11 @@ def means(bits: list[list[str]]) -> list[float]:
 
 def digest_of(store: Path) -> str:
     """SHA-256 of everything that a committed store holds: parameters and states of every block."""
+    from harness.stored import planes_of
     from luwu.store.opening import open_reader
 
     reader, manifest = open_reader([store])
     found = hashlib.sha256(str(reader.step).encode())
-    for number in range(len(manifest.blocks)):
-        parameters, states = reader.read_block(number)
-        for plane in (parameters, *states):
-            found.update(plane.tobytes())
+    for plane in planes_of(reader, len(manifest.blocks)):
+        found.update(plane.tobytes())
     return found.hexdigest()

@@ -65,7 +65,7 @@ def sizes() -> Iterator[Claim]:
         largest = max(
             MODELS[name].parameters
             for name in FAMILY
-            if not luwu_worker(MODELS[name], 1, Kernels()).misses(PAPER.with_workers(workers))
+            if not luwu_worker(MODELS[name], 1, Kernels()).misses(replace(PAPER, workers=workers))
         )
         yield Claim(f"largest model, {workers} workers", largest, 1e12)
     yield Claim(
@@ -129,7 +129,7 @@ def interference() -> Iterator[Claim]:
     calm = peer("zero_infinity", large, settings=PeerSettings(interferes=False))
     yield Claim("ZeRO-Infinity with preemption: gain", infinity.seconds / calm.seconds, 1.30)
     yield Claim("ZeRO-Infinity with preemption: share of LuWu", rate(calm, large) / rate(step, large), 0.328)
-    middle, four = MODELS["opt-30b"], PAPER.with_workers(4)
+    middle, four = MODELS["opt-30b"], replace(PAPER, workers=4)
     ratios = [
         rate(luwu(middle, rows, four), middle) / rate(peer("zero_infinity", middle, rows, four, SHARP), middle)
         for rows in (2, 4, 8, 16)
@@ -169,7 +169,7 @@ def scale() -> Iterator[Claim]:
         2.22,
         "the paper does not describe the machine; ours is a DGX A100, whose memory updates 13B in two seconds",
     )
-    many_workers, dgx = PAPER.with_workers(32), CLUSTERS["dgx-a100"]
+    many_workers, dgx = replace(PAPER, workers=32), CLUSTERS["dgx-a100"]
     ours = 32 * rate(luwu(large, cluster=many_workers), large)
     yield Claim("32 GPUs, 175B: tokens/s", ours, 4386)
     yield Claim(

@@ -16,6 +16,7 @@ from tests.network_fixtures import NetworkFactory
 import luwu
 from harness.network import Datagram
 from harness.network.namespaces import wait_until
+from harness.stored import read_block
 from luwu.control import control_pb2 as pb
 from luwu.store.opening import open_reader
 
@@ -273,7 +274,7 @@ def test_parameters_are_copied_and_are_what_the_store_holds(recording: Recording
             last[packet.block] = []
         last[packet.block].append(packet)
     for number in range(len(manifest.blocks)):
-        parameters, _ = reader.read_block(number)
+        parameters, _ = read_block(reader, number)
         assert b"".join(packet.payload for packet in last[number]) == np.asarray(parameters).tobytes()
 
 

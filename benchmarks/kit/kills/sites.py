@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.stored import planes_of
 from kit.common import BenchmarkError
 from kit.kills import work
 from kit.kills.processes import Life, command, files_of, say, watch
@@ -165,10 +166,8 @@ def store_digests(stores: Sequence[Path], log: Path) -> list[str]:
         for store in stores:
             reader, manifest = open_reader([store])
             found = hashlib.sha256(repr(list(reader.counts)).encode())
-            for number in range(len(manifest.blocks)):
-                parameters, states = reader.read_block(number)
-                for plane in (parameters, *states):
-                    found.update(plane.tobytes())
+            for plane in planes_of(reader, len(manifest.blocks)):
+                found.update(plane.tobytes())
             say(digests=found.hexdigest())
 
     found: list[str] = []

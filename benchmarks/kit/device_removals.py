@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from ours.removals import ROOT, RemovalError, after, compile_commands, link_command, require_once, run
+from kit.removals import ROOT, RemovalError, after, compile_commands, link_command, require_once, run
 
 ENGINE = ROOT / "native/device/engine.cc"
 _MARK = "// order:"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ours.removals import ROOT, after, compile_commands, link_command, require_once, run
+from kit.removals import ROOT, after, compile_commands, link_command, require_once, run
 
 STEP = ROOT / "native/step"
 _TARGET = "luwu_step_machine"
