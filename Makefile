@@ -5,8 +5,8 @@ SHELL := bash
 .PHONY: help setup train test test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
 
 BIN := .venv/bin
-PYTHON_SOURCES := src tests benchmarks examples tools
-CXX_SOURCES = $(shell find native bpf tests/native tests/fuzz/native tests/network benchmarks/ours benchmarks/native -name "*.cc" -o -name "*.h" -o -name "*.c")
+PYTHON_SOURCES := src harness tests benchmarks examples tools
+CXX_SOURCES = $(shell find native bpf harness tests/native tests/fuzz/native benchmarks/ours benchmarks/native -name "*.cc" -o -name "*.h" -o -name "*.c")
 
 help: ## List the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24

@@ -11,12 +11,13 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from processes import Side
-from sampling import Bar, Comparison, compare
+from kit.common import Options, Row, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare
 
 NAME = "clipping"
 BAR = "at most 5 % slower than without, whether it clips or not, in both dtypes; the same losses where it never clips"
@@ -81,6 +82,17 @@ def measure(
         ],
     )  # fmt: skip
     return found, comparison
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for case, sides in found.items():
+        never, always = sides["never clips"], sides["always clips"]
+        yield (
+            f"clipping out of core, {case} a step",
+            f"{never['ratio']:.2f} times the step without where it never clips, {always['ratio']:.2f} where always",
+            f"1; the same losses: {'yes' if never['same_losses'] else '**no**'}",
+        )
 
 
 def main() -> int:

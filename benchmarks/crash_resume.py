@@ -3,12 +3,13 @@
 A table has a row for each scenario. After each kill whatever was announced as committed is there, the run resumes at
 the last committed step or the one whose commit was under way, and in the end losses, parameters, states and files are
 those of a run that nobody disturbed; no process and no shared memory is left. The moment of a kill is random: while the
-run opens, between two commits, within a commit, or within an operation on a store (kills_store.py).
+run opens, between two commits, within a commit, or within an operation on a store (kit/kills/store.py).
 
 `luwu train`, its workers and its helpers are the real commands, all of them, and so is every fourth server and switch.
 The others, and the workers of the scenarios without `luwu train`, are forks of this process, which has imported torch
-and luwu once and runs no thread (kills_processes.py); servers and switches run the same main function there. A server
-of shared memory without `luwu train` is the class that its launcher uses: that transport has no command of its own.
+and luwu once and runs no thread (kit/kills/processes.py); servers and switches run the same main function there. A
+server of shared memory without `luwu train` is the class that its launcher uses: that transport has no command of its
+own.
 """
 
 from __future__ import annotations
@@ -17,27 +18,25 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-# One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
-# installed.
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+if __name__ == "__main__":
+    # One thread for each process, before numpy and torch start more; their compiled files are kept, as where they are
+    # installed.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-from common import ROOT, BenchmarkError, arguments, result, run, table
-
-sys.path.insert(0, str(ROOT))
-
-import kills_lives
-from kills_course import Scenario
-from kills_network import kill_embedded, kill_part
-from kills_processes import processes_naming, shared_memory
-from kills_sites import SHARED_MEMORY, TCP, UDP
-from kills_store import OPERATIONS, kill_operation
-from kills_train import kill_train
+from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.kills import work
+from kit.kills.course import Scenario
+from kit.kills.network import kill_embedded, kill_part
+from kit.kills.processes import processes_naming, shared_memory
+from kit.kills.sites import SHARED_MEMORY, TCP, UDP
+from kit.kills.store import OPERATIONS, kill_operation
+from kit.kills.train import kill_train
 
 NAME = "crash_resume"
 BAR = "1,000 kills in the full run, 0 wrong"
@@ -93,11 +92,18 @@ def do(name: str, kills: int, folder: Path) -> Scenario:
     return scenario
 
 
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    bits = "the undisturbed run's bits" if found["bit_identical"] else "**other bits**"
+    of_all = " of servers, workers, switches and `luwu train`," if "scenarios" in found else ""
+    yield f"{found['kills']:,} kills (SIGKILL){of_all} and resumes", f"{len(found['wrong'])} wrong; {bits}", "-"
+
+
 def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     plan = options.size(FULL, quick=QUICK, check=CHECK)
-    os.environ["LUWU_JOB_KEY"] = kills_lives.KEY
+    os.environ["LUWU_JOB_KEY"] = work.KEY
 
     def measure() -> dict[str, Any]:
         done = []

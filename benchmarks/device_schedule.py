@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
-from common import arguments, native_file, result, run, table
+from kit.common import arguments, native_file, result, run, table
 
 NAME = "device_schedule"
 BAR = "at 4k, 16k and 64k tokens a step, within 5 % of the slowest of compute, copies and server"

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
-from ours.device_removals import REMOVALS, Removal, check_complete, is_reported
-from ours.removals import RemovalError
+from kit.common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
+from kit.device_removals import REMOVALS, Removal, check_complete, is_reported
+from kit.removals import RemovalError
 
 NAME = "device_twin"
 BAR = "every test of the worker has the CPU's gradients, bit for bit, and every removed wait is reported"
@@ -58,7 +58,7 @@ def build() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise BenchmarkError(f"the native tests of the device fail:\n{ended.stdout[-3000:]}")
-    if not (ROOT / "build/native/tests/native/libluwu_twin.so").exists():
+    if not (ROOT / "build/native/harness/native/libluwu_twin.so").exists():
         raise NotInstalledError("the native tests were built without the simulated device: install liburing-dev")
 
 

@@ -14,11 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from truth import Shape, Truth, plain_loss, pulled_and_pushed, start_servers
+from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.truth import Shape, Truth, plain_loss, pulled_and_pushed, start_servers
 
 from luwu.observe.display import duration, size
 from luwu.observe.meter import RECENT_STEPS
@@ -39,6 +40,17 @@ SHAPES = (
     Shape("two servers over TCP", SMALL, {"workers": 2, "batch": 16}, servers=2),
     Shape("a server over UDP", SMALL, {"workers": 2, "batch": 16}, servers=1, transport="udp"),
 )  # fmt: skip
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    rows = found["rows"]
+    figures = {name for row in rows for name in row["errors"]}
+    yield (
+        f"{len(figures)} figures of the display and of metrics.jsonl, in {len(rows)} shapes of runs",
+        f"within {max(max(row['errors'].values()) for row in rows):.2%}",
+        "what is known from outside",
+    )
 
 
 def main() -> int:

@@ -7,13 +7,14 @@ buffer and the reading of one element of every page of the result, so the page f
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, Row, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "fabric_local"
 BAR = "at N = 8 at least 4x all-reduce and 8x reduce-scatter plus all-gather; broadcast half flat in N (within 1.5x)"
@@ -63,6 +64,17 @@ def measure_group(options: Options, elements: int, ranks: int, fewest: list[floa
             comparison.add(take_round())
         fewest += taken
         return comparison
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for ranks, seconds in found["seconds"].items():
+        shown = {name: f"{1000 * value:.0f} ms" for name, value in seconds.items()}
+        yield (
+            f"64 MiB summed for {ranks} workers, and given to all",
+            shown["luwu"],
+            f"gloo all-reduce {shown['all_reduce']}, in two halves {shown['reduce_scatter_all_gather']}",
+        )
 
 
 def main() -> int:

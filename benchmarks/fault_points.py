@@ -1,23 +1,23 @@
 """Every call of a store fails once: is the store whole afterwards, and does the program end as it should?
 
-Each operation of tests/disk runs once for every call that it makes in its folders and for every way in which that call
-may fail: the process is killed there, the call fails with EIO, or with ENOSPC, or a read or write transfers half of its
-bytes. Looking at a file (`stat`, `fstat`) and closing it are such calls, too. Afterwards the store must open at a step
-that was promised, with the right bits. A process that lives on must have finished the operation or ended it with an
-error of luwu.errors, and must hold no more descriptors, threads, mapped files and memory than without the fault.
+Each operation of harness/disk runs once for every call that it makes in its folders and for every way in which that
+call may fail: the process is killed there, the call fails with EIO, or with ENOSPC, or a read or write transfers half
+of its bytes. Looking at a file (`stat`, `fstat`) and closing it are such calls, too. Afterwards the store must open at
+a step that was promised, with the right bits. A process that lives on must have finished the operation or ended it with
+an error of luwu.errors, and must hold no more descriptors, threads, mapped files and memory than without the fault.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import ROOT, Options, arguments, native_file, result, run, table
+from kit.common import Options, Row, arguments, native_file, result, run, table
 
-sys.path.insert(0, str(ROOT))
-from tests.disk.faults import fail_everywhere
-from tests.disk.operations import OPERATIONS
-from tests.disk.processes import recording_pool
+from harness.disk.faults import fail_everywhere
+from harness.disk.operations import OPERATIONS
+from harness.disk.processes import recording_pool
 
 NAME = "fault_points"
 BAR = "every call of every operation, four faults each: the store opens right, the program goes on or says why it ends"
@@ -27,7 +27,7 @@ SEED = 19
 
 def measure(options: Options) -> dict[str, Any]:
     """Let all calls of all operations fail."""
-    native_file("tests/native/libluwu_disk.so", ["crc32c"], "tests/native/disk")
+    native_file("harness/disk/native/libluwu_disk.so", ["crc32c"], "harness/disk/native")
     everything = [each.name for each in OPERATIONS if not each.fails_itself]
     names = options.size(everything, check=["step"])
     share = options.size(1.0, quick=0.02, check=0.02)
@@ -58,6 +58,17 @@ def measure(options: Options) -> dict[str, Any]:
             "wrong": wrong, "missed": missed,
         },
     )  # fmt: skip
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    kinds = ("KILL", "IO_ERROR", "NO_SPACE", "CUT")
+    faults = sum(operation.get(kind, 0) for operation in found["operations"].values() for kind in kinds)
+    yield (
+        f"each of {found['calls']:,} calls of a store killed, refused, or done by half",
+        f"{len(found['wrong'])} of {faults:,} wrong",
+        "0",
+    )
 
 
 def main() -> int:

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
-from fuzz_parsers import NATIVE, PYTHON, UNREACHED, Parser
+from kit.common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
+from kit.fuzz_parsers import NATIVE, PYTHON, UNREACHED, Parser
 
 sys.path.insert(0, str(ROOT / "tools"))
 import fuzz

@@ -8,11 +8,12 @@ that is rounded the other way moves a loss by more, they are shown.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
-from processes import Side
+from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.processes import Side
 
 NAME = "lora"
 BAR = "at most 2.1 bytes in the store per frozen parameter; pushed: the adapters' gradients alone; losses within 1e-5"
@@ -26,6 +27,13 @@ def measured(side: Side) -> dict[str, Any]:
     with side:
         side.wait_ready()
         return side.sample()[0]
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    per_parameter = found["store_bytes"] / found["frozen"]
+    yield "LoRA in bf16: bytes in the store per frozen parameter", f"{per_parameter:.2f}", "2"
+    yield "LoRA: bytes pushed a step", f"{found['pushed_bytes']:.0f}", f"the adapters' {2 * found['adapters']}"
 
 
 def main() -> int:

@@ -8,12 +8,13 @@ large batch at once, for the memory of its worker.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import arguments, result, run, table
-from luwu_side import LuwuSide
-from sampling import Bar, compare
+from kit.common import Row, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare
 
 NAME = "micro_batches"
 BAR = "batch 8 times larger: the same bytes pulled and pushed a step, at least 1.5 times the tokens/s"
@@ -35,6 +36,20 @@ def sides_of(options: Any) -> dict[str, dict[str, Any]]:
         SMALL: {**common, "rows": rows},
         AT_ONCE: {**common, "rows": TIMES * rows},
     }
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    rates, memory, moved = found["tokens_per_second"], found["worker_bytes"], found["bytes_pulled_and_pushed"]
+    shown = {name: f"{rates[name]:.0f} tokens/s, a worker {memory[name] / 1e6:.0f} MB" for name in rates}
+    large, small, at_once = shown
+    same = "the same bytes" if found["same_bytes"] else "**other bytes**"
+    mb = ", ".join(f"{count / 1e6:.0f}" for count in moved[large][0])
+    yield (
+        f"a batch 8 times larger in micro-batches, out of core: {same} a step (pulled, pushed: {mb} MB)",
+        shown[large],
+        f"the small batch {shown[small]}; the large one at once {shown[at_once]}",
+    )
 
 
 def main() -> int:

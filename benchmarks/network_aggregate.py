@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide, lost
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, Row, all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, lost
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_aggregate"
 BAR = "on limited links faster than both of gloo's ways at every N, and the lead over all-reduce grows with N"
@@ -67,6 +68,21 @@ def measure_group(
             print(f"N = {ranks}, {form}, in all: {lost(side.stats())}, overflows {hosts.overflows()}")
         times = {where: {**found.medians, "tcp_bytes_per_second": tcp} for where, (found, tcp) in found.items()}
         return found["limited"][0], times
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    size = f"{4 * found['elements'] >> 20} MiB"
+    for ranks, seconds in found["seconds"].items():
+        limited = seconds["limited"]
+        shown = {name: f"{limited[name]:.2f} s" for name in limited}
+        floor = 4 * found["elements"] / limited["tcp_bytes_per_second"]
+        yield (
+            f"{size} summed for {ranks} workers over links of {found['rate_bits'] / 1e6:.0f} Mb/s, and given to all",
+            shown["int32"],
+            f"gloo all-reduce {shown['all_reduce']}, in two halves {shown['reduce_scatter_all_gather']}; "
+            f"the block over one link {floor:.2f} s",
+        )
 
 
 def main() -> int:

@@ -16,17 +16,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, NotInstalledError, Options, arguments, result, run, table
-from network_training import Site, bits_of, digest_of
-from tests.network import Link
-from tests.network.namespaces import wait_until
-from tests.small_disk import NotMountedError, SmallDisk, mounted_disk, remove_copies, share_versions
-from train_faults import TrainRun
+from kit.common import BenchmarkError, NotInstalledError, Options, Row, arguments, result, run, table
+from kit.network_training import Site, bits_of, digest_of
+from kit.train_faults import TrainRun
+
+from harness.network import Link
+from harness.network.namespaces import wait_until
+from harness.small_disk import NotMountedError, SmallDisk, mounted_disk, remove_copies, share_versions
 
 NAME = "network_faults"
 BAR = (
@@ -164,6 +165,13 @@ def clock_ahead(options: Options) -> Sequence[str]:
         return CLOCK_AHEAD
     options.leave_out("a clock that starts anew", NotInstalledError(f"no time namespace: {tried.stderr.strip()}"))
     return ()
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    same = found["same_store"] and found.get("same_train", True) and not found["wrong"]
+    bits = "the undisturbed run's bits" if same else "**other bits**"
+    yield f"{len(found['faults'])} faults of networks, switches, workers, servers and disks", bits, "-"
 
 
 def main() -> int:

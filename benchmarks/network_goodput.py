@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide, difference, lost
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, Row, all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, difference, lost
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "network_goodput"
 BAR = "on limited links both at once at least 1.7x the faster alone; server bytes and packets the same for any N (2 %)"
@@ -66,6 +67,17 @@ def one_round(side: NetworkSide) -> dict[str, int]:
 def spread(values: list[float]) -> float:
     """Return the distance of the largest above the smallest, as a share."""
     return max(values) / min(values) - 1
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for workers, group in found["groups"].items():
+        rates = {kind: f"{rate / 1e6:.1f}" for kind, rate in group["limited"].items()}
+        yield (
+            f"goodput over UDP, {workers} worker{'s' * (workers != '1')}, links of {found['rate_bits'] / 1e6:.0f} Mb/s",
+            f"push {rates['push']}, pull {rates['pull']}, both at once {rates['both']} MB/s",
+            f"a TCP stream, one way: {rates['tcp']} MB/s",
+        )
 
 
 def main() -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import all_of, arguments, result, run, table
-from network_side import Hosts, NetworkSide
-from sampling import Bar, Comparison
+from kit.common import Row, all_of, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide
+from kit.sampling import Bar, Comparison
 
 NAME = "network_heartbeats"
 BAR = "heartbeats a second at the server, under load and idle, within 10 % for any N"
@@ -32,6 +33,17 @@ def per_second(side: NetworkSide, load: bool, seconds: float) -> float:
         time.sleep(seconds)
     after, ended = side.server_counts()["heartbeats"], time.monotonic()
     return (after - before) / (ended - began)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    rates = found["per_second"]
+    workers = ", ".join(rates)
+    yield (
+        f"heartbeats at the server, {workers} workers",
+        ", ".join(f"{rate['load']:.0f}" for rate in rates.values()) + " a second under load",
+        ", ".join(f"{rate['idle']:.0f}" for rate in rates.values()) + " idle",
+    )
 
 
 def main() -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from network_side import Hosts, NetworkSide, difference, lost
-from sampling import Bar, Comparison, compare
+from kit.common import Options, Row, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, difference, lost
+from kit.sampling import Bar, Comparison, compare
 
 NAME = "network_loss"
 BAR = "at 0.1, 1, 5 % loss at least 90, 70, 30 % of the goodput without; the same bits; nothing hangs"
@@ -68,6 +69,17 @@ def measure_losses(options: Options, rounds: int) -> tuple[Comparison, list[str]
 
         compared = compare(options, take_round, list(BARS.values()), rounds=max(3, options.repeats))
     return compared, wrong, trouble
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    least = {loss: min(kind[loss] for kind in found["shares"].values()) for loss in found["counts"]}
+    lossy = [loss for loss in least if float(loss) > 0]
+    yield (
+        f"goodput with {', '.join(f'{100 * float(loss):g}' for loss in lossy)} % of packets lost",
+        ", ".join(f"{least[loss]:.0%}" for loss in lossy),
+        "without loss",
+    )
 
 
 def main() -> int:

@@ -14,13 +14,14 @@ import itertools
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import arguments, result, run, table
-from model import ADAMW
-from network_training import Site, bits_of, bytes_at, digest_of, means
-from processes import Side, slowest
+from kit.common import Row, arguments, result, run, table
+from kit.model import ADAMW
+from kit.network_training import Site, bits_of, bytes_at, digest_of, means
+from kit.processes import Side, slowest
 
 NAME = "network_parity"
 BAR = (
@@ -144,6 +145,23 @@ def compare(site: Site, runs: Runs, steps: int, repeats: int) -> tuple[Compariso
     over_udp = runs.over_udp("int32, bfloat16", runs.workers, dtype="bfloat16")[0]
     comparison.add("int32, bfloat16", over_udp, low, [BFLOAT16_ROUNDING] * steps)
     return comparison, all(other == found[0] for other in found), limits["int32"][-1]
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    worst = found["worst"]
+    same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
+    yield (
+        "losses over UDP and a switch, 4 workers",
+        f"within {worst['int32']:.1g}, {worst['int16']:.1g} as int16; with 2% of packets lost: {same}",
+        "shared memory",
+    )
+    milliseconds = {name: f"{1000 * seconds:.0f} ms" for name, seconds in found["seconds_per_step"].items()}
+    yield (
+        "a step over UDP and a switch, 4 workers, all on this machine",
+        milliseconds["int32"],
+        f"shared memory {milliseconds['shared memory']}; DDP over gloo {milliseconds['DDP over gloo']}",
+    )
 
 
 def main() -> int:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import arguments, result, run, table
-from network_training import Site, bits_of, bytes_at
+from kit.common import Row, arguments, result, run, table
+from kit.network_training import Site, bits_of, bytes_at
 
 NAME = "network_servers"
 BAR = "with two servers a step at least 1.6x as fast as with one, with four 2.4x; over TCP the same bits"
@@ -22,6 +23,19 @@ SERVERS = (1, 2, 4)
 WORKERS = 2
 RATE_BITS = 100e6  # of a server's link
 TRANSPORTS = ("tcp", "udp")
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for transport, times in found["seconds_per_step"].items():
+        several = ", ".join(
+            f"{servers} servers {1000 * seconds:.0f} ms" for servers, seconds in times.items() if servers != "1"
+        )
+        yield (
+            f"a step over {transport.upper()}, servers with links of {found['rate_bits'] / 1e6:.0f} Mb/s",
+            several,
+            f"one server {1000 * times['1']:.0f} ms",
+        )
 
 
 def main() -> int:

@@ -9,20 +9,30 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import NotInstalledError, arguments, result, run, table
-from disk_limit import DiskLimit
-from processes import Side
-from sampling import Bar, compare, in_turn
+from kit.common import NotInstalledError, Row, arguments, result, run, table
+from kit.disk_limit import DiskLimit
+from kit.processes import Side
+from kit.sampling import Bar, compare, in_turn
 
 NAME = "optimizer_disk"
 BAR = "at least 90 % of the disk's limit (fio, same request size and read:write mix)"
 BLOCK_ELEMENTS = 12 * 512 * 512
 READ_SHARE = 12 / 26
 LEAST = Bar("luwu", "fio", 0.9)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    moved, updated = found["bytes_per_second"], found["million_parameters_per_second"]
+    yield (
+        "AdamW out of core",
+        f"{updated['luwu']:.0f} Mparam/s; {moved['luwu'] / 1e6:.0f} MB/s",
+        f"best of fio {moved['fio'] / 1e6:.0f} MB/s; DeepSpeed {updated['deepspeed']:.0f} Mparam/s",
+    )
 
 
 def main() -> int:

@@ -10,14 +10,25 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from common import NotInstalledError, Options, all_of, arguments, result, run, table
-from processes import Side
-from sampling import Bar, Comparison, compare
-from update_sides import COMPILED, EAGER, EAGER_KEPT, EAGER_SUMMING, FUSED, OURS, OURS_SUMMING, WORKERS, Sides, Update
+from kit.common import NotInstalledError, Options, Row, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare
+from kit.update_sides import (
+    COMPILED,
+    EAGER,
+    EAGER_KEPT,
+    EAGER_SUMMING,
+    FUSED,
+    OURS,
+    OURS_SUMMING,
+    WORKERS,
+    Sides,
+    Update,
+)
 
 NAME = "optimizer_memory"
 DEEPSPEED = "DeepSpeedCPUAdam"
@@ -97,6 +108,18 @@ def show(threads: int, elements: int, seconds: dict[str, float], ratios: dict[st
         least = rival.least if rival and rival.least else "-"
         rows.append([name, median * 1e3, bytes_moved * elements / median / 1e9, ratios.get(name, "-"), least])
     table(["side", "ms", "GB/s", "luwu is faster by", "bar"], rows)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for threads, sides in found["milliseconds"].items():
+        rate = {name: found["elements"] / milliseconds / 1e6 for name, milliseconds in sides.items()}
+        peers = ("torch eager", "torch.compile", "DeepSpeedCPUAdam")
+        yield (
+            f"AdamW in memory, bf16 with fp32 states, {threads} thread{'s' * (threads != '1')}",
+            f"{rate['luwu']:.2f} Gparam/s",
+            ", ".join(f"{peer} {rate[peer]:.2f}" for peer in peers),
+        )
 
 
 def main() -> int:

@@ -7,14 +7,14 @@ disk allows is the time fio needs for the bytes that a step moved, in the same m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import NotInstalledError, Options, arguments, result, run, table
-from disk_limit import DiskLimit
-from luwu_side import LuwuSide
-from sampling import Bar, compare
+from kit.common import NotInstalledError, Options, Row, arguments, result, run, table
+from kit.disk_limit import DiskLimit
+from kit.luwu_side import LuwuSide
+from kit.sampling import Bar, compare
 
 NAME = "out_of_core"
 BAR = "trains; server within its budget plus 128 MiB; at least 80 % of the throughput the disk allows"
@@ -47,6 +47,16 @@ def disk_limit(options: Options, stack: ExitStack, first: dict[str, float], stat
         options.leave_out("fio", error)
         return lambda: 1.0
     return limit.sample
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    shares = sorted(sample["share"] for sample in found["samples"])
+    yield (
+        f"training with {found['states_bytes'] / found['budget_bytes']:.1f} times the budget on disk",
+        f"{shares[len(shares) // 2]:.0%} of what fio reaches; server {found['server_bytes'] / 1e6:.0f} MB",
+        f"best of fio; budget {found['budget_bytes'] / 1e6:.0f} MB",
+    )
 
 
 def main() -> int:

@@ -9,9 +9,11 @@ The TFLOP/s of three rows were read again elsewhere: 39.1B and 76.1B in scripts 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from common import arguments, result, run, table
+from kit.common import Row, arguments, result, run, table
 
 from luwu.models.shapes import gpt_shape
 from luwu.plan.clusters import CLUSTERS
@@ -22,7 +24,7 @@ BAR = "model TFLOP/s per GPU within 15 % of every published row"
 WITHIN = 0.15
 
 
-class Row(NamedTuple):
+class Model(NamedTuple):
     """A row of the table; ``parts``: of the model on each pipeline stage."""
 
     name: str
@@ -39,27 +41,37 @@ class Row(NamedTuple):
 
 
 PUBLISHED = (
-    Row("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16, 1, 137),
-    Row("3.6B", 32, 3072, 30, 2, 1, 64, 512, 16, 1, 138),
-    Row("7.5B", 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
-    Row("18.4B", 48, 6144, 40, 8, 1, 256, 1024, 8, 1, 135),
-    Row("39.1B", 64, 8192, 48, 8, 2, 512, 1536, 4, 1, 138),
-    Row("76.1B", 80, 10240, 60, 8, 4, 1024, 1792, 2, 3, 140),
-    Row("145.6B", 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
-    Row("310.1B", 128, 16384, 96, 8, 16, 1920, 2160, 1, 2, 155),
-    Row("529.6B", 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
-    Row("1008.0B", 160, 25600, 128, 8, 64, 3072, 3072, 1, 1, 163),
+    Model("1.7B", 24, 2304, 24, 1, 1, 32, 512, 16, 1, 137),
+    Model("3.6B", 32, 3072, 30, 2, 1, 64, 512, 16, 1, 138),
+    Model("7.5B", 32, 4096, 36, 4, 1, 128, 512, 16, 1, 142),
+    Model("18.4B", 48, 6144, 40, 8, 1, 256, 1024, 8, 1, 135),
+    Model("39.1B", 64, 8192, 48, 8, 2, 512, 1536, 4, 1, 138),
+    Model("76.1B", 80, 10240, 60, 8, 4, 1024, 1792, 2, 3, 140),
+    Model("145.6B", 96, 12288, 80, 8, 8, 1536, 2304, 2, 2, 148),
+    Model("310.1B", 128, 16384, 96, 8, 16, 1920, 2160, 1, 2, 155),
+    Model("529.6B", 128, 20480, 105, 8, 35, 2520, 2520, 1, 3, 163),
+    Model("1008.0B", 160, 25600, 128, 8, 64, 3072, 3072, 1, 1, 163),
 )
 
 
-def predict(row: Row) -> float:
+def predict(row: Model) -> float:
     """TFLOP/s of each GPU, counted as the table does."""
     model = gpt_shape(row.layers, row.hidden, row.heads, sequence=2048, vocabulary=51200, name=row.name)
     how = Parallelism(
         row.tensor, row.pipeline, row.micro_batch, "interleaved" if row.parts > 1 else "1f1b", row.parts
     )  # fmt: skip
-    step = parallel_step(model, CLUSTERS["selene"].with_workers(row.gpus), row.batch, how)
+    step = parallel_step(model, replace(CLUSTERS["selene"], workers=row.gpus), row.batch, how)
     return step.flops_per_gpu / 1e12
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    errors = sorted(abs(error) for error in found["errors"].values())
+    yield (
+        "TFLOP/s per GPU of Megatron-LM on 32 to 3072 A100s, as `luwu plan` has them",
+        f"within {errors[-1]:.0%}, median {errors[len(errors) // 2]:.0%}",
+        "arXiv 2104.04473",
+    )
 
 
 def main() -> int:

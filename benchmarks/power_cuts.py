@@ -1,6 +1,6 @@
 """The power fails at any moment of any operation of a store: is it whole afterwards, and is every sync needed for that?
 
-Each operation runs once, and every call that changes its folders is recorded (tests/disk). From the record this
+Each operation runs once, and every call that changes its folders is recorded (harness/disk). From the record this
 program builds the disks that a power cut may leave: of all that no sync had made durable any part may be there, in any
 order, and of a write any sectors. Each disk is another one than those that must hold the same. It is opened as a server
 opens it, and all values, states and snapshots are read. It must hold what the operation had said it holds, or what it
@@ -13,18 +13,17 @@ wrong then. A sync in the store's sources that no operation reaches fails the ru
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from common import ROOT, Options, arguments, native_file, result, run, table
+from kit.common import Options, Row, arguments, native_file, result, run, table
 
-sys.path.insert(0, str(ROOT))
-from tests.disk.cutting import Report, cut
-from tests.disk.operations import OPERATIONS
-from tests.disk.processes import recording_pool
-from tests.disk.removing import Removal, removals
-from tests.disk.sites import calls_in_sources
+from harness.disk.cutting import Report, cut
+from harness.disk.operations import OPERATIONS
+from harness.disk.processes import recording_pool
+from harness.disk.removing import Removal, removals
+from harness.disk.sites import calls_in_sources
 
 NAME = "power_cuts"
 BAR = "10,000 states or more, every one at a step that was promised, bit for bit; each removed sync and order is caught"
@@ -71,7 +70,7 @@ def remove_all(pool: Executor, names: Sequence[str]) -> dict[str, dict[str, Any]
 
 def measure(options: Options) -> dict[str, Any]:
     """Cut the power of all operations, then take all syncs away."""
-    native_file("tests/native/libluwu_disk.so", ["crc32c"], "tests/native/disk")
+    native_file("harness/disk/native/libluwu_disk.so", ["crc32c"], "harness/disk/native")
     names = options.size([each.name for each in OPERATIONS], check=["create", "step"])
     by_chance = options.size(600, quick=50, check=5)
     share = options.size(1.0, quick=QUICK_SHARE, check=0.05)
@@ -94,6 +93,16 @@ def measure(options: Options) -> dict[str, Any]:
             "unreached": unreached,
         },
     )  # fmt: skip
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    removed = [row for key, row in found["removed"].items() if key.endswith("removed")]
+    yield (
+        f"{sum(found['operations'].values()):,} states after power cuts in {len(found['operations'])} operations",
+        f"{len(found['wrong'])} wrong; {sum(row['ok'] for row in removed)} of {len(removed)} removed syncs noticed",
+        "0; all",
+    )
 
 
 def main() -> int:

@@ -21,17 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, Options, arguments, native_file, result, run, table
+from kit.common import Options, arguments, native_file, result, run, table
 
-sys.path.insert(0, str(ROOT))
-
-from tests.disk import rotten_stores
-from tests.disk.damages import Share, damages
-from tests.disk.lost_writes import RETRIED, recorded, try_lost_writes
-from tests.disk.processes import recording_pool, scratch
-from tests.disk.rot import Tally, Verdict, try_all
-from tests.disk.rot_controls import controls
-from tests.disk.rotten_stores import Subject
+from harness.disk import rotten_stores
+from harness.disk.damages import Share, damages
+from harness.disk.lost_writes import RETRIED, recorded, try_lost_writes
+from harness.disk.processes import recording_pool, scratch
+from harness.disk.rot import Tally, Verdict, try_all
+from harness.disk.rot_controls import controls
+from harness.disk.rotten_stores import Subject
 
 NAME = "rot"
 BAR = "0 silent acceptances, 0 stores that became fresh"
@@ -71,7 +69,9 @@ def try_lost(place: int) -> Tally:
 
 def measure(options: Options) -> dict[str, Any]:
     """Try everything, or the share that the options have time for."""
-    native_file("tests/native/libluwu_disk.so", ["--test-case=none"], "the recorder of what a process does to its disk")
+    native_file(
+        "harness/disk/native/libluwu_disk.so", ["--test-case=none"], "the recorder of what a process does to its disk"
+    )
     shares = [options.size(share, quick=QUICK, check=CHECK) for _, share in MAKERS]
     parts = options.effort(8, quick=2, check=1)
     tally, begun = Tally(), time.monotonic()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide, disk_bytes
-from sampling import Bar, compare
+from kit.common import Options, Row, arguments, result, run, table
+from kit.luwu_side import LuwuSide, disk_bytes
+from kit.sampling import Bar, compare
 
 NAME = "snapshots"
 BAR = "steps at most 2 % slower than without; snapshots take no more than what changed; the same losses"
@@ -106,6 +107,20 @@ def measure_sharing(options: Options) -> dict[str, Any]:
         "changed_bytes": len(kept) * version,
         "frozen_share": frozen / (frozen + version),
     }
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    yield (
+        f"a step out of core with a snapshot every {found['every']} steps",
+        f"{found['ratio']:.3f} times the step without; the one after a snapshot {found['after']:.2f}",
+        "1",
+    )
+    yield (
+        f"{found['kept']} snapshots of a store that is {found['frozen_share']:.0%} frozen",
+        f"{found['snapshot_bytes'] / 1e6:.0f} MB",
+        f"{found['kept']} copies {found['copies_bytes'] / 1e6:.0f} MB",
+    )
 
 
 def main() -> int:

@@ -12,14 +12,15 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, BenchmarkError, Options, all_of, arguments, result, run, table
-from processes import Side
+from kit.common import ROOT, BenchmarkError, Options, Row, all_of, arguments, result, run, table
+from kit.processes import Side
+from kit.sampling import Bar, Comparison, compare, in_turn
 from rich.console import Console
-from sampling import Bar, Comparison, compare, in_turn
 
 from luwu.launch.folder import RunFolder
 from luwu.launch.local import LocalRun
@@ -32,7 +33,17 @@ MOST_DIFFERENCE = 0.01
 BLOCK_ELEMENTS = 12 * 512 * 512
 FLOATS, BYTES = "adamw", "adamw8bit"
 LEAST = Bar(BYTES, FLOATS, 2.0)
-CHECK_TEXT = ROOT / "benchmarks" / "common.py"
+CHECK_TEXT = ROOT / "benchmarks" / "kit" / "common.py"
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    moved, loss, rate = (found[name] for name in ("bytes_per_parameter", "validation_loss", "rates"))
+    shown = {
+        name: f"{rate[name] / 1e6:.0f} Mparam/s, {moved[name]:.1f} bytes each; validation loss {loss[name]:.3f}"
+        for name in moved
+    }
+    yield "AdamW out of core with states in 8 bits; after 500 steps", shown["adamw8bit"], f"in fp32 {shown['adamw']}"
 
 
 def main() -> int:

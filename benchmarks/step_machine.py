@@ -2,7 +2,7 @@
 
 A history is a random order of events: of workers that begin, push, vote, give up, leave and are replaced, also wrongly;
 of an executor that ends its work in any order; of failures. After each event the machine's actions and its state must
-be those of a reference that only keeps sets of what has happened (tests/native/step_histories_reference.h). Every row
+be those of a reference that only keeps sets of what has happened (harness/native/step_histories_reference.h). Every row
 of the machine's two tables and every refusal must be seen.
 
 The control takes rules out of the machine's sources, one by one. The histories, or the rows of the table test, must
@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, native_file, result, run, table
-from ours.removals import RemovalError
-from ours.step_removals import REMOVALS, all_noticed, check_complete, noticed_by
+from kit.common import BenchmarkError, arguments, native_file, result, run, table
+from kit.removals import RemovalError
+from kit.step_removals import REMOVALS, all_noticed, check_complete, noticed_by
 
 NAME = "step_machine"
 BAR = "1,000,000 histories, 0 differing; every transition and refusal seen; every removed rule noticed"

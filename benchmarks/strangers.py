@@ -19,17 +19,17 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, all_of, arguments, result, run, table
-from memory import MemoryWatch, memory_of_trees
-from network_training import PORT, Site
-from processes import environment
-from sampling import Bar, compare
+from kit.common import PROGRAMS, BenchmarkError, Row, all_of, arguments, result, run, table
+from kit.memory import MemoryWatch, memory_of_trees
+from kit.network_training import PORT, Site
+from kit.processes import environment
+from kit.sampling import Bar, compare
 
 from luwu import _native
 from luwu.control import control_pb2 as pb
@@ -51,7 +51,6 @@ CONNECTIONS = 10_000
 CONNECTIONS_PER_SECOND = 1000
 DATAGRAMS_PER_SECOND = 10_000
 START_SECONDS = 60.0
-HERE = Path(__file__).resolve().parent
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS = 0, 1, 4
@@ -152,7 +151,7 @@ def sink(site: Site, like: Place) -> Iterator[Place]:
     }  # fmt: skip
     with host.inside():
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "ours" / "sink.py"), json.dumps(wanted)],
+            [sys.executable, str(PROGRAMS / "ours" / "sink.py"), json.dumps(wanted)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
         )  # fmt: skip
     try:
@@ -180,7 +179,7 @@ class Strangers:
         }  # fmt: skip
         with site.network["stranger"].inside():
             self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "ours" / "stranger.py"), json.dumps(wanted)],
+                [sys.executable, str(PROGRAMS / "ours" / "stranger.py"), json.dumps(wanted)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
             )  # fmt: skip
 
@@ -261,6 +260,20 @@ class Trained:
         self._site.ask(1, "leave")
         self._site.workers[0].send("join", where=self._url, workers=1, dtype="float32")
         seconds.append(self._site.workers[0].receive()["seconds"])
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for transport, one in found["transports"].items():
+        (bar,) = one["bars"].values()
+        opened = min(each["opened"] for each in one["calls"])
+        yield (
+            f"training over {transport.upper()} beside {opened:,} connections of strangers"
+            + (", and floods" if one["calls"][0]["datagrams"] else ""),
+            f"{bar['ratio']:.2f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
+            f"{one['more_bytes'] / 2**20:.0f} MiB more",
+            f"strangers elsewhere: 1; none: {bar['ratio'] / one['to_alone']:.2f}, {max(one['joins_alone']):.2f} s",
+        )
 
 
 def main() -> int:

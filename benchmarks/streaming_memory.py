@@ -11,12 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, Options, arguments, result, run, table
-from processes import HERE, environment
+from kit.common import PROGRAMS, BenchmarkError, Options, Row, arguments, result, run, table
+from kit.processes import environment
 
 NAME = "streaming_memory"
 BAR = (
@@ -31,8 +31,8 @@ DEEPER = 4
 def measure(operations: Sequence[str], settings: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Measure peak bytes and seconds of operations, one after the other in one process."""
     found = subprocess.run(
-        [sys.executable, str(HERE / "ours" / "streaming.py"), json.dumps(settings), *operations], env=environment(1),
-        capture_output=True, text=True, check=False,
+        [sys.executable, str(PROGRAMS / "ours" / "streaming.py"), json.dumps(settings), *operations],
+        env=environment(1), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if found.returncode != 0:
         raise BenchmarkError(f"{', '.join(operations)} ended with {found.returncode}:\n{found.stderr[-2000:]}")
@@ -58,6 +58,17 @@ def measure_depth(
         }
         shutil.rmtree(scratch, ignore_errors=True)
     return measured
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    growth = {row["operation"]: row["growth"] for row in found["measured"]}
+    peer, checkpoint = growth.pop("transformers"), growth.pop("checkpoint")
+    yield (
+        f"peak memory of import, export and generate, a model {1 + checkpoint:.1f} times as large",
+        f"at most {max(growth.values()):.1%} more",
+        f"transformers {peer:.0%} more",
+    )
 
 
 def main() -> int:

@@ -11,21 +11,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from common import ROOT, arguments, result, run, table
-from structure_sources import Size, circles, cxx_rooms, python_rooms, sizes, sources
+from kit.common import ROOT, arguments, result, run, table
+from kit.structure_sources import Size, circles, cxx_rooms, python_rooms, sizes, sources
 
 NAME = "structure"
 BAR = "no circle of rooms; no class over 30 methods, file over 400 lines or function over 60 but those with a reason"
 UNIT = "findings without a reason"
 LIMITS = {"file": 400, "class": 30, "function": 60}
-FOLDERS = ("src", "native", "tests", "benchmarks", "tools")
+FOLDERS = ("src", "native", "harness", "tests", "benchmarks", "tools")
 
 _FLAGS = "its lines are the flags of a command, one a line, and a call that hands them on"
 _ONE_TABLE = "one table of cases, read from top to bottom"
 
 EXCEPTIONS: dict[str, str] = {
     "src/luwu/cli/export.py:export": _FLAGS,
-    "tests/disk/operations.py": "one table of every operation on a store, each with what it promises",
+    "harness/disk/operations.py": "one table of every operation on a store, each with what it promises",
     "tests/native/support.cc:expected_contents": "the reference of a step, computed without any of the code under test",
     "tests/native/test_clipping.cc": _ONE_TABLE,
     "tests/native/test_conformance.cc": "one suite that every transport runs",

@@ -7,16 +7,24 @@ clipping. Both sides are up at once and sampled in turn; memory is the peak PSS 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import NotInstalledError, Options, all_of, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side
-from sampling import Bar, compare, in_turn
+from kit.common import NotInstalledError, Options, Row, all_of, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side
+from kit.sampling import Bar, compare, in_turn
 
 NAME = "train_vs_deepspeed"
 BAR = "at least 1.6x DeepSpeed's tokens/s with at most a third of its peak memory"
 LEAST = Bar("luwu", "deepspeed", 1.6)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    speed, memory = found["tokens_per_second"], found["peak_memory_bytes"]
+    shown = {side: f"{speed[side]:.0f} tokens/s, {memory[side] / 1e6:.0f} MB" for side in speed}
+    yield "151M parameters, bf16, states on disk, one worker", shown["luwu"], f"DeepSpeed ZeRO-3 {shown['deepspeed']}"
 
 
 def main() -> int:

@@ -9,13 +9,14 @@ is left out with --quick.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from common import Options, all_of, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side, slowest
-from sampling import Bar, Comparison, compare, in_turn
+from kit.common import Options, Row, all_of, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side, slowest
+from kit.sampling import Bar, Comparison, compare, in_turn
 
 NAME = "train_vs_torch"
 BAR = "ahead of FSDP2 at every N (float32 and bfloat16), not behind DDP at any"
@@ -58,6 +59,16 @@ def measure_group(
         for side in sides.values():
             side.stop()
         return compared, {name: side.peak_bytes for name, side in sides.items()}
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    groups: dict[tuple[int, str], dict[str, float]] = {}
+    for row in found["measured"]:
+        groups.setdefault((row["ranks"], row["dtype"]), {})[row["side"]] = row["tokens_per_second"]
+    for (ranks, dtype), speed in groups.items():
+        peers = "; ".join(f"{name} {rate:.0f}" for name, rate in speed.items() if name != "luwu")
+        yield f"training, {ranks} worker{'s' * (ranks > 1)}, {dtype}", f"{speed['luwu']:.0f} tokens/s", peers
 
 
 def main() -> int:

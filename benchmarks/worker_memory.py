@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import secrets
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from common import Options, arguments, result, run, table
-from luwu_side import LuwuSide
-from processes import Side
+from kit.common import Options, Row, arguments, result, run, table
+from kit.luwu_side import LuwuSide
+from kit.processes import Side
 
 NAME = "worker_memory"
 BAR = (
@@ -67,6 +68,17 @@ def measure_tables(tables: int, options: Options) -> float:
     with LuwuSide(settings, program="ours/tables.py", server="ours/tcp_server.py") as luwu:
         luwu.wait_ready()
         return float(luwu.stop()[0]["peak_bytes"]) / 1e6
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    for row in found["measured"]:
+        if row["blocks"] >= 12:
+            yield (
+                f"a worker's peak memory, {row['blocks']} blocks",
+                f"{row['luwu worker MB']:.0f} MB",
+                f"FSDP2 {row['fsdp2 worker MB']:.0f} MB",
+            )
 
 
 def main() -> int:

@@ -3,24 +3,26 @@
 Both in the same network namespaces: the switch's machine is an Ethernet bridge with an address and a port for every
 neighbour. What its ports receive is worked on by kernel threads (threaded NAPI), so that the processor time of its
 machine is known: theirs and the switch's process's. The bar is on goodput per second of that time, where the ports are
-given frames as network cards give them (tests/network/card.py). With veths alone, where the time to copy each frame for
-XDP is counted too, the figures stand beside, for frames of 1500 bytes and of 9000, which come to the program by way of
-the kernel's stack. No card segments or computes checksums here, which some do.
+given frames as network cards give them (harness/network/card.py). With veths alone, where the time to copy each frame
+for XDP is counted too, the figures stand beside, for frames of 1500 bytes and of 9000, which come to the program by way
+of the kernel's stack. No card segments or computes checksums here, which some do.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from common import NotInstalledError, Options, arguments, result, run, table
-from network_side import Hosts, NetworkSide, lost
-from sampling import Bar, Comparison, compare
-from tests.network import Network, NetworkUnavailableError
-from tests.network.xdp import bridge_host
+from kit.common import NotInstalledError, Options, Row, arguments, result, run, table
+from kit.network_side import Hosts, NetworkSide, lost
+from kit.sampling import Bar, Comparison, compare
+
+from harness.network import Network, NetworkUnavailableError
+from harness.network.xdp import bridge_host
 
 NAME = "xdp_goodput"
 BAR = "through XDP at least 2x the goodput for each second of the switch machine's processor time"
@@ -104,6 +106,25 @@ def measure_sides(options: Options, frames: str, workers: int, rounds: int) -> t
     table(["switch", "frames", *COLUMNS], rows)
     print(f"ratios: {', '.join(f'{ratio:.2f}' for ratio in ratios)}; of the last samples: {troubles}")
     return compared, {"medians": medians, "ratios": ratios, "ratio": compared.ratio(LEAST), "troubles": troubles}
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    kinds = {
+        "cards": "frames as network cards give them",
+        "veth": "virtual interfaces alone",
+        "jumbo": "virtual interfaces alone, frames of 9000 bytes",
+    }
+    for key, frames in kinds.items():
+        shown = {
+            name: f"{side['MB a CPU second']:.0f} MB for a second of its processors, {side['MB/s']:.0f} MB/s"
+            for name, side in found[key]["medians"].items()
+        }
+        yield (
+            f"4 workers through a switch inside the kernel; {frames}",
+            shown["XDP"],
+            f"in user space {shown['user space']}",
+        )
 
 
 def main() -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common import BenchmarkError, arguments, result, run, table
+from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.network_training import Site, means
 from network_parity import BITS, WORKERS, Bits, Comparison, Runs, bounds
-from network_training import Site, means
 
 NAME = "xdp_parity"
 BAR = (
@@ -57,6 +57,17 @@ def compare(
         same[f"{form}, 2 % lost"] = both.through("XDP", form, loss_seed=1) == wanted
         comparison.add(f"XDP, {form}", found[0], local, bounds(magnitudes, means(local), bits, runs.workers))
     return comparison, same, both.sums
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    same = "user space's bits" if all(found["same_bits"].values()) else "**other bits**"
+    lost = sum(found["packets_lost"].values())
+    yield (
+        f"training through a switch inside the kernel, int32 and int16, without loss and with {lost} packets lost",
+        f"{same}, losses {max(found['worst'].values()):.1e} from shared memory's",
+        "-",
+    )
 
 
 def main() -> int:

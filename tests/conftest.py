@@ -8,14 +8,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
 import pytest
-from tests.network.fixtures import network, wired_network
-from tests.small_disk import small_disk
+from tests.network_fixtures import network, wired_network
 
-__all__ = ["network", "small_disk", "wired_network"]  # fixtures
+from harness.small_disk import NotMountedError, SmallDisk, mounted_disk
+
+__all__ = ["network", "wired_network"]  # fixtures
 
 # The same examples in every run, and no time for any of them: a test that is slow beside other programs is not wrong.
 hypothesis.settings.register_profile(
@@ -87,3 +89,14 @@ def simulated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     yield
     gc.collect()
     assert the_twin().findings() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A small disk, mounted for one test; without root the test is skipped."""
+    with ExitStack() as stack:
+        try:
+            disk = stack.enter_context(mounted_disk(tmp_path / "small-disk"))
+        except NotMountedError as error:
+            pytest.skip(str(error))
+        yield disk

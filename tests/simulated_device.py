@@ -1,4 +1,4 @@
-"""A device without a GPU: a worker's blocks go through native code to the twin of tests/native, whose memory torch's
+"""A device without a GPU: a worker's blocks go through native code to the twin of harness/native, whose memory torch's
 CPU kernels compute in. The twin checks that nothing is read or written out of turn.
 """
 
@@ -20,7 +20,7 @@ from luwu.worker.device_staging import Accelerator, DeviceStaging
 from luwu.worker.devices import Device
 from luwu.worker.flatten import Block, Unit
 
-LIBRARY = Path(__file__).parent.parent / "build/native/tests/native/libluwu_twin.so"
+LIBRARY = Path(__file__).parent.parent / "build/native/harness/native/libluwu_twin.so"
 """The native tests build it: ``make test`` does so first."""
 
 _DLPACK_CPU = 1

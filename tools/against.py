@@ -22,8 +22,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from luwu_side import LuwuSide, in_checkout  # noqa: E402 - programs, not packages
-from processes import Side, slowest  # noqa: E402
+from kit.luwu_side import LuwuSide, in_checkout  # noqa: E402 - programs, not packages
+from kit.processes import Side, slowest  # noqa: E402
 
 Start = Callable[[str, Path], Side]
 """Starts a side: takes a folder for its files and a checkout."""

@@ -28,8 +28,9 @@ BENCHMARKS = ROOT / "benchmarks"
 PROGRAM_LIMIT_SECONDS = 3600
 
 sys.path[:0] = [str(BENCHMARKS), str(ROOT)]
-from common import machine  # noqa: E402 - the benchmarks are programs, not a package
-from tests.network.wire import PROGRAM as WIRE  # noqa: E402
+from kit.common import machine  # noqa: E402 - the benchmarks are programs, not a package
+
+from harness.network.wire import PROGRAM as WIRE  # noqa: E402
 
 
 def install_peers() -> str:
@@ -48,8 +49,8 @@ def build_wire() -> None:
 
 
 def known_programs() -> dict[str, Path]:
-    """The benchmarks by name, in alphabetical order: files with a main part, the others are their helpers."""
-    return {path.stem: path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()}
+    """The benchmarks by name, in alphabetical order: the files of the folder; what they share is in its folder kit."""
+    return {path.stem: path for path in sorted(BENCHMARKS.glob("*.py"))}
 
 
 def run_program(path: Path, options: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:

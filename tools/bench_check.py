@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 from bench import build_wire, known_programs, parse_result  # noqa: E402 - programs, not packages
-from common import emit, result  # noqa: E402
+from kit.common import emit, result  # noqa: E402
 
 NAME = "bench_check"
 BAR = "every program of benchmarks/ runs to its end at its smallest size, in three minutes together"
@@ -32,7 +32,7 @@ LIMIT_SECONDS = 180.0
 PROGRAM_LIMIT_SECONDS = 600.0  # generous: it tells a program that hangs from one on a busy machine
 ENDING_SECONDS = 20.0
 AT_A_TIME = 3  # some wait more than they compute
-LONG = ("network_faults", "plan_measured", "network_parity", "display_truth", "xdp_packet")
+LONG = ("network_faults", "plan_measured", "network_parity", "display_truth", "device_twin", "optimizer_memory")
 """Begun first: one that is begun last runs alone in the end."""
 
 OUTPUT_TAIL = 4000

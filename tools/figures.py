@@ -1,17 +1,21 @@
 """Writes a day's benchmark results as docs/figures.md, and the rows in `SELECTED` into the README, between its markers.
 
 usage: python tools/figures.py benchmarks/results/DATE.json
+
+Each benchmark in `SECTIONS` describes its rows itself: `rows` of its program makes them from the details of its result.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
 
-from figure_rows import TABLES, Row
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
+from kit.common import Row  # noqa: E402 - the benchmarks are programs, which find their kit beside them
+
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "figures.md"
 BEGIN, END = "<!-- figures: tools/figures.py -->", "<!-- end of figures -->"
@@ -92,7 +96,10 @@ class Report:
 
     def rows(self, name: str) -> list[Row]:
         """Return the rows of one benchmark; none if it was not run."""
-        return list(TABLES[name](self.results[name]["details"])) if name in self.results else []
+        if name not in self.results:
+            return []
+        program = importlib.import_module(f"benchmarks.{name}")
+        return list(program.rows(self.results[name]["details"]))
 
 
 def page(report: Report) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from common import emit, result, table  # noqa: E402 - the benchmarks are programs, not a package
+from kit.common import emit, result, table  # noqa: E402 - the benchmarks are programs, not a package
 
 NAME = "quick_check"
 BAR = "--quick agrees with the recorded full run for every bar, or says null"

@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 
 from luwu import _native_testing
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 from worker import Trainer
 
 import luwu

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 
 from luwu import _native
 

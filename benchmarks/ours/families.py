@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from child import serve, settings, take_stdout
-from variants import ADAMW, build, is_causal, losses
+from kit.child import serve, settings, take_stdout
+from kit.variants import ADAMW, build, is_causal, losses
 
 import luwu
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from child import settings, take_stdout
+from kit.child import settings, take_stdout
 
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import RemoteServer

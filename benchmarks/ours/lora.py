@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from adapters import ADAMW, build, counts, loss_of
-from child import serve, settings, take_stdout
+from kit.adapters import ADAMW, build, counts, loss_of
+from kit.child import serve, settings, take_stdout
 
 import luwu
 

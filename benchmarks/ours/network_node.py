@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from child import settings, take_stdout
+from kit.child import settings, take_stdout
 
 from luwu import _native, _native_testing
 

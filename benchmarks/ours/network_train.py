@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from child import settings, take_stdout
-from model import ADAMW, LossModel, build, gpt
+from kit.child import settings, take_stdout
+from kit.model import ADAMW, LossModel, build, gpt
 from torch import Tensor
 
 import luwu

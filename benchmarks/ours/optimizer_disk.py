@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 import numpy
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 
 from luwu import _native
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 
 from luwu.core.quantities import parse_size
 from luwu.server.server import LocalServer

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections import deque
 
-from child import settings
+from kit.child import settings
 
 DATAGRAM_BYTES = 2048
 AT_A_TIME = 64

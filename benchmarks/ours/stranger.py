@@ -21,7 +21,7 @@ import time
 from collections import deque
 from typing import Any
 
-from child import settings
+from kit.child import settings
 
 TICK_SECONDS = 0.01
 CATCH_UP_TICKS = 20  # after a pause it calls at most so much at once

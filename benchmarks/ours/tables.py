@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 from torch import Tensor, nn
 from torch.nn import functional
 

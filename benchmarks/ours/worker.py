@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model import ADAMW, LossModel, batches, build, gpt
+from kit.model import ADAMW, LossModel, batches, build, gpt
 
 import luwu
 from luwu.control.frames import SOCKET_NAME

@@ -1,9 +1,11 @@
-// Time of the XDP switch for a packet, by BPF_PROG_TEST_RUN; one JSON object a line. Run by benchmarks/xdp_packet.py.
+// Time of the XDP switch for a packet, by BPF_PROG_TEST_RUN; one JSON object a line. Run by benchmarks/xdp_packet.py
+// with the file of the programs and the number of calls for each figure.
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -21,13 +23,12 @@ using namespace luwu::switching;
 namespace {
 
 constexpr std::uint32_t kRuns = 20'000;  // in one call; the kernel says the mean
-constexpr int kCalls = 25;
 constexpr std::uint32_t kSlots = 4096;
 
 class Measured {
   public:
-    Measured(const char* path, std::uint32_t payload_bytes, std::uint32_t children)
-        : object_(bpf_object__open(path), &bpf_object__close), seal_(77, 11, payload_bytes) {
+    Measured(const char* path, int calls, std::uint32_t payload_bytes, std::uint32_t children)
+        : object_(bpf_object__open(path), &bpf_object__close), calls_(calls), seal_(77, 11, payload_bytes) {
         if (object_ == nullptr) throw Error(ErrorKind::io, std::string("cannot open ") + path);
         wiring_.job = 77;
         wiring_.key = 11;
@@ -46,7 +47,7 @@ class Measured {
     unsigned nanoseconds(const char* name, luwu_kind kind, luwu_form form, std::uint32_t expected) {
         const int program = bpf_program__fd(bpf_object__find_program_by_name(object_.get(), name));
         unsigned least = ~0U;
-        for (int call = 0; call < kCalls; ++call) {
+        for (int call = 0; call < calls_; ++call) {
             luwu_state state{};
             state.epoch = ++epoch_;
             state.ready = state.broadcasts = 1;
@@ -87,6 +88,7 @@ class Measured {
     }
 
     std::unique_ptr<bpf_object, decltype(&bpf_object__close)> object_;
+    int calls_;
     Wiring wiring_;
     luwu_job job_{};
     Seal seal_;
@@ -101,11 +103,12 @@ void report(const char* what, const char* form, std::uint32_t bytes, unsigned na
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count != 2) return 2;
+    if (count != 3) return 2;
+    const int calls = std::atoi(arguments[2]);
     try {
         for (const std::uint32_t bytes : {256U, 512U, 1024U, 1408U, 3328U}) {
-            Measured many(arguments[1], bytes, LUWU_XDP_MOST_CHILDREN);
-            Measured one(arguments[1], bytes, 1);
+            Measured many(arguments[1], calls, bytes, LUWU_XDP_MOST_CHILDREN);
+            Measured one(arguments[1], calls, bytes, 1);
             for (const auto& [form, name] : {std::pair(LUWU_INT32, "int32"), std::pair(LUWU_INT16, "int16")}) {
                 report("nothing", name, bytes, many.nanoseconds("measure_nothing", LUWU_GRADIENTS, form, XDP_DROP));
                 report("aggregate", name, bytes, many.nanoseconds("measure_aggregate", LUWU_GRADIENTS, form, XDP_DROP));

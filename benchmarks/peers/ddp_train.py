@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch_group import Trainer, join, make_model

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 import torch
-from child import serve, settings, take_stdout
-from model import ADAMW
+from kit.child import serve, settings, take_stdout
+from kit.model import ADAMW
 
 
 def main() -> None:

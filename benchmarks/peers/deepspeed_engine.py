@@ -14,7 +14,7 @@ from typing import Any
 
 import deepspeed
 import torch
-from model import ADAMW, LossModel, batches, build
+from kit.model import ADAMW, LossModel, batches, build
 
 DISK_DEFAULTS = {
     "block_size": 1 << 20,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 
 PARTS = ("forward", "backward", "update", "seconds")
 

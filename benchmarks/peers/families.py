@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
+from kit.variants import ADAMW, build, losses
 from torch import nn
-from variants import ADAMW, build, losses
 
 
 def train(wanted: dict[str, Any], variant: str) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 import torch
-from child import serve, settings, take_stdout
+from kit.child import serve, settings, take_stdout
 from torch import distributed
 from torch_group import join
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from adapters import ADAMW, build, loss_of
-from child import serve, settings, take_stdout
+from kit.adapters import ADAMW, build, loss_of
+from kit.child import serve, settings, take_stdout
 from torch import nn
 
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import torch
-from model import ADAMW, LossModel, batches, build
+from kit.model import ADAMW, LossModel, batches, build
 from torch import distributed, nn
 
 

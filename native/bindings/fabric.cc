@@ -155,7 +155,6 @@ void bind_endpoint(nb::module_& module) {
         .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,
              nb::call_guard<nb::gil_scoped_release>(), "Writes a block's first values, fp32 in the arena.")
         .def("finish_initialise", &fabric::Endpoint::finish_initialise, nb::call_guard<nb::gil_scoped_release>())
-        .def("done", &fabric::Endpoint::done, "handle"_a)
         .def("wait", &wait, "handle"_a, "Blocks until a request is done; raises the server's error if it failed.")
         .def("count_wait", &fabric::Endpoint::count_wait, "begun_ns"_a, "waited_since_ns"_a,
              "Counts as communication what began then and ended now, and as waiting the time since then. Times are "

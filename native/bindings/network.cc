@@ -163,7 +163,6 @@ void bind_network(nb::module_& module) {
     bind_server_link(module);
     bind_tcp_server(module);
     bind_remote_worker(module);
-    module.def("tls_built_in", &fabric::tls_built_in, "True if OpenSSL was there when this module was built.");
 }
 
 }  // namespace luwu::bindings

@@ -54,7 +54,7 @@ const store::ChunkPlace& place_of(const store::Layout& layout, std::uint32_t blo
     return places[chunk];
 }
 
-nb::tuple as_tuple(store::Contents contents) {
+nb::tuple as_tuple(store::ChunkContents contents) {
     nb::list states;
     for (auto& state : contents.states) states.append(as_array(std::move(state)));
     std::vector<std::uint8_t> parameters(contents.parameters.size());
@@ -105,16 +105,6 @@ class StoreReader {
             extents.emplace_back(place.first_element, place.elements);
         }
         return extents;
-    }
-
-    [[nodiscard]] nb::tuple read_block(std::uint32_t block) const {
-        static_cast<void>(chunks_of(store_.layout(), block));
-        store::BlockContents contents;
-        {
-            const nb::gil_scoped_release release;
-            contents = store::read_block(store_, block);
-        }
-        return as_tuple(std::move(contents));
     }
 
     [[nodiscard]] nb::tuple read_chunk(std::uint32_t block, std::uint32_t chunk, bool states) const {
@@ -240,13 +230,11 @@ void bind_reader(nb::module_& module) {
             "steps", [](const StoreReader& self) { return self.steps(); },
             "Committed steps that a server can open the store at, the newest first; none before there are values.")
         .def_prop_ro("counts", [](const StoreReader& self) { return self.committed().counts; })
-        .def("read_block", &StoreReader::read_block, "block"_a,
-             "Parameters as bytes, and the list of fp32 states of one block: [master,] and the optimizer's, such as m "
-             "and v; all checksums compared.")
         .def("chunks", &StoreReader::chunks, "block"_a, "(first element, elements) of each chunk of a block.")
         .def("record_bytes", &StoreReader::record_bytes, "block"_a, "Bytes on disk of one version of each chunk.")
         .def("read_chunk", &StoreReader::read_chunk, "block"_a, "chunk"_a, "states"_a,
-             "As read_block, of one chunk; without states only its parameters are read.")
+             "Parameters as bytes, and the list of fp32 states of one chunk: [master,] and the optimizer's, such as m "
+             "and v; all checksums compared. Without states only its parameters are read.")
         .def("take_snapshot", &StoreReader::take_snapshot, nb::call_guard<nb::gil_scoped_release>(),
              "Take a snapshot of the last commit of a store that another process trains on; returns its step.");
 }

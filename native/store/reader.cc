@@ -62,21 +62,4 @@ ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool 
     return contents;
 }
 
-BlockContents read_block(const ChunkStore& store, std::uint32_t block) {
-    const Layout& layout = store.layout();
-    const BlockShape& shape = layout.shape().blocks[block];
-    BlockContents contents;
-    contents.parameters.reserve(shape.bytes());
-    if (shape.trainable) contents.states.resize(layout.plane_codes(block).size());
-    for (const ChunkPlace& place : layout.chunks_of(block)) {
-        const ChunkContents chunk = read_chunk(store, place, true);
-        contents.parameters.insert(contents.parameters.end(), chunk.parameters.begin(), chunk.parameters.end());
-        for (std::size_t plane = 0; plane < chunk.states.size(); ++plane) {
-            contents.states[plane].insert(contents.states[plane].end(), chunk.states[plane].begin(),
-                                          chunk.states[plane].end());
-        }
-    }
-    return contents;
-}
-
 }  // namespace luwu::store

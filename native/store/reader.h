@@ -8,17 +8,13 @@
 
 namespace luwu::store {
 
-struct Contents {
+struct ChunkContents {
     std::vector<std::byte> parameters;       // in the block's dtype
     std::vector<std::vector<float>> states;  // [master,] and the optimizer's; none for a frozen block
 };
 
-using BlockContents = Contents;
-using ChunkContents = Contents;
-
-// Both throw Error(corrupt) naming file and offset, Error(io). Any number of threads may call them.
-[[nodiscard]] BlockContents read_block(const ChunkStore& store, std::uint32_t block);
-// Without states, only parameters and header are read.
+// Without states, only parameters and header are read. Throws Error(corrupt) naming file and offset, Error(io). Any
+// number of threads may call it.
 [[nodiscard]] ChunkContents read_chunk(const ChunkStore& store, const ChunkPlace& place, bool with_states);
 
 }  // namespace luwu::store

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.udp import remote, udp_tree
-from tests.small_disk import SmallDisk
 from typer.testing import CliRunner
 
 import luwu
+from harness.small_disk import SmallDisk
+from harness.stored import read_block
 from luwu.cli.main import app
 from luwu.errors import LuwuError, StoreCorruptError, StoreEmptyError, StoreFormatError, StoreSpaceError
 from luwu.session.session import Session
@@ -214,7 +215,7 @@ def test_a_store_that_was_made_and_never_written_says_so(tmp_path: Path, way: st
             session.endpoint.wait(session.endpoint.pull(0))
     reader, _ = open_reader([tmp_path / "store"])
     with pytest.raises(StoreEmptyError, match="no values yet"):
-        reader.read_block(0)
+        read_block(reader, 0)
     assert train_on(tmp_path).step == 1
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from tests.integration.fabric_worker import GROUP, NumpyWorker, die_after, small_manifest
-from tests.integration.test_network import contents
 from tests.integration.test_network_servers import LostError, lose_a_step, same_as_one, servers, url_of
 from tests.integration.test_sessions import equal
 from tests.integration.udp import Join, local_server, remote, train, udp_tree
-from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
+from harness.stored import contents, read_block
 from luwu.errors import ConfigError, LuwuError, StepOrderError
 from luwu.store.opening import open_reader
 
@@ -86,7 +86,7 @@ def test_parameters_and_norms_are_those_of_torch(tmp_path: Path, way: str) -> No
             assert norms == pytest.approx(expected_norms, rel=1e-6)
     reader, manifest = open_reader([tmp_path / "store"])
     for number in range(len(manifest.blocks)):
-        values = reader.read_block(number)[0].view(np.float32)
+        values = read_block(reader, number)[0].view(np.float32)
         np.testing.assert_allclose(values, expected[number], rtol=1e-5, atol=1e-5)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from tests.disk.cutting import cut
-from tests.disk.faults import fail_at, fail_everywhere, fail_syncs_that_are_ignored
-from tests.disk.operations import OPERATIONS
-from tests.disk.processes import recording_pool
-from tests.disk.recorder import LIBRARY, Fault
-from tests.disk.removing import removals
+
+from harness.disk.cutting import cut
+from harness.disk.faults import fail_at, fail_everywhere, fail_syncs_that_are_ignored
+from harness.disk.operations import OPERATIONS
+from harness.disk.processes import recording_pool
+from harness.disk.recorder import LIBRARY, Fault
+from harness.disk.removing import removals
 
 pytestmark = [
     pytest.mark.skipif(not LIBRARY.exists(), reason="the native tests are not built (make test builds them)"),

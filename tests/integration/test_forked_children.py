@@ -13,9 +13,9 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import KEY
 from tests.integration.udp import CREDENTIALS, MEMORY, QUICK
-from tests.network.namespaces import wait_until
 
 import luwu
+from harness.network.namespaces import wait_until
 from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.test_network import equal
-from tests.integration.training import (
+from tests.integration.udp import MEMORY, QUICK, Join, remote, train, udp_server
+
+from harness.network.namespaces import wait_until
+from harness.small_disk import SmallDisk, share_versions
+from harness.training import (
     finish,
     prepare_small_run,
     start_small_run,
@@ -20,10 +24,6 @@ from tests.integration.training import (
     wait_for_line,
     wait_for_steps,
 )
-from tests.integration.udp import MEMORY, QUICK, Join, remote, train, udp_server
-from tests.network.namespaces import wait_until
-from tests.small_disk import SmallDisk, share_versions
-
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
 from luwu.errors import StoreSpaceError

@@ -6,8 +6,9 @@ import json
 import sys
 
 import pytest
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import wait_until
+from tests.network_fixtures import NetworkFactory
+
+from harness.network.namespaces import wait_until
 
 pytestmark = pytest.mark.slow
 

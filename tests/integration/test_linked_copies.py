@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
-from tests.integration.training import finish, prepare_small_run, start_small_run, steps_of
 
 import luwu
+from harness.training import finish, prepare_small_run, start_small_run, steps_of
 from luwu.errors import StoreLockedError
 from luwu.store.verifying import verify
 

@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.integration.network import KEY
-from tests.integration.test_network import contents
 from tests.integration.test_network_servers import servers, url_of
 from tests.integration.test_sessions import equal
 from tests.integration.udp import QUICK, in_threads, local_server, udp_tree
-from tests.unit.worker_models import Block, Tiny, loss_of
 from torch import Tensor, nn
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
+from harness.stored import contents, read_block
 from luwu.errors import ManifestMismatchError, StepOrderError
 from luwu.session.remote import connect
 from luwu.session.session import Session
@@ -150,7 +150,7 @@ def test_a_store_of_several_dtypes_keeps_masters_and_copies_of_each(tmp_path: Pa
             ("<root>", "float16"),
         }
         for number, block in enumerate(manifest.blocks):
-            raw, states = reader.read_block(number)
+            raw, states = read_block(reader, number)
             dtype = getattr(torch, dtypes[block.name])
             assert len(states) == (2 if dtype is torch.float32 else 3)
             if dtype is torch.float16 or (dtype is torch.bfloat16 and optimizer is luwu.AdamW):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
 from typer.testing import CliRunner
 
 import luwu
+from harness.training import finish, metrics, start_run
 from luwu.cli.main import app
 from luwu.integrations.trainer import StoreCallback
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tests.unit.model_families import batch, make, on_meta
 from torch import nn
 
 import luwu
+from harness.model_families import batch, make, on_meta
 from luwu.server.server import LocalServer
 from luwu.session.local import join
 

@@ -25,6 +25,7 @@ from tests.integration.network import (
 )
 
 import luwu
+from harness.stored import contents
 from luwu.control.credentials import TlsFiles
 from luwu.control.timeouts import Timeouts
 from luwu.errors import AuthenticationError, ConfigError, ManifestMismatchError, ServerError
@@ -34,16 +35,6 @@ from luwu.store.opening import open_reader
 
 MEMORY = 64 << 20
 EXAMPLE = Path(__file__).parents[2] / "examples/ten_lines.py"
-
-
-def contents(store: Path) -> list[np.ndarray]:
-    """Every plane of every block of a committed store."""
-    reader, manifest = open_reader([store])
-    planes = []
-    for number in range(len(manifest.blocks)):
-        parameters, states = reader.read_block(number)
-        planes += [parameters, *states]
-    return planes
 
 
 def equal(left: Path, right: Path) -> bool:

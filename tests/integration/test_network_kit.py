@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.network import Network, NetworkError, Process, card, namespaces
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import wait_until
-from tests.network.stream import Stream, numbered, numbers
+from tests.network_fixtures import NetworkFactory
+
+from harness.network import Network, NetworkError, Process, card, namespaces
+from harness.network.namespaces import wait_until
+from harness.network.stream import Stream, numbered, numbers
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 UDP_HEADERS_BYTES = 28  # with IPv4's
@@ -188,7 +189,7 @@ def test_processes_end_with_the_network(network: NetworkFactory) -> None:
 
 def test_a_killed_run_is_swept_up(network: NetworkFactory) -> None:
     program = (
-        "import os, signal; from tests.network import Network; net = Network(); (host,) = net.star('h');"
+        "import os, signal; from harness.network import Network; net = Network(); (host,) = net.star('h');"
         "process = host.popen(['sleep', '1000']); print(host.namespace, process.pid, flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

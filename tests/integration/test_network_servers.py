@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import ServerProcess
-from tests.integration.test_network import contents
 from tests.integration.udp import in_threads, local_server, remote, train, udp_server, udp_switch
 
+from harness.stored import contents
 from luwu.control import control_pb2 as pb
 from luwu.core.striping import stripe
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError, WorkerLostError

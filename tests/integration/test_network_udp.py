@@ -18,7 +18,7 @@ import pytest
 import torch
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 from tests.integration.network import KEY, make_authority, make_certificate
-from tests.integration.test_network import contents, equal, luwu_command
+from tests.integration.test_network import equal, luwu_command
 from tests.integration.udp import (
     QUICK,
     SwitchProcess,
@@ -31,10 +31,11 @@ from tests.integration.udp import (
     udp_switch,
     udp_tree,
 )
-from tests.network.namespaces import wait_until
-from tests.unit.worker_models import Block, Tiny, loss_of
 
 import luwu
+from harness.network.namespaces import wait_until
+from harness.small_models import Block, Tiny, loss_of
+from harness.stored import contents
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
 from luwu.control.timeouts import Timeouts

@@ -7,10 +7,11 @@ import threading
 import time
 
 import pytest
-from tests.network import Host, Link, Match, NetworkError, Rule
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import wait_until
-from tests.network.stream import Stream, numbered, numbers
+from tests.network_fixtures import NetworkFactory
+
+from harness.network import Host, Link, Match, NetworkError, Rule
+from harness.network.namespaces import wait_until
+from harness.network.stream import Stream, numbered, numbers
 
 SOL_UDP, UDP_SEGMENT = 17, 103
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
-from tests.network import Datagram
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import wait_until
+from tests.network_fixtures import NetworkFactory
 
 import luwu
+from harness.network import Datagram
+from harness.network.namespaces import wait_until
+from harness.stored import read_block
 from luwu.control import control_pb2 as pb
 from luwu.store.opening import open_reader
 
@@ -148,7 +149,7 @@ def work(url: str, rank: int, told: Path) -> None:
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
     """Record a job of two workers through a switch."""
-    from tests.network.namespaces import missing
+    from harness.network.namespaces import missing
 
     reason = missing()
     if reason is not None:
@@ -273,7 +274,7 @@ def test_parameters_are_copied_and_are_what_the_store_holds(recording: Recording
             last[packet.block] = []
         last[packet.block].append(packet)
     for number in range(len(manifest.blocks)):
-        parameters, _ = reader.read_block(number)
+        parameters, _ = read_block(reader, number)
         assert b"".join(packet.payload for packet in last[number]) == np.asarray(parameters).tobytes()
 
 

@@ -12,11 +12,13 @@ import pytest
 import torch
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.pretrained import build, save
-from tests.unit.worker_models import Block, Tiny, assert_same_state, loss_of, train
+from tests.unit.worker_models import assert_same_state, train
 from torch import nn
 from torch.optim import lr_scheduler
 
 import luwu
+from harness.small_models import Block, Tiny, loss_of
+from harness.stored import read_block
 from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError, ManifestMismatchError, StoreFormatError
 from luwu.models.importing import import_pretrained
@@ -130,7 +132,7 @@ def stored_masters(store: Path) -> dict[str, torch.Tensor]:
     reader, manifest = open_reader([store])
     found = {}
     for number, block in enumerate(manifest.blocks):
-        _, states = reader.read_block(number)
+        _, states = read_block(reader, number)
         for parameter in block.parameters:
             whole = torch.from_numpy(states[0])
             found[parameter.name] = whole[parameter.offset : parameter.offset + parameter.numel]

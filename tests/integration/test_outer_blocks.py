@@ -9,10 +9,10 @@ import pytest
 import torch
 from tests.integration.udp import in_threads, remote, udp_server
 from tests.unit.test_worker_outer import ByName, Twice, Wide, wide
-from tests.unit.worker_models import loss_of
 from torch import Tensor
 
 import luwu
+from harness.small_models import loss_of
 from luwu.store.folders import read_identity
 from luwu.worker import layout as module
 from luwu.worker.layout import lay_out

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from tests.integration.training import SMALL_RUN, finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 from typer.testing import CliRunner
 
+from harness.training import SMALL_RUN, finish, metrics, start_run
 from luwu.cli.main import app
 from luwu.data.tokenizer import FileTokenizer
 from luwu.models.generation import Sampling

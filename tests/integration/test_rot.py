@@ -8,13 +8,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.disk import recorder, rotten_stores
-from tests.disk.damages import Share, damages
-from tests.disk.lost_writes import RETRIED, recorded, try_lost_writes
-from tests.disk.processes import MEMORY, recording_pool
-from tests.disk.rot import Tally, Verdict, try_all
-from tests.disk.rot_controls import controls
-from tests.disk.rotten_stores import Subject
+
+from harness.disk import recorder, rotten_stores
+from harness.disk.damages import Share, damages
+from harness.disk.lost_writes import RETRIED, recorded, try_lost_writes
+from harness.disk.processes import MEMORY, recording_pool
+from harness.disk.rot import Tally, Verdict, try_all
+from harness.disk.rot_controls import controls
+from harness.disk.rotten_stores import Subject
 
 SHARE = Share(bits=1 / 512, slots=1 / 65536, padding=1 / 65536, deep=1, sectors=1 / 48)
 ALWAYS_NOTICED = (

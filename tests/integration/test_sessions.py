@@ -14,6 +14,7 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
+from harness.stored import contents
 from luwu.control.frames import SOCKET_NAME
 from luwu.errors import (
     ConfigError,
@@ -29,19 +30,8 @@ from luwu.server.server import LocalServer
 from luwu.session.local import join
 from luwu.session.session import Session
 from luwu.store.folders import StoreIdentity, read_identity, write_identity
-from luwu.store.opening import open_reader
 
 MEMORY = 64 << 20
-
-
-def contents(store: Path) -> list[np.ndarray]:
-    """Every plane of every block of a committed store."""
-    reader, manifest = open_reader([store])
-    planes = []
-    for number in range(len(manifest.blocks)):
-        parameters, states = reader.read_block(number)
-        planes += [parameters, *states]
-    return planes
 
 
 def equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 from tests.integration.udp import in_threads, remote, udp_server
-from tests.network.namespaces import wait_until
 from tests.simulated_device import LIBRARY, Twin, compute_on_device, the_twin
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny, loss_of, run_workers, train
+from tests.unit.worker_models import run_workers, train
 from torch import Tensor, nn
 
 import luwu
+from harness.network.namespaces import wait_until
+from harness.small_models import Tiny, loss_of
 from luwu.optim.adamw import AdamW
 from luwu.session.session import Session
 from luwu.worker.device_staging import DeviceStaging

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
-from tests.integration.test_network import contents
 from tests.integration.test_network_servers import servers, url_of
-from tests.integration.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from tests.integration.udp import in_threads, remote, train, udp_server
-from tests.network.namespaces import wait_until
-from tests.small_disk import SmallDisk
 
 import luwu
+from harness.network.namespaces import wait_until
+from harness.small_disk import SmallDisk
+from harness.stored import contents
+from harness.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
 from luwu.server.server import LocalServer
 from luwu.server.settings import Snapshots

@@ -15,6 +15,7 @@ import pytest
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 
 import luwu
+from harness.stored import planes_of
 from luwu.core.manifest import Manifest
 from luwu.errors import StoreCorruptError
 from luwu.store import snapshots, upkeep
@@ -55,10 +56,8 @@ def digest(folders: list[Path]) -> str:
     """SHA-256 of the step and of everything that is committed."""
     reader, found = open_reader(folders)
     total = hashlib.sha256(str(reader.step).encode())
-    for number in range(len(found.blocks)):
-        parameters, states = reader.read_block(number)
-        for plane in (parameters, *states):
-            total.update(plane.tobytes())
+    for plane in planes_of(reader, len(found.blocks)):
+        total.update(plane.tobytes())
     return total.hexdigest()
 
 

@@ -7,7 +7,8 @@ import signal
 
 import pytest
 from tests.integration.network import KEY, ServerProcess
-from tests.integration.training import finish, metrics, prepare_small_run, start_run, steps_of, wait_for_steps
+
+from harness.training import finish, metrics, prepare_small_run, start_run, steps_of, wait_for_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.integration.network import KEY, ServerProcess
-from tests.integration.training import (
+
+from harness.training import (
     finish,
     metrics,
     prepare_small_run,
@@ -18,7 +19,6 @@ from tests.integration.training import (
     steps_of,
     wait_for_steps,
 )
-
 from luwu.core.manifest import Manifest
 from luwu.observe.display import size
 from luwu.server.server import LocalServer

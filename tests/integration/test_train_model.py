@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from harness.training import finish, metrics, start_run
 from luwu.data.corpus import Corpus
 from luwu.data.sampler import Sampler
 from luwu.data.tokenizer import FileTokenizer

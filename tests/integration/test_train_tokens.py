@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.integration.training import finish, metrics, start_run
 from tests.unit.corpora import story, tokenizer_file, write_jsonl
+
+from harness.training import finish, metrics, start_run
 
 pytestmark = pytest.mark.slow
 

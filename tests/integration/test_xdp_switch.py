@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from tests.integration.network import KEY, make_authority, make_certificate
-from tests.network import Host, Network, Process
-from tests.network.fixtures import NetworkFactory
-from tests.network.namespaces import command, wait_until
-from tests.network.stream import Stream, numbered, numbers
-from tests.network.xdp import bridge_host, counted
+from tests.network_fixtures import NetworkFactory
 
+from harness.network import Host, Network, Process
+from harness.network.namespaces import command, wait_until
+from harness.network.stream import Stream, numbered, numbers
+from harness.network.xdp import bridge_host, counted
 from luwu import _native
 
 LUWU = [sys.executable, "-m", "luwu.cli"]

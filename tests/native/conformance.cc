@@ -363,8 +363,8 @@ std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uin
     return rounded(shape.blocks[block].dtype, values);
 }
 
-std::vector<store::BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
-                                                    luwu_form form) {
+std::vector<BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
+                                             luwu_form form) {
     const auto fixed = form == LUWU_INT16 ? kernels::FixedForm::int16 : kernels::FixedForm::int32;
     return expected_contents(
         dtypes, workers, steps,

@@ -50,7 +50,8 @@ inline std::vector<std::pair<fabric::Address, Bytes>> receive(fabric::UdpSocket&
     while (out.size() < count) {
         std::array<pollfd, 2> waited{{{socket.descriptor(), POLLIN, 0}, {socket.group_descriptor(), POLLIN, 0}}};
         if (poll(waited.data(), waited.size(), kPatienceMs) <= 0) break;
-        socket.receive_batch([&](const fabric::Address& from, std::span<const std::byte> datagram) {
+        socket.receive();
+        socket.each([&](const fabric::Address& from, std::span<const std::byte> datagram) {
             out.emplace_back(from, Bytes(datagram.begin(), datagram.end()));
         });
     }

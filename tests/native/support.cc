@@ -58,11 +58,11 @@ void keep_as(kernels::StateCode code, std::vector<float>& values, std::uint64_t 
 
 }  // namespace
 
-std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
-                                                    const SumGradients& sum, const kernels::Optimizer& optimizer,
-                                                    std::optional<double> max_norm, float loss_scale) {
+std::vector<BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
+                                             const SumGradients& sum, const kernels::Optimizer& optimizer,
+                                             std::optional<double> max_norm, float loss_scale) {
     const store::StoreShape shape = small_shape(dtypes, optimizer);
-    std::vector<store::BlockContents> all;
+    std::vector<BlockContents> all;
     std::vector<float> scales{0};  // per step
     for (std::uint64_t step = 1; step <= steps; ++step) {
         scales.push_back(1.0F / static_cast<float>(workers) / loss_scale);
@@ -110,7 +110,7 @@ std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::u
             if (splits) kernels::split_master(master.data(), copy.data(), remainder.data(), elements);
             for (std::size_t i = 0; i < states.size(); ++i) keep_as(optimizer.codes[i], states[i], step);
         }
-        store::BlockContents contents;
+        BlockContents contents;
         contents.parameters.resize(shape.blocks[block].bytes());
         std::memcpy(contents.parameters.data(), low ? static_cast<const void*>(copy.data()) : master.data(),
                     contents.parameters.size());
@@ -149,16 +149,16 @@ double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t
     return total;
 }
 
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
-                                                  const kernels::Optimizer& optimizer) {
+std::vector<BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
+                                           const kernels::Optimizer& optimizer) {
     const store::Layout layout(small_shape(dtypes, optimizer), static_cast<std::uint32_t>(folders.size()));
     const store::ChunkStore store(folders, layout, kUuid, store::OpenMode::read_only);
-    std::vector<store::BlockContents> all;
-    for (std::uint32_t block = 0; block < layout.block_count(); ++block) all.push_back(store::read_block(store, block));
+    std::vector<BlockContents> all;
+    for (std::uint32_t block = 0; block < layout.block_count(); ++block) all.push_back(read_block(store, block));
     return all;
 }
 
-bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right) {
+bool equal(const std::vector<BlockContents>& left, const std::vector<BlockContents>& right) {
     if (left.size() != right.size()) return false;
     for (std::size_t block = 0; block < left.size(); ++block) {
         if (left[block].parameters != right[block].parameters) return false;

@@ -18,9 +18,9 @@
 
 #include "pipeline/pipeline.h"
 #include "pipeline/snapshot_keeper.h"
+#include "read_block.h"
 #include "store/aligned_buffer.h"
 #include "store/chunk_store.h"
-#include "store/reader.h"
 
 namespace luwu::test {
 
@@ -231,17 +231,16 @@ class Rig {
 // of the workers' before the update.
 using SumGradients = std::function<std::vector<float>(const std::vector<const void*>& gradients, kernels::Dtype,
                                                       std::uint64_t elements)>;
-std::vector<store::BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
-                                                    const SumGradients& sum = {},
-                                                    const kernels::Optimizer& optimizer = kernels::adamw,
-                                                    std::optional<double> max_norm = std::nullopt,
-                                                    float loss_scale = 1);
+std::vector<BlockContents> expected_contents(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t steps,
+                                             const SumGradients& sum = {},
+                                             const kernels::Optimizer& optimizer = kernels::adamw,
+                                             std::optional<double> max_norm = std::nullopt, float loss_scale = 1);
 // The sum of squares of a step's averaged gradient, block by block and chunk by chunk.
 double sum_of_squares(const Dtypes& dtypes, std::uint32_t workers, std::uint64_t step, float loss_scale = 1);
 // Contents of the store, every checksum compared.
-std::vector<store::BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
-                                                  const kernels::Optimizer& optimizer = kernels::adamw);
-bool equal(const std::vector<store::BlockContents>& left, const std::vector<store::BlockContents>& right);
+std::vector<BlockContents> stored_contents(const std::vector<std::string>& folders, const Dtypes& dtypes,
+                                           const kernels::Optimizer& optimizer = kernels::adamw);
+bool equal(const std::vector<BlockContents>& left, const std::vector<BlockContents>& right);
 // Until something is so; fails the test after many seconds.
 void wait_until(const std::function<bool()>& holds);
 

@@ -34,8 +34,8 @@ double between(kernels::Dtype dtype, std::uint32_t workers) {
     return (norms[kSteps / 2 - 1] + norms[kSteps / 2]) / 2;
 }
 
-std::vector<store::BlockContents> expected(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
-                                           double max_norm) {
+std::vector<test::BlockContents> expected(kernels::Dtype dtype, std::uint32_t workers, std::uint64_t steps,
+                                          double max_norm) {
     return test::expected_contents(dtype, workers, steps, {}, kernels::adamw, max_norm);
 }
 

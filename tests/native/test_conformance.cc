@@ -39,7 +39,7 @@ constexpr auto kHalf = kernels::Dtype::float16;
 constexpr auto kFull = kernels::Dtype::float32;
 constexpr std::chrono::milliseconds kMoment{20};
 
-using Contents = std::vector<store::BlockContents>;
+using Contents = std::vector<test::BlockContents>;
 
 // Contents of the store after `steps` committed steps 1, 2...
 Contents expected(Transport transport, const JobOptions& options, std::uint64_t steps) {

@@ -427,7 +427,7 @@ TEST_CASE("a store without values says so to whoever reads it or pushes to it") 
         }
         const store::Layout layout(test::small_shape(kLow), 1);
         const store::ChunkStore store(folders, layout, test::kUuid, store::OpenMode::read_only);
-        CHECK_THROWS_WITH_AS((void)store::read_block(store, 0), doctest::Contains("has no values yet"), Error);
+        CHECK_THROWS_WITH_AS((void)test::read_block(store, 0), doctest::Contains("has no values yet"), Error);
     }
 }
 

@@ -84,14 +84,14 @@ class Job {
     }
 
     // Contents of the parts together.
-    [[nodiscard]] std::vector<store::BlockContents> contents() const {
-        std::vector<store::BlockContents> all(shape_.blocks.size());
+    [[nodiscard]] std::vector<test::BlockContents> contents() const {
+        std::vector<test::BlockContents> all(shape_.blocks.size());
         for (std::uint32_t block = 0; block < all.size(); ++block) {
             for (const fabric::Piece& piece : placement_.pieces(block)) {
                 const store::Layout layout(placement_.part(shape_, piece.server), 1);
                 const store::ChunkStore store({folders_[piece.server]}, layout, test::kUuid,
                                               store::OpenMode::read_only);
-                const auto part = store::read_block(store, piece.block);
+                const auto part = test::read_block(store, piece.block);
                 auto& whole = all[block];
                 whole.parameters.insert(whole.parameters.end(), part.parameters.begin(), part.parameters.end());
                 whole.states.resize(part.states.size());

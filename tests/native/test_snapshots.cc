@@ -48,8 +48,8 @@ void run_steps(Rig& rig, std::uint64_t from, std::uint64_t to) {
     for (std::uint64_t step = from; step <= to; ++step) REQUIRE(rig.run_all(step) == 1);
 }
 
-std::vector<store::BlockContents> snapshot_contents(const Folders& folders, std::uint64_t step,
-                                                    const Dtypes& dtypes = kFloat) {
+std::vector<test::BlockContents> snapshot_contents(const Folders& folders, std::uint64_t step,
+                                                   const Dtypes& dtypes = kFloat) {
     return test::stored_contents(store::snapshot_folders(folders, step), dtypes);
 }
 

@@ -229,7 +229,7 @@ TEST_CASE("values and states that are written chunk by chunk come back, as every
             record.counts.assign(layout.block_count(), 0);
             record.counts[1] = 1;
             store.commit(std::move(record));
-            const store::BlockContents found = store::read_block(store, 1);
+            const test::BlockContents found = test::read_block(store, 1);
             const std::size_t masters = dtype == kernels::Dtype::float32 ? 0 : 1;
             REQUIRE(found.states.size() == masters + optimizer->codes.size());
             if (masters > 0) CHECK(found.states[0] == values);

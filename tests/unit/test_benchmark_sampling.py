@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from common import BenchmarkError, NotInstalledError, arguments, result, run
-from sampling import Bar, Comparison, compare, evidence, in_turn, interval
+from kit.common import BenchmarkError, NotInstalledError, arguments, result, run
+from kit.sampling import Bar, Comparison, compare, evidence, in_turn, interval
 
 LEAST = Bar("ours", "peer", 1.5)
 

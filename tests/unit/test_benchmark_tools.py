@@ -92,7 +92,8 @@ def test_a_selected_row_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 def test_every_benchmark_with_rows_is_in_one_section():
     listed = [name for names in figures.SECTIONS.values() for name in names]
-    assert sorted(listed) == sorted(figures.TABLES)
+    described = [name for name, path in known_programs().items() if "\ndef rows(" in path.read_text()]
+    assert sorted(listed) == described
 
 
 GOOD = {"bar": "b", "ok": None, "ours": 1.0, "left_out": [], "details": {}}

@@ -6,9 +6,10 @@ import json
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Block, Tiny, loss_of, plain_adamw, tokens
+from tests.unit.worker_models import plain_adamw
 from torch import Tensor, nn
 
+from harness.small_models import Block, Tiny, loss_of, tokens
 from luwu.core.manifest import ROOT_NAME, Manifest, first_difference
 from luwu.errors import ConfigError
 from luwu.launch.settings import ROOT

@@ -3,10 +3,11 @@
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny, train
+from tests.unit.worker_models import train
 from torch import nn
 
 import luwu
+from harness.small_models import Tiny
 from luwu.errors import ConfigError
 from luwu.launch.settings import build_settings
 from luwu.optim.choosing import make_optimizer, optimizer_class

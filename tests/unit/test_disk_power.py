@@ -1,4 +1,4 @@
-"""The model of a power cut (tests/disk/power.py): which disks may be left of a few calls."""
+"""The model of a power cut (harness/disk/power.py): which disks may be left of a few calls."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import itertools
 import os
 from dataclasses import dataclass, field
 
-from tests.disk.image import TOP, Image
-from tests.disk.power import SECTOR, History, Moment, State
-from tests.disk.recorder import Call, Kind
+from harness.disk.image import TOP, Image
+from harness.disk.power import SECTOR, History, Moment, State
+from harness.disk.recorder import Call, Kind
 
 ROOT = "/store"
 Disk = dict[str, bytes]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.model_families import VOCABULARY, make
 
 import luwu.train.scoring as scoring
+from harness.model_families import VOCABULARY, make
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.core.striping import stripe
 from luwu.errors import ConfigError, DataError

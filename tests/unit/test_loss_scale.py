@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession, FakeStore
-from tests.unit.worker_models import Tiny, loss_of, tokens
 from torch import Tensor, nn
 
 import luwu
+from harness.small_models import Tiny, loss_of, tokens
 from luwu.core.protocols import COMMITTED, NOT_FINITE
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW

@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession, FakeStore
-from tests.unit.model_families import CAUSAL, FAMILIES, batch, loss_of, make, on_meta
 from tests.unit.worker_models import assert_same_state, assert_same_training, train
 from torch import nn
 
+from harness.model_families import CAUSAL, FAMILIES, batch, loss_of, make, on_meta
 from luwu import AdamW, full_state_dict, parallelize
 from luwu.errors import ConfigError, StepOrderError
 from luwu.worker.select import select_modules

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.model_families import VOCABULARY, batch, make
 from tests.unit.worker_models import assert_same_state
 
+from harness.model_families import VOCABULARY, batch, make
 from luwu import full_state_dict
 from luwu.errors import CheckpointError, ConfigError
 from luwu.launch.folder import check_model, default_folder, tokenizer_of_model

@@ -6,11 +6,11 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from tests.unit.fake_session import FakeSession
-from tests.unit.model_families import batch, loss_of, make, on_meta
 from tests.unit.worker_models import assert_same_state, assert_same_training, train
 from torch import nn
 from transformers import LlamaForCausalLM
 
+from harness.model_families import batch, loss_of, make, on_meta
 from luwu import AdamW, full_state_dict, parallelize
 from luwu.errors import ConfigError
 from luwu.worker.recipes import plain_name

@@ -10,7 +10,6 @@ import torch
 from peft import LoraConfig, get_peft_model
 from tests.unit.fake_session import FakeSession
 from tests.unit.largest_tensor import LargestTensor
-from tests.unit.model_families import CAUSAL, HEADS, LENGTH, SMALL, batch, make
 from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import Tensor, nn
 from transformers import (
@@ -24,6 +23,7 @@ from transformers import (
 )
 
 import luwu
+from harness.model_families import CAUSAL, HEADS, LENGTH, SMALL, batch, make
 from luwu.errors import ConfigError
 from luwu.models.deferred_logits import DeferredLogits
 from luwu.models.language import CausalForward

@@ -8,10 +8,11 @@ from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tests.unit.fake_session import FakeSession, FakeStore
-from tests.unit.model_families import CAUSAL, batch, make, on_meta
-from tests.unit.worker_models import Tiny, assert_same_state
+from tests.unit.worker_models import assert_same_state
 from torch import nn
 
+from harness.model_families import CAUSAL, batch, make, on_meta
+from harness.small_models import Tiny
 from luwu import full_state_dict, parallelize
 from luwu.errors import CheckpointError
 from luwu.store.checkpoint import CheckpointReader

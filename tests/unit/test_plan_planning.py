@@ -27,7 +27,7 @@ from luwu.server.forecast import forecast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from paper_claims import interference, scale, shapes, sizes, throughput
+from kit.paper_claims import interference, scale, shapes, sizes, throughput
 from plan_megatron import PUBLISHED, WITHIN, predict
 from plan_paper import EXPLAINED_BEYOND, SHARE, share_within
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.small_disk import SmallDisk
 from tests.unit.fake_session import FakeSession
 from tests.unit.pretrained import save
 from tests.unit.test_worker_offload import assert_same_state, train
-from tests.unit.worker_models import Tiny
 
+from harness.small_disk import SmallDisk
+from harness.small_models import Tiny
 from luwu.core.room import NO_WAIT, Room, RoomWait, WaitStoppedError
 from luwu.data.preparation import prepare
 from luwu.errors import StoreSpaceError

@@ -1,5 +1,6 @@
 """The house's order, and that `benchmarks/structure.py` notices what breaks it."""
 
+import ast
 import importlib
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import structure
-from structure_sources import circles, cxx_rooms, cxx_sizes, python_rooms, python_sizes
+from kit.structure_sources import circles, cxx_rooms, cxx_sizes, imported, python_rooms, python_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,8 +24,15 @@ def write(root: Path, **texts: str) -> None:
 
 
 def test_python_rooms_have_no_circle_and_nothing_is_too_large_without_a_reason() -> None:
-    found = structure.look(ROOT, ("src", "benchmarks", "tools"))
+    found = structure.look(ROOT, ("src", "harness", "benchmarks", "tools"))
     assert [each for each in found if not each.reason] == []
+
+
+@pytest.mark.parametrize(("folder", "others"), [("harness", {"tests", "benchmarks", "kit"}), ("benchmarks", {"tests"})])
+def test_benchmarks_and_what_they_share_with_tests_import_no_tests(folder: str, others: set[str]) -> None:
+    for path in (ROOT / folder).rglob("*.py"):
+        modules = {module.split(".")[0] for module in imported(ast.parse(path.read_text()))}
+        assert not modules & others, path
 
 
 def test_a_made_up_circle_is_noticed(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from tests.unit.fake_session import FakeSession, StoredBlock
-from tests.unit.worker_models import Block, Tiny, assert_same_state, plain_adamw, run_workers, tokens
+from tests.unit.worker_models import assert_same_state, plain_adamw, run_workers
 from torch import Tensor, nn
 
 import luwu
+from harness.small_models import Block, Tiny, tokens
 from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.session.session import Session

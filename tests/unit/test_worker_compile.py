@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Block, Tiny, assert_same_state, plain_adamw, train
+from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from harness.small_models import Block, Tiny
 from luwu.errors import ConfigError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize

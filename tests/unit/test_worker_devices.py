@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny
 from torch import Tensor, nn
 
+from harness.small_models import Tiny
 from luwu.errors import ConfigError
 from luwu.worker.devices import choose_device
 from luwu.worker.flatten import flatten

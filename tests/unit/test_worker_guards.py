@@ -9,9 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Block, Tiny, loss_of
 from torch import nn
 
+from harness.small_models import Block, Tiny, loss_of
 from luwu import AdamW, full_state_dict, parallelize
 from luwu.errors import ConfigError
 

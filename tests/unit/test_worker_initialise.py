@@ -3,9 +3,10 @@
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession, FakeStore
-from tests.unit.worker_models import WIDTH, Block, Tiny, assert_absent, assert_same_state, train
+from tests.unit.worker_models import assert_absent, assert_same_state, train
 from torch import Tensor, nn
 
+from harness.small_models import WIDTH, Block, Tiny
 from luwu.errors import ConfigError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize

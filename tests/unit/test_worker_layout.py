@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import WIDTH, Block, Tiny
 from torch import nn
 
+from harness.small_models import WIDTH, Block, Tiny
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest, first_difference
 from luwu.errors import ConfigError, MemoryBudgetError, StoreFormatError
 from luwu.worker.flatten import ALIGNMENT_ELEMENTS, flatten, manifest_of

@@ -7,22 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.unit import model_families
 from tests.unit.fake_session import FakeSession, StoredBlock
-from tests.unit.worker_models import (
-    VOCABULARY,
-    WIDTH,
-    Block,
-    Tiny,
-    assert_same_state,
-    assert_same_training,
-    loss_of,
-    run_workers,
-    tokens,
-    train,
-)
+from tests.unit.worker_models import assert_same_state, assert_same_training, run_workers, train
 from torch import Tensor, nn
 
+from harness import model_families
+from harness.small_models import VOCABULARY, WIDTH, Block, Tiny, loss_of, tokens
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny, assert_same_state, loss_of, tokens, train
+from tests.unit.worker_models import assert_same_state, train
 from torch import Tensor, nn
 
 import luwu
+from harness.small_models import Tiny, loss_of, tokens
 from luwu.errors import ConfigError, StepOrderError, StoreError, StoreSpaceError
 from luwu.optim.adamw import AdamW
 from luwu.worker import offload_disk

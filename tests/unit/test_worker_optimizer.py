@@ -6,9 +6,10 @@ import math
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny, assert_same_state, loss_of, plain_adamw, tokens, train
+from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import Tensor, nn
 
+from harness.small_models import Tiny, loss_of, tokens
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize

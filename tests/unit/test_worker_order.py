@@ -5,10 +5,11 @@ import copy
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import WIDTH, Block, Tiny, assert_same_state, loss_of, plain_adamw, tokens, train
+from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from harness.small_models import WIDTH, Block, Tiny, loss_of, tokens
 from luwu.errors import ConfigError, StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize

@@ -9,22 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession, FakeStore
-from tests.unit.worker_models import (
-    VOCABULARY,
-    WIDTH,
-    Block,
-    assert_same_state,
-    assert_same_training,
-    loss_of,
-    plain_adamw,
-    run_workers,
-    tokens,
-    train,
-)
+from tests.unit.worker_models import assert_same_state, assert_same_training, plain_adamw, run_workers, train
 from torch import Tensor, nn
 from torch.nn import functional
 
 import luwu
+from harness.small_models import VOCABULARY, WIDTH, Block, loss_of, tokens
 from luwu.errors import StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.worker import layout as layout_module

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import Tiny, loss_of, train
+from tests.unit.worker_models import train
 
+from harness.small_models import Tiny, loss_of
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import parallelize
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from tests.unit.fake_session import FakeSession
 from tests.unit.largest_tensor import LargestTensor
-from tests.unit.worker_models import Tiny, assert_same_state, plain_adamw, tokens, train
+from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from harness.small_models import Tiny, tokens
 from luwu import tiled_cross_entropy
 from luwu.errors import ConfigError
 from luwu.models.gpt import GPT, GPTConfig

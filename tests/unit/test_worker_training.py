@@ -5,20 +5,10 @@ import copy
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import (
-    VOCABULARY,
-    WIDTH,
-    Block,
-    Tiny,
-    assert_absent,
-    assert_same_state,
-    assert_same_training,
-    loss_of,
-    tokens,
-    train,
-)
+from tests.unit.worker_models import assert_absent, assert_same_state, assert_same_training, train
 from torch import Tensor, nn
 
+from harness.small_models import VOCABULARY, WIDTH, Block, Tiny, loss_of, tokens
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize
 

@@ -7,9 +7,10 @@ import weakref
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
-from tests.unit.worker_models import WIDTH, Tiny, assert_absent, tokens, train
+from tests.unit.worker_models import assert_absent, train
 from torch import Tensor, nn
 
+from harness.small_models import WIDTH, Tiny, tokens
 from luwu.errors import ConfigError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize

@@ -78,12 +78,6 @@ class UdpSocket {
             }
         }
     }
-    template <class Deliver>
-    bool receive_batch(Deliver&& deliver) {
-        const bool more = receive();
-        each(std::forward<Deliver>(deliver));
-        return more;
-    }
 
     // The longest datagram that reaches `to` in one packet, as far as the kernel knows the path. Throws Error(io).
     [[nodiscard]] std::uint32_t payload_limit(const Address& to) const;

@@ -118,10 +118,6 @@ class Cluster:
         """Machines with workers."""
         return -(-self.workers // self.host.gpus)
 
-    def with_workers(self, workers: int) -> Cluster:
-        """Return the cluster with another number of workers."""
-        return replace(self, workers=workers)
-
     def check(self) -> None:
         """Refuse what cannot be built; ConfigError names the number."""
         for name, value in (("workers", self.workers), ("servers", self.servers), ("disks", self.server.disks)):

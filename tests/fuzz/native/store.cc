@@ -41,11 +41,13 @@ Layout layout() {
 std::vector<std::byte> values_of(const ChunkStore& store) {
     std::vector<std::byte> all;
     for (std::uint32_t block = 0; block < store.layout().block_count(); ++block) {
-        const BlockContents contents = read_block(store, block);
-        all.insert(all.end(), contents.parameters.begin(), contents.parameters.end());
-        for (const auto& state : contents.states) {
-            const auto bytes = std::as_bytes(std::span(state));
-            all.insert(all.end(), bytes.begin(), bytes.end());
+        for (const ChunkPlace& place : store.layout().chunks_of(block)) {
+            const ChunkContents contents = read_chunk(store, place, true);
+            all.insert(all.end(), contents.parameters.begin(), contents.parameters.end());
+            for (const auto& state : contents.states) {
+                const auto bytes = std::as_bytes(std::span(state));
+                all.insert(all.end(), bytes.begin(), bytes.end());
+            }
         }
     }
     return all;

@@ -1,0 +1,290 @@
+"""The step machine with one of its rules taken out: each in turn is compiled, and the histories or rows must notice.
+
+A removal is a piece of a file of `native/step`, which stands there once, and what stands there instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from kit.removals import ROOT, after, compile_commands, link_command, require_once, run
+
+STEP = ROOT / "native/step"
+_TARGET = "luwu_step_machine"
+_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A rule: the file that has it, its code, and the code without it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+REMOVALS = (
+    Removal(
+        "a step is not begun while a place is left", "machine.cc",
+        "if (const auto left = state_.members.left()) return fail(left_too_early(*left, state_.progress.step()));", "",
+    ),
+    Removal(
+        "a step is not begun before the one before it is decided", "machine.cc",
+        "if (state_.stage == Stage::prepared) {", "if (false) {",
+    ),
+    Removal(
+        "a begin whose answer was lost is answered again", "machine.cc",
+        "return !pushed && state.settings == settings;", "return false;",
+    ),
+    Removal(
+        "a worker that has pushed does not begin again", "machine.cc",
+        "return !pushed && state.settings == settings;", "return state.settings == settings;",
+    ),
+    Removal(
+        "a step is not begun twice", "machine.cc",
+        "if (state_.members.at(worker).standing != Standing::resting) {", "if (false) {",
+    ),
+    Removal(
+        "all workers bring equal settings", "machine.cc",
+        "} else if (state_.settings != settings) {", "} else if (false) {",
+    ),
+    Removal(
+        "the run's first step decides whether there is a limit", "clipping.h", "if (keeps_ && *keeps_ != limited) {",
+        "if (false) {",
+    ),
+    Removal(
+        "memory is divided once", "machine.cc", "if (!chosen && state_.clipping.keeps_gradients())",
+        "if (state_.clipping.keeps_gradients())",
+    ),
+    Removal(
+        "a block is not pulled after its push", "machine.cc",
+        "if (!state_.failed() && state_.blocks[block].came[stream]) {",
+        "if (false) {",
+    ),
+    Removal("a block is not pushed twice", "machine.cc", "if (!in_step || entry.came[stream]) {", "if (!in_step) {"),
+    Removal(
+        "gradients of a step that was given up do not count", "machine.cc",
+        "if (state_.verdict == Verdict::given_up) {\n",
+        "if (false) {\n",
+    ),
+    Removal(
+        "a vote counts with its last push", "machine.cc",
+        "if (state_.members.vote_is_due(stream)) count_vote(stream);", "",
+    ),
+    Removal(
+        "a vote waits for its pushes", "members.cc",
+        "return member.standing == Standing::voting && member.pushed >= member.needed;",
+        "return member.standing == Standing::voting;",
+    ),
+    Removal("a second vote is refused", "machine.cc", "if (member.waits()) {", "if (false) {"),
+    Removal(
+        "a vote has no fewer pushes than the one before", "machine.cc",
+        "member.standing != Standing::begun || (pushes && *pushes < member.at_last_vote)",
+        "member.standing != Standing::begun",
+    ),
+    Removal(
+        "what some have pushed is given back when a worker gives up", "machine.cc",
+        "    return_unfinished();  // their workers may wait for them before they vote\n", "",
+    ),
+    Removal(
+        "what is under way is dropped with one stream", "machine.cc", "        if (state_.awaits_epoch) return;\n", "",
+    ),
+    Removal(
+        "with one stream all votes count the same pushes", "machine.cc",
+        "const auto uneven = given_up ? std::nullopt : uneven_pushes(state_);",
+        "const std::optional<std::string> uneven;",
+    ),
+    Removal(
+        "with one stream votes wait for the sums", "machine.cc",
+        "if (!given_up && state_.stream_pushes < state_.members.at(0).in_step) return;", "",
+    ),
+    Removal(
+        "all workers push a block or none does", "agreement.cc", "if (arrived == 0 || arrived == streams) continue;",
+        "continue;",
+    ),
+    Removal(
+        "every trainable block is pushed", "agreement.cc",
+        "if (!state.rules.blocks[block].trainable || state.blocks[block].arrived == streams) continue;", "continue;",
+    ),
+    Removal(
+        "a gradient that is not finite voids the step", "machine.cc",
+        "if (state_.verdict == Verdict::good) state_.verdict = Verdict::not_finite;", "",
+    ),
+    Removal(
+        "an update waits for the record of the step before", "machine.cc",
+        "if (state_.owed) return to(block, BlockEvent::wait_to_update);", "",
+    ),
+    Removal(
+        "a gradient waits for the kept one that is still needed", "machine.cc",
+        "} else if (state_.blocks[block].owes()) {", "} else if (false) {",
+    ),
+    Removal(
+        "the end waits for blocks under way", "machine.cc", "if (state_.failed() || state_.busy_blocks > 0 ||",
+        "if (state_.failed() ||",
+    ),
+    Removal(
+        "at most one answered step is not on the disk", "machine.cc",
+        "    if (state_.owed) return;  // at most one step that was answered is not on the disk yet\n", "",
+    ),
+    Removal(
+        "the first decision counts", "machine.cc", "if (state_.failed() || state_.stage != Stage::prepared) return",
+        "if (state_.failed() || (state_.stage != Stage::prepared && state_.stage != Stage::recording)) return",
+    ),
+    Removal(
+        "squares that are not finite roll a step back", "machine.cc", "if (!commits || !finite)", "if (!commits)",
+    ),
+    Removal(
+        "counts go back with what is taken back", "progress.h",
+        "void taken_back(std::uint32_t block) { counts_[block] = committed_[block]; }",
+        "void taken_back(std::uint32_t) {}",
+    ),
+    Removal(
+        "the record is what counts go back to", "progress.h", "void on_disk() { committed_ = counts_; }",
+        "void on_disk() {}",
+    ),
+    Removal(
+        "a step that clipped is not speculated on", "clipping.h", "last_did_not_clip_ = !clips;",
+        "last_did_not_clip_ = true;",
+    ),
+    Removal(
+        "one server of several does not speculate", "clipping.h", "limited && last_did_not_clip_ && may_speculate_",
+        "limited && last_did_not_clip_",
+    ),
+    Removal(
+        "a step that is clipped after all is taken back", "machine.cc", "    if (!clips) return write_record();\n",
+        "    return write_record();\n",
+    ),
+    Removal(
+        "updates that waited begin", "machine.cc",
+        "if (state_.blocks[block].phase != Phase::waiting_to_update) continue;",
+        "if (state_.blocks[block].phase != Phase::waiting_to_update || block == 0) continue;",
+    ),
+    Removal(
+        "a kept gradient follows the owed update", "machine.cc",
+        "if (entry.phase == Phase::waiting_to_keep && !state_.failed()) {", "if (false) {",
+    ),
+    Removal(
+        "the gradients of a step end with it", "machine.cc",
+        "        entry.came.assign(entry.came.size(), false);\n", "",
+    ),
+    Removal(
+        "the pushes of one stream are counted anew", "machine.cc", "    state_.stream_pushes = 0;\n", "",
+    ),
+    Removal(
+        "the votes of a step are counted anew", "members.cc", "    voted_ = 0;\n", "",
+    ),
+    Removal(
+        "who was told of a prepared step is not told again", "members.cc",
+        "if (member.standing == Standing::voted && !member.ending)", "if (member.standing == Standing::voted)",
+    ),
+    Removal(
+        "a vote that counts outlives its worker", "members.cc",
+        "    if (member.standing == Standing::voted) {\n        member.pushed",
+        "    if (false) {\n        member.pushed",
+    ),
+    Removal(
+        "a place that is taken again is not left", "members.cc",
+        "        member = {};\n    }\n    std::erase(left_, worker);\n", "        member = {};\n    }\n",
+    ),
+    Removal(
+        "a worker does not leave others alone in a step", "machine.cc",
+        "if (!state_.members.anyone_in_step()) return take();\n    return fail", "return take();\n    return fail",
+    ),
+    Removal(
+        "after a failure workers are not heard", "machine.cc",
+        "Actions Machine::push(std::uint32_t stream, std::uint32_t block) {\n    if (state_.failed()) return take();\n",
+        "Actions Machine::push(std::uint32_t stream, std::uint32_t block) {\n",
+    ),
+    Removal(
+        "after a failure what is owed goes on", "state.h",
+        "return broken || (failure && !blocks[block].owes());", "return broken || failure;",
+    ),
+    Removal(
+        "after a break-down it does not", "state.h", "return broken || (failure && !blocks[block].owes());",
+        "return failure && !blocks[block].owes();",
+    ),
+    Removal(
+        "a vote after a failure has no ending", "machine.cc",
+        "        state_.members.forget_ending(worker);  // of the step before: this one has none\n", "",
+    ),
+    Removal(
+        "a record is written once the last block is", "machine.cc",
+        "must(state_.owed ? state_.owed->blocks == 0 : state_.stage == Stage::recording,", "must(true,",
+    ),
+)  # fmt: skip
+
+
+def check_complete() -> None:
+    """See that each removal's code stands in its file once."""
+    for removal in REMOVALS:
+        require_once(removal.name, removal.old, STEP / removal.file)
+
+
+def noticed_by(removal: Removal | None, histories: int) -> str:
+    """Name what notices that a rule is missing: "histories", "rows", "histories, rows", or nothing: "".
+
+    `removal` None: the machine as it is, which nothing may complain of. The program of the histories has been built.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = _link(_compile(removal, folder), folder)
+        checks = {"histories": ["1", str(histories)], "rows": ["rows"]}
+        return ", ".join(name for name, words in checks.items() if not _passes([str(program), *words]))
+
+
+def all_noticed(removals: tuple[Removal, ...], histories: int) -> dict[str, str]:
+    """Take the rules out, one after the other on each processor, and return by name what noticed it."""
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        found = pool.map(lambda removal: noticed_by(removal, histories), removals)
+        return {removal.name: by for removal, by in zip(removals, found, strict=True)}
+
+
+def _compile(removal: Removal | None, folder: Path) -> dict[str, str]:
+    """Compile the machine's sources that see the removal, as the native tests' build does.
+
+    Returns the objects by those that they replace. The histories are linked as they are, though they saw the whole
+    header: only the machine calls what a removal changes.
+    """
+    copies = folder / "step"
+    shutil.copytree(STEP, copies)
+    if removal is not None:
+        file = copies / removal.file
+        file.write_text(file.read_text().replace(removal.old, removal.new))
+    one = removal is not None and removal.file.endswith(".cc")
+    objects = {}
+    for source in STEP.glob("*.cc"):
+        if one and removal is not None and source.name != removal.file:
+            continue
+        command = next(words for words in compile_commands(source) if f"{_TARGET}.dir" in after(words, "-o"))
+        replaced_object, compiled = after(command, "-o"), str(folder / f"{source.name}.o")
+        objects[replaced_object] = compiled
+        replaced = {str(source): str(copies / source.name), replaced_object: compiled, "-Werror": "-w"}
+        command = [replaced.get(word, word) for word in command]
+        first = next(index for index, word in enumerate(command) if word.startswith("-I"))
+        run([*command[:first], f"-I{folder}", *command[first:]])
+    return objects
+
+
+def _link(objects: Mapping[str, str], folder: Path) -> Path:
+    """Link the program of the histories with these objects in the place of others."""
+    link = link_command(_TARGET)
+    program = folder / _TARGET
+    replaced = {**objects, after(link, "-o"): str(program)}
+    run([replaced.get(word, word) for word in link])
+    return program
+
+
+def _passes(command: list[str]) -> bool:
+    try:
+        ended = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return ended.returncode == 0

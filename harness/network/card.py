@@ -1,0 +1,33 @@
+"""Links that hand frames over as network cards do (the program is harness/network/native/card.bpf.c)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.network import devices
+from harness.network.errors import NetworkUnavailableError
+from harness.network.namespaces import command
+from harness.network.nodes import End, Node
+
+PROGRAM = Path(__file__).resolve().parents[2] / "build/native/card.bpf.o"
+NUMBERS = {"a": 10, "b": 11}  # of the interfaces in a link's middle: the program finds one from the other
+
+
+def attach_cards(node: Node, ends: tuple[End, End]) -> None:
+    """Let frames go from each of the node's two interfaces to the other, without its stack, and on to both ends.
+
+    Raises:
+        NetworkUnavailableError: the program was not built.
+    """
+    if not PROGRAM.exists():
+        raise NetworkUnavailableError(
+            f"{PROGRAM} is not built (tools/native_tests.sh native; needs clang and libbpf-dev)"
+        )
+    for end in ends:
+        with end.node.inside():
+            devices.enable_gro(end.interface)
+    for interface in NUMBERS:
+        with node.inside():
+            devices.enable_gro(interface)
+        node.thread(interface)  # or the work is done, and counted, where frames come from
+        command("ip", "-n", node.namespace, *f"link set dev {interface} xdpdrv obj {PROGRAM} sec xdp".split())
