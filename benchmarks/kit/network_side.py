@@ -15,7 +15,6 @@ from typing import Any
 from harness.network import Host, Network, NetworkUnavailableError
 from kit.common import PROGRAMS, BenchmarkError, NotInstalledError
 from kit.processes import environment
-
 from luwu.control.timeouts import TIMEOUTS
 from luwu.control.wiring import timings_of
 
