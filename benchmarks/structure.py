@@ -37,7 +37,6 @@ EXCEPTIONS: dict[str, str] = {
     "tests/unit/test_network_server.py": "one suite of a server in one process",
     "tests/integration/test_network_udp.py": "one suite on namespaces that are made once for the file",
     "tests/unit/test_worker_outer.py": "one suite of outer units",
-    "tests/unit/test_worker_micro_batches.py": "one suite of micro-batches",
     "benchmarks/network_faults.py:main": "the faults one after another on one site, and the result of all",
     "benchmarks/optimizer_disk.py:main": "the sides one after another on one disk, and the result of all",
 }
