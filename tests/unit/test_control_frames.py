@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from harness.network.namespaces import wait_until
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, decode, failure_of, receive, reply_of, send, short_address
 from luwu.control.local_client import LocalClient
 from luwu.control.rpc import LONGEST_ERROR_CHARACTERS, LONGEST_MESSAGE_BYTES
 from luwu.errors import ConfigError, ServerError, WorkerLostError
+from luwu.server import socket_carrier
 from luwu.server.server import LocalServer
 
 MEMORY = 64 << 20
@@ -90,12 +93,103 @@ def test_an_answer_that_was_interrupted_is_not_taken_for_the_next(
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr("luwu.control.local_client.receive", interrupted)
+            patch.setattr("luwu.control.local_client.select.poll", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 client.call("Standing", pb.StandingRequest())
         client.post("Report", pb.ReportRequest(report='{"a": 1}'))
         assert client.call("Hello", pb.HelloRequest(protocol_version=4)).protocol_version == 4
         assert reports == [{"a": 1}]
+        client.close()
+
+
+@pytest.mark.parametrize("direction", ["send", "receive"])
+def test_a_connection_that_was_interrupted_within_a_frame_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with LocalServer(tmp_path, None, MEMORY, 1) as server:
+        client = LocalClient(server.socket_path)
+        client.join(0, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"luwu.control.local_client.{direction}", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                client.call("Standing", pb.StandingRequest())
+        with pytest.raises(ServerError, match="interrupted within a message"):
+            client.call("Standing", pb.StandingRequest())
+        client.close()
+
+
+def test_an_exception_of_a_method_is_logged_and_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(rank: int, report: Any) -> None:
+        raise KeyError("column")
+
+    with LocalServer(tmp_path, None, MEMORY, 1, on_report=refuse) as server:
+        client = LocalClient(server.socket_path)
+        client.join(0, 1)
+        with pytest.raises(ServerError, match=r"the server failed in Report: KeyError\('column'\); look at its log"):
+            client.call("Report", pb.ReportRequest(report="{}"))
+        assert "control method Report failed" in caplog.text
+        assert not client.call("Standing", pb.StandingRequest()).has_model
+        client.close()
+
+
+def test_a_server_without_descriptors_or_threads_takes_later_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket_carrier, "_RETRY_SECONDS", 0.01)
+    accept, start, failed = socket.socket.accept, threading.Thread.start, set()
+
+    def accept_later(listener: socket.socket) -> Any:
+        if "accept" not in failed:
+            failed.add("accept")
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    def start_later(thread: threading.Thread) -> None:
+        if thread.name == "luwu-worker" and "start" not in failed:
+            failed.add("start")
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    with LocalServer(tmp_path, None, MEMORY, 1) as server:
+        refused = LocalClient(server.socket_path)
+        with pytest.raises(ServerError):
+            refused.join(0, 1)
+        refused.close()
+        client = LocalClient(server.socket_path)
+        client.join(0, 1)
+        client.close()
+    assert failed == {"accept", "start"}
+    assert "could not be taken" in caplog.text and "is refused" in caplog.text
+
+
+def test_a_server_closes_beside_a_worker_that_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_carrier, "ANSWER_SECONDS", 0.1)
+    asked = threading.Event()
+
+    def refuse(rank: int, report: Any) -> None:
+        asked.set()
+        raise ServerError("x" * (16 << 20))  # more than a socket keeps
+
+    with LocalServer(tmp_path, None, MEMORY, 1, on_report=refuse) as server:
+        client = LocalClient(server.socket_path)
+        client.join(0, 1)
+        send(client._connection, pb.Call(method="Report", request=pb.ReportRequest(report="{}").SerializeToString()))
+        assert asked.wait(60)
+    client.close()
+
+
+def test_connections_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, None, MEMORY, 1) as server:
+        for _ in range(20):
+            LocalClient(server.socket_path).close()
+        client = LocalClient(server.socket_path)
+        client.join(0, 1)
+        wait_until(lambda: len(server._carrier._serving) == 1, "the other connections are forgotten")
         client.close()
 
 

@@ -61,7 +61,7 @@ def receive(connection: socket.socket, kind: type[FrameT]) -> tuple[FrameT, list
     Raises:
         OSError: the connection broke, or the other side speaks another language.
     """
-    header, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FILES)
+    header, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
     frame = None
     try:
         header += _receive(connection, _LENGTH.size - len(header)) if header else b""

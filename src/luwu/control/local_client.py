@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 from luwu.control import control_pb2 as pb
@@ -24,6 +26,23 @@ _RETRY_SECONDS = 0.05
 ResultT = TypeVar("ResultT")
 
 log = logging.getLogger(__name__)
+
+
+class _WholeFrames:
+    """A direction of a connection: context manager around each frame. Raises OSError after a frame that was cut off."""
+
+    def __init__(self) -> None:
+        self._within = False
+
+    def __enter__(self) -> None:
+        if self._within:
+            raise OSError("an earlier call was interrupted within a message")
+        self._within = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._within = kind is not None
 
 
 class LocalClient(OfThisProcess):
@@ -46,6 +65,7 @@ class LocalClient(OfThisProcess):
         keep_from_children(self._connection)
         self._calling = threading.Lock()
         self._sending = threading.Lock()
+        self._sent, self._received = _WholeFrames(), _WholeFrames()
         self._owed = 0  # answers to calls that Ctrl-C has interrupted: they come first
         try:
             with saying(log, f"a server at {path}", CONNECT_SECONDS):
@@ -90,7 +110,7 @@ class LocalClient(OfThisProcess):
         """Call a method and wait for nothing. Raises ServerError if the server has ended."""
         self.require_process()
         try:
-            with self._sending:
+            with self._sending, self._sent:
                 send(self._connection, pb.Call(method=method, request=request.SerializeToString(), unanswered=True))
         except OSError as error:
             raise ServerError("the server ended; run again to resume at the last committed step") from error
@@ -105,12 +125,16 @@ class LocalClient(OfThisProcess):
             self._connection.close()
 
     def _exchange(self, call: pb.Call) -> tuple[pb.Answer, list[int]] | None:
-        with self._sending:
+        with self._sending, self._sent:
             send(self._connection, call)
             self._owed += 1
+        answered = select.poll()
+        answered.register(self._connection, select.POLLIN)
         while True:
-            received = receive(self._connection, pb.Answer)
-            self._owed -= 1
+            answered.poll()  # Ctrl-C ends this wait between two frames
+            with self._received:
+                received = receive(self._connection, pb.Answer)
+                self._owed -= 1
             if received is None or not self._owed:
                 return received
             for file in received[1]:

@@ -6,18 +6,31 @@ carrier here.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, decode, failure_of, receive, send, short_address
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import LuwuError, ServerError
 from luwu.core.forks import keep_from_children
 from luwu.server.local_service import LocalCaller, LocalService
 from luwu.store.parts import refused
+
+ANSWER_SECONDS = TIMEOUTS.close_seconds
+"""Longest time that a server which stops waits for its answers to be sent and read."""
+
+_RETRY_SECONDS = (
+    TIMEOUTS.retry_seconds
+)  # until the next connection is taken, after one that this process had no room for
+_LONGEST_NAME_CHARACTERS = 100
+
+log = logging.getLogger(__name__)
 
 
 class SocketCarrier:
@@ -34,26 +47,32 @@ class SocketCarrier:
         self.path = path
         self._listener = _listen(path)
         self._lock = threading.Lock()
-        self._closing = False
-        self._connections: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
+        self._closing = threading.Event()
+        self._accepting: threading.Thread | None = None
+        self._serving: dict[socket.socket, threading.Thread] = {}
 
     def start(self, service: LocalService) -> None:
         """Take workers in, in threads."""
-        accepting = threading.Thread(target=self._accept, args=(service,), name="luwu-accept", daemon=True)
-        self._threads.append(accepting)  # before the workers' threads, which it adds as soon as it runs
-        accepting.start()
+        self._accepting = threading.Thread(target=self._accept, args=(service,), name="luwu-accept", daemon=True)
+        self._accepting.start()
 
     def stop(self) -> None:
-        """Take no calls any more, and return when those under way have been answered."""
-        with self._lock:
-            self._closing = True
+        """Take no calls any more, and return when those under way have ended.
+
+        Their answers are sent, except to a worker that does not read its own within ``ANSWER_SECONDS``.
+        """
+        self._closing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
+        if self._accepting is not None:
+            self._accepting.join()
         with self._lock:
-            for connection in self._connections:
-                with suppress(OSError):  # its worker may have closed it already
-                    connection.shutdown(socket.SHUT_RD)
-        for thread in self._threads:
+            threads = list(self._serving.values())
+        self._shut_down(socket.SHUT_RD)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._shut_down(socket.SHUT_RDWR)
+        for thread in threads:
             thread.join()
 
     def close(self) -> None:
@@ -63,32 +82,43 @@ class SocketCarrier:
             self.path.unlink()
 
     def _accept(self, service: LocalService) -> None:
-        while True:
+        while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if not self._closing.is_set():  # no descriptors are left, for example: there may be some later
+                    log.warning("a worker's connection waits, because it could not be taken: %s", error)
+                    self._closing.wait(_RETRY_SECONDS)
+                continue
             keep_from_children(connection)
             thread = threading.Thread(target=self._serve, args=(connection, service), name="luwu-worker", daemon=True)
             with self._lock:
-                if self._closing:
+                self._serving[connection] = thread
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    log.warning("a worker's connection is refused: %s", error)
+                    del self._serving[connection]
                     connection.close()
-                    return
-                self._connections.add(connection)
-                self._threads.append(thread)
-            thread.start()
 
     def _serve(self, connection: socket.socket, service: LocalService) -> None:
         caller = LocalCaller()
         try:
             serve_calls(connection, service, caller)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        except OSError:
             pass  # a connection that broke or speaks another language counts as ended
         finally:
             with self._lock:
-                self._connections.discard(connection)
                 connection.close()
             service.ended(caller)
+            with self._lock:
+                del self._serving[connection]
+
+    def _shut_down(self, how: int) -> None:
+        with self._lock:
+            for connection in self._serving:
+                with suppress(OSError):  # its worker may have closed it already
+                    connection.shutdown(how)
 
 
 def serve_calls(connection: socket.socket, service: LocalService, caller: LocalCaller) -> None:
@@ -107,16 +137,21 @@ def serve_calls(connection: socket.socket, service: LocalService, caller: LocalC
 
 def answer_call(call: pb.Call, service: LocalService, caller: LocalCaller) -> pb.Answer:
     """Call a method of the service; its errors travel in the answer. Raises OSError where the request is none."""
+    method = METHODS.get(call.method)
+    act = getattr(service, call.method, None) if method is not None else None
+    if method is None or act is None:
+        found = call.method[:_LONGEST_NAME_CHARACTERS]
+        return failure_of(ServerError(f"control method: expected one for workers of this machine, found {found!r}"))
+    request = decode(method.request, call.request)
     try:
-        method = METHODS.get(call.method)
-        act = getattr(service, call.method, None) if method is not None else None
-        if method is None or act is None:
-            raise ServerError(f"control method: expected one for workers of this machine, found {call.method!r}")
-        return pb.Answer(reply=act(decode(method.request, call.request), caller).SerializeToString())
+        return pb.Answer(reply=act(request, caller).SerializeToString())
     except LuwuError as error:
         return failure_of(error)
     except MemoryError:
         return failure_of(ServerError("the server has no memory left; lower memory="))
+    except Exception as error:  # a fault of the server's, or of a function that it was given
+        log.exception("control method %s failed", method.name)
+        return failure_of(ServerError(f"the server failed in {method.name}: {error!r}; look at its log"))
 
 
 def _next_call(connection: socket.socket) -> pb.Call | None:
