@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,14 @@ def planes_of(reader: StoreReader, blocks: int) -> list[np.ndarray]:
         parameters, states = read_block(reader, block)
         planes += [parameters, *states]
     return planes
+
+
+def digest_of(reader: StoreReader, blocks: int, first: str) -> str:
+    """Return the SHA-256, in hex, of a text and then of every plane of every block of a store."""
+    found = hashlib.sha256(first.encode())
+    for plane in planes_of(reader, blocks):
+        found.update(plane.tobytes())
+    return found.hexdigest()
 
 
 def contents(store: Path) -> list[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -261,11 +260,8 @@ def means(bits: list[list[str]]) -> list[float]:
 
 def digest_of(store: Path) -> str:
     """SHA-256 of everything that a committed store holds: parameters and states of every block."""
-    from harness.stored import planes_of
+    from harness import stored
     from luwu.store.opening import open_reader
 
     reader, manifest = open_reader([store])
-    found = hashlib.sha256(str(reader.step).encode())
-    for plane in planes_of(reader, len(manifest.blocks)):
-        found.update(plane.tobytes())
-    return found.hexdigest()
+    return stored.digest_of(reader, len(manifest.blocks), str(reader.step))

@@ -7,7 +7,6 @@ that code left them. The digests are what it read from its store at steps 2, 3 a
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import tarfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from tests.integration.fabric_worker import GROUP, NumpyWorker, small_manifest
 
 import luwu
-from harness.stored import planes_of
+from harness.stored import digest_of
 from luwu.core.manifest import Manifest
 from luwu.errors import StoreCorruptError
 from luwu.store import snapshots, upkeep
@@ -55,10 +54,7 @@ def manifest() -> Manifest:
 def digest(folders: list[Path]) -> str:
     """SHA-256 of the step and of everything that is committed."""
     reader, found = open_reader(folders)
-    total = hashlib.sha256(str(reader.step).encode())
-    for plane in planes_of(reader, len(found.blocks)):
-        total.update(plane.tobytes())
-    return total.hexdigest()
+    return digest_of(reader, len(found.blocks), str(reader.step))
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ class OneTable(Group):
 
 
 def run_of(kind: type[Group], *words: str, **chosen: Any) -> tuple[Given, str]:
-    """What a command with the flags of these settings is given, and its help."""
+    """Run a command with the flags of these settings; return what it is given, and its help."""
     seen: list[Given] = []
     single = typer.Typer(rich_markup_mode="markdown")
 

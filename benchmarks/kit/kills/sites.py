@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.stored import planes_of
+from harness.stored import digest_of
 from kit.common import BenchmarkError
 from kit.kills import work
 from kit.kills.processes import Life, command, files_of, say, watch
@@ -165,10 +164,7 @@ def store_digests(stores: Sequence[Path], log: Path) -> list[str]:
     def read() -> None:
         for store in stores:
             reader, manifest = open_reader([store])
-            found = hashlib.sha256(repr(list(reader.counts)).encode())
-            for plane in planes_of(reader, len(manifest.blocks)):
-                found.update(plane.tobytes())
-            say(digests=found.hexdigest())
+            say(digests=digest_of(reader, len(manifest.blocks), repr(list(reader.counts))))
 
     found: list[str] = []
     for store in stores:

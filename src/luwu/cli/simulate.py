@@ -11,7 +11,7 @@ from luwu.cli.setting_flags import Given, setting_flags
 from luwu.cli.terminal import say_rows
 from luwu.core.words import counted
 from luwu.plan.choices import Choices
-from luwu.plan.simulation.scenario import SimulationGroups
+from luwu.plan.simulation.scenario import ORDERS, SimulationGroups
 
 if TYPE_CHECKING:
     from luwu.plan.simulation.run import Played
@@ -39,7 +39,6 @@ def simulate(
     from luwu.plan.simulation.output import as_json as describe
     from luwu.plan.simulation.output import draw_timeline, write_trace
     from luwu.plan.simulation.run import Scenario, simulate
-    from luwu.plan.simulation.server import ORDERS
 
     scenario = given.pop("scenario")
     request = make_request(Choices.of(given | {"network": {"aggregation": "switch"}}))

@@ -17,10 +17,10 @@ from luwu.control import control_pb2_grpc
 from luwu.control.address import parse_url
 from luwu.control.credentials import Credentials, make_nonce
 from luwu.control.probing import answers_otherwise
-from luwu.control.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, error_from
+from luwu.control.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, check_version, error_from
 from luwu.control.timeouts import Timeouts
 from luwu.control.waiting import saying
-from luwu.core.errors import AuthenticationError, ConfigError, LuwuError, ServerError, error_named
+from luwu.core.errors import AuthenticationError, LuwuError, ServerError, error_named
 from luwu.core.forks import OfThisProcess, keep_connections_from_children
 
 log = logging.getLogger(__name__)
@@ -212,11 +212,7 @@ class ControlClient(OfThisProcess):
                     ) from None
                 self._given_up.wait(self._timeouts.retry_seconds)
                 continue
-            if reply.protocol_version != PROTOCOL_VERSION:
-                raise ConfigError(
-                    f"protocol version: expected {PROTOCOL_VERSION}, found {reply.protocol_version} at {self.url}; "
-                    "install the server's version of luwu"
-                )
+            check_version(reply.protocol_version, f" at {self.url}")
             return reply
 
     def _answered_otherwise(self) -> bool:

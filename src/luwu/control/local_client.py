@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, receive, reply_of, send, short_address
-from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.control.waiting import saying
-from luwu.core.errors import ConfigError, ServerError
+from luwu.core.errors import ServerError
 from luwu.core.forks import OfThisProcess, keep_from_children
 
 CONNECT_SECONDS = 60.0
@@ -77,11 +77,7 @@ class LocalClient(OfThisProcess):
     def join(self, rank: int, workers: int) -> None:
         """Join as one of the server's workers. Raises ConfigError where it does not want this one."""
         hello = self.call("Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION))
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise ConfigError(
-                f"protocol version: expected {PROTOCOL_VERSION}, found {hello.protocol_version}; install the server's "
-                "version of luwu"
-            )
+        check_version(hello.protocol_version)
         self.call("JoinWorker", pb.JoinWorkerRequest(rank=rank, workers=workers))
 
     def call(self, method: str, request: Any) -> Any:

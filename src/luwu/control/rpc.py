@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from luwu.control.timeouts import Timeouts
-from luwu.core.errors import LuwuError, ServerError, error_named
+from luwu.core.errors import ConfigError, LuwuError, ServerError, error_named
 
 PROTOCOL_VERSION = 4
 SERVICE = "luwu.control.v1.Control"
@@ -17,6 +17,14 @@ LONGEST_MESSAGE_BYTES = 64 << 20
 
 LONGEST_ERROR_CHARACTERS = 1500
 """Most characters of an error: errors travel in a header, which may have 8 KiB."""
+
+
+def check_version(found: int, where: str = "") -> None:
+    """Check the other side's version of the protocol; ConfigError names both, and ``where`` it was found."""
+    if found != PROTOCOL_VERSION:
+        raise ConfigError(
+            f"protocol version: expected {PROTOCOL_VERSION}, found {found}{where}; install the server's version of luwu"
+        )
 
 
 def error_text(error: LuwuError) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from luwu.control import control_pb2 as pb
-from luwu.control.rpc import PROTOCOL_VERSION
+from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.core.errors import ConfigError
 from luwu.core.protocols import LossScale
 from luwu.server.membership import Membership
@@ -74,11 +74,7 @@ class ControlService(ABC, Generic[CallerT]):
 
     def Hello(self, request: pb.HelloRequest, caller: CallerT) -> pb.HelloReply:  # noqa: N802
         """Greet a participant of the same protocol."""
-        if request.protocol_version != PROTOCOL_VERSION:
-            raise ConfigError(
-                f"protocol version: expected {PROTOCOL_VERSION}, found {request.protocol_version}; "
-                "install the server's version of luwu"
-            )
+        check_version(request.protocol_version)
         return pb.HelloReply(protocol_version=PROTOCOL_VERSION)
 
     @abstractmethod

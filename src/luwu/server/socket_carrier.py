@@ -25,9 +25,7 @@ from luwu.store.parts import refused
 ANSWER_SECONDS = TIMEOUTS.close_seconds
 """Longest time that a server which stops waits for its answers to be sent and read."""
 
-_RETRY_SECONDS = (
-    TIMEOUTS.retry_seconds
-)  # until the next connection is taken, after one that this process had no room for
+_RETRY_SECONDS = TIMEOUTS.retry_seconds  # pause after a connection that this process had no room for
 _LONGEST_NAME_CHARACTERS = 100
 
 log = logging.getLogger(__name__)

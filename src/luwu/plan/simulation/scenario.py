@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from luwu.core.settings import Flag, Group
 from luwu.plan.choices import ChoiceGroups
+
+Order = Literal["step", "layer"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 class ScenarioChoices(Group):
@@ -13,7 +16,7 @@ class ScenarioChoices(Group):
 
     steps: int = 3
     """steps to play; the first records the pass"""
-    order: Literal["step", "layer"] = "step"
+    order: Order = "step"
     """division of the server's threads, step or layer"""
     stragglers: int = 0
     """workers that are slow"""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import simpy
 
@@ -20,10 +20,9 @@ from luwu.core.native import StepMachine
 from luwu.plan.clusters import Server
 from luwu.plan.constants import HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
 from luwu.plan.simulation.lines import Disks, Line, Record
+from luwu.plan.simulation.scenario import Order
 from luwu.server.forecast import WindowSchedule
 
-Order = Literal["step", "layer"]
-ORDERS: tuple[Order, ...] = ("step", "layer")
 Events = Generator[simpy.Event, Any, Any]
 Action: TypeAlias = (
     StepMachine.BeginPass
