@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,25 @@ from luwu.server import socket_carrier
 from luwu.server.server import LocalServer
 
 MEMORY = 64 << 20
+PATIENCE_SECONDS = 60.0
+
+
+def within_a_minute(call: Callable[[], Any]) -> None:
+    """Call something that a fault would let wait for ever; raise its error, or fail when it does not end."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive(), "it does not end"
+    if errors:
+        raise errors[0]
 
 
 def test_the_methods_are_those_of_the_one_service() -> None:
@@ -158,10 +178,10 @@ def test_a_server_without_descriptors_or_threads_takes_later_workers(
     with LocalServer(tmp_path, None, MEMORY, 1) as server:
         refused = LocalClient(server.socket_path)
         with pytest.raises(ServerError):
-            refused.join(0, 1)
+            within_a_minute(lambda: refused.join(0, 1))
         refused.close()
         client = LocalClient(server.socket_path)
-        client.join(0, 1)
+        within_a_minute(lambda: client.join(0, 1))
         client.close()
     assert failed == {"accept", "start"}
     assert "could not be taken" in caplog.text and "is refused" in caplog.text
@@ -175,11 +195,12 @@ def test_a_server_closes_beside_a_worker_that_does_not_read(tmp_path: Path, monk
         asked.set()
         raise ServerError("x" * (16 << 20))  # more than a socket keeps
 
-    with LocalServer(tmp_path, None, MEMORY, 1, on_report=refuse) as server:
-        client = LocalClient(server.socket_path)
-        client.join(0, 1)
-        send(client._connection, pb.Call(method="Report", request=pb.ReportRequest(report="{}").SerializeToString()))
-        assert asked.wait(60)
+    server = LocalServer(tmp_path, None, MEMORY, 1, on_report=refuse)
+    client = LocalClient(server.socket_path)
+    client.join(0, 1)
+    send(client._connection, pb.Call(method="Report", request=pb.ReportRequest(report="{}").SerializeToString()))
+    assert asked.wait(PATIENCE_SECONDS)
+    within_a_minute(server.close)
     client.close()
 
 
