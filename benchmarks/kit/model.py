@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 sys.path.append(str(Path(__file__).resolve().parents[2] / "src"))
 
 from luwu.models import gpt
+from luwu.worker.vector_functions import choose_vector_functions
 
 ADAMW = {"lr": 3e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1}
 
@@ -40,6 +41,7 @@ def build(shape: dict[str, Any], dtype: torch.dtype = torch.float32, *, checkpoi
 
     `checkpoint_blocks` recomputes every block in backward, as luwu does by itself.
     """
+    choose_vector_functions()
     torch.manual_seed(20)
     model = LossModel(shape).to(dtype)
     if checkpoint_blocks:

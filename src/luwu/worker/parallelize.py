@@ -30,6 +30,7 @@ from luwu.worker.outer_forward import OuterForward
 from luwu.worker.runtime import Runtime
 from luwu.worker.saving import guard_loading, guard_saving, guard_state_dict
 from luwu.worker.select import Blocks, modules_outside
+from luwu.worker.vector_functions import choose_vector_functions
 from luwu.worker.watched import begin_to_watch
 from luwu.worker.weights import CheckpointWeights
 
@@ -109,6 +110,7 @@ def parallelize(
         MemoryBudgetError: the session's memory is too small for the model.
     """
     where = choose_device(device)
+    choose_vector_functions()
     check_dtype(dtype, "dtype")
     room = where.room_for_blocks(device_memory)
     if hasattr(model, DRIVER_ATTRIBUTE):
