@@ -161,6 +161,8 @@ def test_a_server_on_the_workers_moves_its_share_over_their_links():
         (Choices(model="175b", server_memory="512"), "server-memory: expected a size with its unit"),
         (Choices(model="175b", workers=0), "workers: expected at least 1"),
         (Choices(model="175b", batch=9), "multiple of 8 workers"),
+        (Choices(model="175b", batch=0), "multiple of 8 workers, found 0"),
+        (Choices(model="175b", batch=-8), "multiple of 8 workers, found -8"),
         (Choices(model="175b", layers=2), "found both"),
         (Choices(layers=2), "found 2"),
         (Choices(model="175b", gpu="a100-40gb"), "near it: a100-40gb"),
@@ -171,6 +173,21 @@ def test_a_server_on_the_workers_moves_its_share_over_their_links():
 def test_bad_input_is_refused_by_name(choices, message):
     with pytest.raises(ConfigError, match=message):
         make_request(choices)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tokens", "-5"], "tokens: expected a count"),
+        (["--chart", "missing/plan.png"], r"chart: missing/plan\.png: cannot be written: No such file"),
+        (["--chart", "plan.xyz"], "chart: expected a file that ends in"),
+    ],
+)
+def test_flags_of_the_command_are_refused_by_name(tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, ["plan", "--model", "175b", *flags])
+    assert found.exit_code == 2
+    assert re.match(f"luwu: {message}", found.stderr)
 
 
 def test_the_command_prints_tables_json_and_a_chart(tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from math import inf, nan
 
 import pytest
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from luwu.errors import ConfigError, MemoryBudgetError, StepOrderError
 from luwu.plan.choices import Choices
 from luwu.plan.planning import make_plan
 from luwu.plan.requests import make_request
-from luwu.plan.simulation.output import as_json, write_trace
+from luwu.plan.simulation.output import as_json, draw_timeline, write_trace
 from luwu.plan.simulation.run import Scenario, simulate
 from luwu.plan.simulation.server import ServerSteps
 from luwu.plan.simulation.tree import Links
@@ -228,8 +229,27 @@ def test_the_command_plays_and_writes_a_trace_and_a_picture(tmp_path):
     assert told["steps"][-1] == told["step_seconds"]
 
 
+@pytest.mark.parametrize(
+    ("scenario", "name"),
+    [
+        (Scenario(seed=-1), "seed"),
+        (Scenario(steps=0), "steps"),
+        (Scenario(jitter=-0.1), "jitter"),
+        (Scenario(jitter=nan), "jitter"),
+        (Scenario(jitter=inf), "jitter"),
+        (Scenario(slowdown=0.5), "slowdown"),
+        (Scenario(slowdown=inf), "slowdown"),
+    ],
+)
+def test_impossible_conditions_are_refused_by_name(scenario, name):
+    with pytest.raises(ConfigError, match=f"^{name}: expected"):
+        play(scenario)
+
+
 def test_what_cannot_be_written_or_played_is_said(tmp_path):
     with pytest.raises(ConfigError, match=r"trace: .*cannot be written"):
         write_trace(play(), tmp_path / "missing" / "run.json")
+    with pytest.raises(ConfigError, match=r"picture: .*cannot be written: No such file"):
+        draw_timeline(play(), tmp_path / "missing" / "run.png")
     refused = CliRunner().invoke(app, ["simulate", "--model", "opt-1.3b", "--order", "random"])
     assert refused.exit_code == 2

@@ -65,10 +65,10 @@ def plan(
     """
     from luwu.core.errors import ConfigError
     from luwu.core.units import parse_count
-    from luwu.plan.requests import make_request
+    from luwu.plan.requests import make_request, named
 
     choices = Choices.of(given)
-    budget = parse_count(choices.tokens) if choices.tokens is not None else None
+    budget = named("tokens", parse_count, choices.tokens)
     if measured:
         refuse_beside_measured({"best": best, "peers": peers, "layout": layout is not None, "chart": chart is not None})
         plan_this_machine(choices, store, link_to, budget, as_json)

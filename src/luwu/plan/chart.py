@@ -25,15 +25,23 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """Write the chart; ConfigError for a file that is no picture."""
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"chart: expected a file that ends in {', '.join(FORMATS)}, found {path.name}")
+    """Write the chart; ConfigError for a file that is no picture or cannot be written."""
     figure = Figure(figsize=(9, 5), dpi=120, layout="constrained")
     step, memory = figure.subplots(2, 1, height_ratios=(3, 1))
     _draw_step(plan, step)
     _draw_memory(plan.worker.gpu, plan.request.cluster.gpu.memory_bytes, memory)
     figure.suptitle(f"{plan.request.model.name} on {plan.request.cluster.name}", x=0.01, ha="left", fontweight="bold")
-    figure.savefig(path)
+    save_picture(figure, path, "chart")
+
+
+def save_picture(figure: Figure, path: Path, name: str) -> None:
+    """Write a figure to the file of a setting; ConfigError for a file that is no picture or cannot be written."""
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"{name}: expected a file that ends in {', '.join(FORMATS)}, found {path.name}")
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise ConfigError(f"{name}: {path}: cannot be written: {error.strerror}; choose another file") from None
 
 
 def _draw_step(plan: Plan, axes: Axes) -> None:

@@ -38,8 +38,8 @@ def make_request(choices: Choices) -> Request:
     model = choose_model(choices)
     cluster = choose_machine(choices) if choices.machine is not None else choose_cluster(choices)
     memory = named("memory", parse_bytes, choices.memory) or usual_budget(cluster.server)
-    batch = choices.batch or 16 * cluster.workers
-    if batch % cluster.workers:
+    batch = 16 * cluster.workers if choices.batch is None else choices.batch
+    if batch < 1 or batch % cluster.workers:
         raise ConfigError(f"batch: expected a multiple of {cluster.workers} workers, found {batch}")
     run: dict[str, object] = {
         "batch": batch,

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from luwu.core.errors import ConfigError
-from luwu.plan.chart import FORMATS, GRID
+from luwu.plan.chart import GRID, save_picture
 from luwu.plan.simulation.run import Played
 
 COLOURS = ("#1f4e79", "#2a9d8f", "#e9c46a", "#c0392b", "#8d6a9f", "#e76f51", "#577590")
@@ -41,9 +41,7 @@ def write_trace(played: Played, path: Path) -> None:
 
 
 def draw_timeline(played: Played, path: Path) -> None:
-    """Draw who was busy when in the last step; ConfigError for a file that is no picture."""
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"picture: expected a file that ends in {', '.join(FORMATS)}, found {path.name}")
+    """Draw who was busy when in the last step; ConfigError for a file that is no picture or cannot be written."""
     tracks = played.tracks[:MOST_TRACKS]
     figure = Figure(figsize=(11, 1 + 0.35 * len(tracks)), dpi=120, layout="constrained")
     axes = figure.subplots()
@@ -65,7 +63,7 @@ def draw_timeline(played: Played, path: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     model, cluster = played.request.model, played.request.cluster
     axes.set_title(f"{model.name}, {cluster.workers} workers: who is busy when", loc="left", fontweight="bold")
-    figure.savefig(path)
+    save_picture(figure, path, "picture")
 
 
 def as_json(played: Played) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import simpy
@@ -30,10 +31,12 @@ class Scenario(ScenarioChoices):
         """Return for each worker the factor on its usual time; ConfigError for impossible settings."""
         if not 0 <= self.stragglers <= workers:
             raise ConfigError(f"stragglers: expected at most the {workers} workers, found {self.stragglers}")
-        if self.slowdown < 1:
-            raise ConfigError(f"slowdown: expected at least 1, found {self.slowdown}")
-        if self.steps < 1 or self.jitter < 0:
-            raise ConfigError(f"steps, jitter: expected a step and no less than 0, found {self.steps}, {self.jitter}")
+        if not 1 <= self.slowdown < inf:
+            raise ConfigError(f"slowdown: expected a factor of at least 1, found {self.slowdown}")
+        if self.steps < 1:
+            raise ConfigError(f"steps: expected at least 1, found {self.steps}")
+        if not 0 <= self.jitter < inf:
+            raise ConfigError(f"jitter: expected a deviation such as 0.1, or 0, found {self.jitter}")
         found = np.exp(random.normal(0.0, self.jitter, workers)) if self.jitter else np.ones(workers)
         found[random.permutation(workers)[: self.stragglers]] *= self.slowdown
         return np.asarray(found, dtype=np.float64)
@@ -84,6 +87,8 @@ def simulate(request: Request, scenario: Scenario) -> Played:
         raise ConfigError(
             f"simulate: expected aggregation by switches, found {cluster.aggregation!r}; plan has the others"
         )
+    if scenario.seed < 0:
+        raise ConfigError(f"seed: expected a number from 0, found {scenario.seed}")
     environment, random = simpy.Environment(), np.random.default_rng(scenario.seed)
     record = Record()
     rate = cluster.link_rate * GOODPUT_SHARE.value
