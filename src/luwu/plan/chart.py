@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -38,8 +39,15 @@ def save_picture(figure: Figure, path: Path, name: str) -> None:
     """Write a figure to the file of a setting; ConfigError for a file that is no picture or cannot be written."""
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"{name}: expected a file that ends in {', '.join(FORMATS)}, found {path.name}")
-    try:
+    with writing(path, name):
         figure.savefig(path)
+
+
+@contextmanager
+def writing(path: Path, name: str) -> Iterator[None]:
+    """Context manager: an OSError is a ConfigError that names the setting and its file."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"{name}: {path}: cannot be written: {error.strerror}; choose another file") from None
 

@@ -18,7 +18,7 @@ FUNCTIONS = (
     torch.expm1, torch.log, torch.log10, torch.log1p, torch.log2, torch.sin, torch.sinh, torch.sqrt, torch.tan,
     torch.tanh, torch.trunc,
 )  # fmt: skip
-"""Functions that torch computes with MKL (aten/src/ATen/cpu/vml.h), for float32 and float64."""
+"""Functions that a version of torch computes with MKL (aten/src/ATen/cpu/vml.h), for float32 and float64."""
 
 _lock = threading.Lock()
 _chosen = False

@@ -8,8 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from luwu.core.errors import ConfigError
-from luwu.plan.chart import GRID, save_picture
+from luwu.plan.chart import GRID, save_picture, writing
 from luwu.plan.simulation.run import Played
 
 COLOURS = ("#1f4e79", "#2a9d8f", "#e9c46a", "#c0392b", "#8d6a9f", "#e76f51", "#577590")
@@ -34,10 +33,8 @@ def write_trace(played: Played, path: Path) -> None:
         }
         for span in played.record.spans
     ]
-    try:
+    with writing(path, "trace"):
         path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    except OSError as error:
-        raise ConfigError(f"trace: {path}: cannot be written: {error.strerror}; choose another file") from None
 
 
 def draw_timeline(played: Played, path: Path) -> None:

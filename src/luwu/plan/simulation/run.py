@@ -27,8 +27,8 @@ from luwu.server.forecast import window_schedule
 class Scenario(ScenarioChoices):
     """Conditions of a simulated run."""
 
-    def slowness(self, workers: int, random: np.random.Generator) -> Times:
-        """Return for each worker the factor on its usual time; ConfigError for impossible settings."""
+    def check(self, workers: int) -> None:
+        """Check the conditions of a run with this number of workers; ConfigError names the one that is impossible."""
         if not 0 <= self.stragglers <= workers:
             raise ConfigError(f"stragglers: expected at most the {workers} workers, found {self.stragglers}")
         if not 1 <= self.slowdown < inf:
@@ -37,6 +37,11 @@ class Scenario(ScenarioChoices):
             raise ConfigError(f"steps: expected at least 1, found {self.steps}")
         if not 0 <= self.jitter < inf:
             raise ConfigError(f"jitter: expected a deviation such as 0.1, or 0, found {self.jitter}")
+        if self.seed < 0:
+            raise ConfigError(f"seed: expected a number from 0, found {self.seed}")
+
+    def slowness(self, workers: int, random: np.random.Generator) -> Times:
+        """Return for each worker the factor on its usual time, shape [workers]."""
         found = np.exp(random.normal(0.0, self.jitter, workers)) if self.jitter else np.ones(workers)
         found[random.permutation(workers)[: self.stragglers]] *= self.slowdown
         return np.asarray(found, dtype=np.float64)
@@ -87,8 +92,7 @@ def simulate(request: Request, scenario: Scenario) -> Played:
         raise ConfigError(
             f"simulate: expected aggregation by switches, found {cluster.aggregation!r}; plan has the others"
         )
-    if scenario.seed < 0:
-        raise ConfigError(f"seed: expected a number from 0, found {scenario.seed}")
+    scenario.check(cluster.workers)
     environment, random = simpy.Environment(), np.random.default_rng(scenario.seed)
     record = Record()
     rate = cluster.link_rate * GOODPUT_SHARE.value
