@@ -17,7 +17,7 @@ from luwu.control import control_pb2_grpc
 from luwu.control.credentials import Credentials
 from luwu.control.rpc import PROTOCOL_VERSION
 from luwu.control.timeouts import Timeouts
-from luwu.errors import AuthenticationError
+from luwu.errors import AuthenticationError, ServerError
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import star
@@ -119,3 +119,18 @@ def test_a_refusal_names_the_address_that_it_came_from(server, caplog):
     with pytest.raises(AuthenticationError):
         RemoteSession(server.url, 0, 1, Credentials(), TIMEOUTS, {"tcp": FakeLink})
     assert "peer=127.0.0.1:" in caplog.text
+
+
+def test_an_exception_of_a_method_is_logged_and_told(tmp_path, caplog):
+    def refuse(rank, report):
+        raise KeyError("column")
+
+    settings = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0")
+    with (
+        NetworkServer(settings, KEY, TIMEOUTS, refuse, start_core=FakeCore, plan=star) as server,
+        join(server) as session,
+    ):
+        with pytest.raises(ServerError, match=r"the server failed in Report: KeyError\('column'\); look at its log"):
+            session.report({})
+        assert "control method Report failed" in caplog.text
+        check_trains(session)

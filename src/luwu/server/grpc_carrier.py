@@ -10,28 +10,26 @@ import grpc
 from luwu.control import control_pb2 as pb
 from luwu.control import control_pb2_grpc
 from luwu.control.rpc import ERROR_METADATA, error_text
-from luwu.core.errors import AuthenticationError, LuwuError, ServerError
-from luwu.server.service import ControlService
+from luwu.core.errors import AuthenticationError, LuwuError
+from luwu.server.service import ControlService, error_to_tell
 
 
 def servicer_of(service: ControlService[Any]) -> control_pb2_grpc.ControlServicer:
     """Return what gRPC calls, for a service whose callers are gRPC's contexts."""
     servicer = control_pb2_grpc.ControlServicer()
     for method in pb.DESCRIPTOR.services_by_name["Control"].methods:
-        setattr(servicer, method.name, _answering(getattr(service, method.name)))
+        setattr(servicer, method.name, _answering(method.name, getattr(service, method.name)))
     return servicer
 
 
-def _answering(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _answering(name: str, method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Let a method's errors travel to the caller."""
 
     def answer(request: Any, context: Any) -> Any:
         try:
             return method(request, context)
-        except LuwuError as error:
-            _abort(context, error)
-        except MemoryError:
-            _abort(context, ServerError("the server has no memory left; lower --memory"))
+        except Exception as error:
+            _abort(context, error_to_tell(name, error))
 
     return answer
 

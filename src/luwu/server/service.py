@@ -7,18 +7,21 @@ calls, and take errors back.
 from __future__ import annotations
 
 import json
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from luwu.control import control_pb2 as pb
 from luwu.control.rpc import PROTOCOL_VERSION, check_version
-from luwu.core.errors import ConfigError
+from luwu.core.errors import ConfigError, LuwuError, ServerError
 from luwu.core.protocols import LossScale
 from luwu.server.membership import Membership
 from luwu.store.run_record import Counts
 
 CallerT = TypeVar("CallerT")
+
+log = logging.getLogger(__name__)
 
 
 class Attached(NamedTuple):
@@ -50,6 +53,20 @@ class Joined(Protocol):
     def run(self) -> Membership[Any]:
         """The run that it has joined."""
         ...
+
+
+def error_to_tell(method: str, error: Exception) -> LuwuError:
+    """Return the error that a caller gets for an exception of a method.
+
+    One that is not LuWu's own is logged with its traceback: it is a fault of the server's, or of a function that it was
+    given.
+    """
+    if isinstance(error, LuwuError):
+        return error
+    if isinstance(error, MemoryError):
+        return ServerError("the server has no memory left; lower --memory, or memory= of luwu.open")
+    log.error("control method %s failed", method, exc_info=error)
+    return ServerError(f"the server failed in {method}: {error!r}; look at its log")
 
 
 class ControlService(ABC, Generic[CallerT]):

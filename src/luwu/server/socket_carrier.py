@@ -17,9 +17,10 @@ from pathlib import Path
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, decode, failure_of, receive, send, short_address
 from luwu.control.timeouts import TIMEOUTS
-from luwu.core.errors import LuwuError, ServerError
+from luwu.core.errors import ServerError
 from luwu.core.forks import keep_from_children
 from luwu.server.local_service import LocalCaller, LocalService
+from luwu.server.service import error_to_tell
 from luwu.store.parts import refused
 
 ANSWER_SECONDS = TIMEOUTS.close_seconds
@@ -143,13 +144,8 @@ def answer_call(call: pb.Call, service: LocalService, caller: LocalCaller) -> pb
     request = decode(method.request, call.request)
     try:
         return pb.Answer(reply=act(request, caller).SerializeToString())
-    except LuwuError as error:
-        return failure_of(error)
-    except MemoryError:
-        return failure_of(ServerError("the server has no memory left; lower memory="))
-    except Exception as error:  # a fault of the server's, or of a function that it was given
-        log.exception("control method %s failed", method.name)
-        return failure_of(ServerError(f"the server failed in {method.name}: {error!r}; look at its log"))
+    except Exception as error:
+        return failure_of(error_to_tell(method.name, error))
 
 
 def _next_call(connection: socket.socket) -> pb.Call | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
-from tests.fuzz.python.support import Input
+from tests.fuzz.python.support import Input, faults_raised
 
 from luwu.control import control_pb2 as pb
 from luwu.control.control_pb2_grpc import ControlServicer
@@ -197,7 +197,8 @@ def _prove(
 def _call(service: ControlServicer, method: str, request: Any, session: bytes | str, goes_on: bool = True) -> Any:
     context = _Context(session, goes_on)
     try:
-        answer = getattr(service, method)(request, context)
+        with faults_raised():
+            answer = getattr(service, method)(request, context)
         if method == "Watch":
             next(answer)
             if not goes_on:

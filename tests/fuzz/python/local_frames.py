@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.python.support import Input, allowing, scratch
+from tests.fuzz.python.support import Input, allowing, faults_raised, scratch
 
 from luwu.control import control_pb2 as pb
 from luwu.control.frames import METHODS, receive, reply_of, send
@@ -87,7 +84,7 @@ def test_one_input(data: bytes) -> None:
         run: Membership[Any] = Membership(1, lambda manifest: _Core(bool(mode & 2), ours.fileno()))
         service = LocalService(run, [scratch()], Counts, _reported)
         caller = LocalCaller()
-        with _faults_raised():
+        with faults_raised():
             allowing(OSError, lambda: serve_calls(ours, service, caller))
         ours.shutdown(socket.SHUT_WR)
         _check_answers(theirs, calls)
@@ -95,25 +92,6 @@ def test_one_input(data: bytes) -> None:
         assert run.joined == set(), "a worker whose connection has ended is gone"
     assert _open_files() == before, "files are the caller's, or closed"
     _check_answer(given, mode)
-
-
-class _Raise(logging.Handler):
-    """Raises the exceptions of methods, which the carrier logs."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info is not None and record.exc_info[1] is not None:
-            raise record.exc_info[1]
-
-
-@contextmanager
-def _faults_raised() -> Iterator[None]:
-    """Context manager: an exception of a method that is no error of LuWu's is a finding."""
-    log, handler = logging.getLogger("luwu.server.socket_carrier"), _Raise()
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
 
 
 def _call(given: Input) -> pb.Call:

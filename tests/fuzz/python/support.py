@@ -8,9 +8,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
+from unittest import mock
+
+from luwu.server import service
 
 Value = TypeVar("Value")
 
@@ -144,3 +148,14 @@ def allowing(errors: type[Exception] | tuple[type[Exception], ...], act: Callabl
     except errors as error:
         str(error).encode("utf-8", "backslashreplace")
         return None
+
+
+@contextmanager
+def faults_raised() -> Iterator[None]:
+    """Context manager: an exception of the control plane's methods that is not LuWu's own is a finding."""
+
+    def fault(text: str, method: str, *, exc_info: Exception) -> NoReturn:
+        raise exc_info
+
+    with mock.patch.object(service.log, "error", fault):  # not a handler: logging may be switched off
+        yield
