@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 from harness.disk import recorder
+from luwu.launch.processes import die_with
 
 HANG_SECONDS = 60.0
 """A child that takes longer hangs: the slowest one takes a second."""
@@ -36,15 +37,21 @@ _scratch = Path()
 
 @contextmanager
 def recording_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Return a pool of processes in which `recorder.recording` works."""
+    """Return a pool of processes in which `recorder.recording` works; an error in the block ends what was begun."""
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     with tempfile.TemporaryDirectory(prefix="disk-faults-", dir=MEMORY if MEMORY.is_dir() else None) as folder:
         with mock.patch.dict(os.environ, recorder.environment()):
-            pool = ProcessPoolExecutor(processes, context, _warm_up, (Path(folder),))
+            pool = ProcessPoolExecutor(processes, context, _warm_up, (Path(folder), os.getpid()))
             for started in [pool.submit(os.getpid) for _ in range(processes)]:  # with these variables
                 started.result()
         with pool:
-            yield pool
+            try:
+                yield pool
+            except BaseException:
+                for process in set(multiprocessing.active_children()).difference(others):
+                    process.terminate()  # the pool would wait for all that was submitted, which takes minutes
+                raise
 
 
 @contextmanager
@@ -54,9 +61,10 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _warm_up(folder: Path) -> None:
+def _warm_up(folder: Path, parent: int) -> None:
     global _scratch
     _scratch = folder
+    die_with(parent)
     recorder.refuse_io_uring()
     from harness.disk.operations import train  # torch
 
@@ -86,8 +94,10 @@ class Ended:
 def in_child(function: Callable[[], Any]) -> Ended:
     """Run a function in a forked child; return how that ended."""
     reading, writing = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if child == 0:
+        die_with(parent)
         os.close(reading)
         _answer(function, writing)
     os.close(writing)

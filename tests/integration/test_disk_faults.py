@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -82,3 +83,10 @@ def test_a_call_that_once_lost_something(pool: ProcessPoolExecutor, name: str, k
     report = pool.submit(fail_at, name, [(key, fault)]).result()
     assert report.wrong == []
     assert report.missed == []
+
+
+@pytest.mark.timeout(60)  # a pool that waits for what was begun waits for ever
+def test_a_pool_that_is_left_by_an_error_ends_what_was_begun() -> None:
+    with pytest.raises(KeyboardInterrupt), recording_pool(1) as pool:
+        pool.submit(signal.pause)
+        raise KeyboardInterrupt
