@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -178,11 +179,35 @@ def checkpoint(top: Path) -> None:
     (top / "model" / "tokenizer.json").write_text("[" + "0, " * 1000 + "0]")
 
 
-def import_numbers(top: Path, manifest: Manifest) -> None:
+class HalfReadable(Numbers):
+    """The same checkpoint, of which the last block cannot be read."""
+
+    def updates(self, block: BlockManifest) -> int:
+        """Return the number of updates that the block has had; raises OSError for the last one."""
+        if block == model_manifest().blocks[-1]:
+            raise OSError("the last block cannot be read")
+        return super().updates(block)
+
+
+def import_numbers(top: Path, manifest: Manifest, source: importing.Source | None = None) -> None:
     """Import a checkpoint, with an entry of the journal after every chunk."""
     keep = partial(keep_model_files, top / "model", stores_of(top)[0], {"positions": torch.arange(200)})
     with mock.patch.object(importing, "SYNC_BYTES", 1):
-        importing.import_values(Numbers(), manifest, stores_of(top), keep=keep)
+        importing.import_values(source or Numbers(), manifest, stores_of(top), keep=keep)
+
+
+def with_a_copy_of_half_an_import(top: Path) -> None:
+    """Import a part of a checkpoint, and make a copy with hard links."""
+    checkpoint(top)
+    with suppress(OSError):
+        import_numbers(top, model_manifest(), HalfReadable())
+    for store, copy in zip(stores_of(top), copies_of(top), strict=True):
+        shutil.copytree(store, copy, copy_function=os.link)
+
+
+def copies_of(top: Path) -> list[Path]:
+    """Return the folders of the copy of a store, which the operation must leave alone."""
+    return [top / "copy-a", top / "copy-b"]
 
 
 def import_it(top: Path) -> None:
@@ -201,6 +226,12 @@ def imported(top: Path, manifest: Manifest) -> Found:
     import_numbers(top, manifest)
     assert observe(stores_of(top), manifest).step == Numbers.step
     return Found(-1, "an import that can be finished")
+
+
+def imported_beside_a_copy(top: Path, manifest: Manifest) -> Found:
+    """Read the store, and the copy's files, which stay as they are."""
+    found = imported(top, manifest)
+    return replace(found, digest=" ".join([found.digest, *map(digest_of, copies_of(top))]))
 
 
 def model_manifest(optimizer: str = luwu.AdamW.kind) -> Manifest:
@@ -413,6 +444,9 @@ OPERATIONS = (
     Operation("create after a kill", nothing, create_again),
     Operation("create after a full disk", nothing, create_on_a_full_disk, fails_itself=True),
     Operation("import", checkpoint, import_it, imported),
+    Operation(
+        "import after a copy of half of it", with_a_copy_of_half_an_import, import_it, imported_beside_a_copy
+    ),
     Operation("step", partial(train, until=2), partial(train, until=4)),
     Operation("two steps", partial(train, until=2), two_steps),
     Operation("clipped step", partial(train, until=2, **CLIPPED), partial(train, until=5, **CLIPPED)),

@@ -137,6 +137,7 @@ class StoreWriter {
 
     [[nodiscard]] bool initialised() { return store().initialised(); }
     [[nodiscard]] const std::vector<std::string>& findings() { return store().findings(); }
+    [[nodiscard]] bool filling_is_shared() { return store().filling_is_shared(); }
 
     void close() { store_.reset(); }
 
@@ -248,6 +249,9 @@ void bind_writer(nb::module_& module) {
         .def_prop_ro("initialised", &StoreWriter::initialised, "True once anything was committed.")
         .def_prop_ro(
             "findings", [](StoreWriter& self) { return self.findings(); }, "Damage that was met and mended, in words.")
+        .def_prop_ro("filling_is_shared", &StoreWriter::filling_is_shared,
+                     "True while a copy of the store made with hard links has the files of its first values, too: the "
+                     "first chunk that is written puts empty files in their place.")
         .def("write_chunk", &StoreWriter::write_chunk, "block"_a, "chunk"_a, "count"_a, "values"_a, "moments"_a,
              "Write a chunk at an update count: fp32 parameters, and the states after the master or an empty list.")
         .def("sync", &StoreWriter::sync, "Make what was written durable.")

@@ -265,6 +265,12 @@ void ChunkStore::prepare_to_fill(const ChunkPlace& place, std::uint64_t count) {
     filling_ = true;  // not earlier: after Error(no_space) the caller tries again
 }
 
+bool ChunkStore::filling_is_shared() const {
+    return std::any_of(stripes_.begin(), stripes_.end(), [this](const StripeFiles& stripe) {
+        return stripe.shared(committed_.version) || stripe.frozen_is_shared();
+    });
+}
+
 void ChunkStore::restore(const ChunkStore& snapshot) {
     stand_at(committed_);  // the record of the commit before goes before its version does
     CommitRecord record = snapshot.committed();

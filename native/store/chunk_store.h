@@ -71,6 +71,9 @@ class ChunkStore {
     // Call before a chunk is written outside of a step: first values, which any thread may write, or a version that is
     // not committed. Throws Error(order) where the write would overwrite committed values.
     void prepare_to_fill(const ChunkPlace& place, std::uint64_t count);
+    // True if a copy of the store made with hard links has the files of its first values, too. prepare_to_fill() then
+    // puts empty files in their place: what was filled in before is in the copy alone. Any thread may call it.
+    [[nodiscard]] bool filling_is_shared() const;
     // Reserves a file in the place of the committed version's, or of the one that is being written, for when a snapshot
     // will have that. Any thread may call it. Throws Error(no_space).
     void reserve_spare(std::uint32_t version) const;

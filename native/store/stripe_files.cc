@@ -285,7 +285,7 @@ bool StripeFiles::unshare(std::uint32_t version) {
 }
 
 bool StripeFiles::unshare_frozen() {
-    if (frozen_.names() == 1) return false;
+    if (!frozen_is_shared()) return false;
     const std::string path = folder_ + kFrozenName;
     while (!make_whole(path, frozen_header_, true)) {
     }

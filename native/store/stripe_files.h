@@ -47,6 +47,7 @@ class StripeFiles {
 
     // True if a snapshot has a version's file, too. It is not written to any more then.
     [[nodiscard]] bool shared(std::uint32_t version) const { return versions_[version].names() > 1; }
+    [[nodiscard]] bool frozen_is_shared() const { return frozen_.names() > 1; }
     // Makes sure that there is a file with room for the bytes that will be written to a version which a snapshot has,
     // too. Any thread and process may call it. Throws Error(no_space).
     void reserve_spare(std::uint32_t version) const;

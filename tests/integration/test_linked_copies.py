@@ -10,8 +10,10 @@ import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
 import luwu
+from harness.disk import operations
 from harness.training import finish, prepare_small_run, start_small_run, steps_of
 from luwu.errors import StoreLockedError
+from luwu.store.importing import import_values
 from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
@@ -72,3 +74,14 @@ def test_a_run_and_its_copy_are_trained_at_the_same_time(tmp_path: Path) -> None
         assert session.step == 3
     assert verify([tmp_path / "copy/store"]).damaged == 0
     assert step_on(tmp_path / "copy") == 3
+
+
+def test_an_import_of_which_half_was_copied_begins_again(tmp_path: Path) -> None:
+    operations.with_a_copy_of_half_an_import(tmp_path)
+    copies, manifest = operations.copies_of(tmp_path), operations.model_manifest()
+    before = [contents(copy) for copy in copies]
+    operations.import_numbers(tmp_path, manifest)
+    assert [contents(copy) for copy in copies] == before
+    assert verify(operations.stores_of(tmp_path)).damaged == 0
+    import_values(operations.Numbers(), manifest, copies)
+    assert verify(copies).damaged == 0

@@ -244,6 +244,9 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     begun = begun if begun is not None and goes_on else Origin(origin)
     write_journal(folders[0], begun)
     writer = open_writer(folders, identity, create=not goes_on)
+    if goes_on and begun.chunks > 0 and writer.filling_is_shared:  # they stay in the copy; this store begins again
+        begun = Origin(origin)
+        write_journal(folders[0], begun)
     if not goes_on:
         try:
             (folders[0] / RUN_NAME).unlink(missing_ok=True)  # left by a store that was here before
