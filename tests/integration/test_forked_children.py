@@ -23,6 +23,8 @@ from luwu.server.settings import ServerSettings
 # Far longer than the tests wait: only the end of a connection can tell that a worker is gone.
 SILENT = QUICK.model_copy(update={"keepalive_interval_seconds": 600.0, "keepalive_timeout_seconds": 600.0})
 
+FORKS = Path(__file__).resolve().parents[2] / "build/native/harness/native/libluwu_forks.so"
+
 OPENING = """
 import ctypes, multiprocessing, os, sys
 import luwu
@@ -40,10 +42,6 @@ def session():
     if where.endswith(".sock"):
         return join(where, 0, 1)
     return luwu.open(where, memory=64 << 20, rank=0, workers=1)
-
-def fork():
-    # In C nothing that Python has registered for forks is called.
-    return os.fork() if how == "python" else ctypes.PyDLL(None).fork()
 """
 
 OUTLIVED = (
@@ -52,12 +50,17 @@ OUTLIVED = (
 opened = session()
 worker = NumpyWorker(opened, small_manifest())
 assert worker.step()
-child = fork()
-if child == 0:
-    # The child says it: it runs, so what is done in it at a fork is done.
-    os.write(1, b"%d\\n" % os.getpid())
-    os.read(0, 1)  # until the test ends it
-    os._exit(0)
+reading, writing = os.pipe()
+if how == "python":
+    child = os.fork()
+    if child == 0:
+        os.write(writing, bytes(1))
+        os.read(0, 1)  # until the test ends it
+        os._exit(0)
+else:
+    child = ctypes.CDLL(how).luwu_fork_child(writing, 0)
+os.read(reading, 1)  # the child runs, so what is done in it at a fork is done
+print(child, flush=True)
 while True:
     worker.step()
 """
@@ -92,7 +95,7 @@ with session() as opened:
         child.join()
         status = child.exitcode
     else:
-        child = fork()
+        child = os.fork()
         if child == 0:
             use(opened, worker)
             sys.exit(7)  # through the end of this block and of the interpreter
@@ -140,7 +143,19 @@ def serving(kind: str, folder: Path) -> Iterator[tuple[str, LocalServer | Networ
             yield network.url, network
 
 
-@pytest.mark.parametrize("how", ["python", "c"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "python",
+        pytest.param(
+            str(FORKS),
+            id="c",
+            marks=pytest.mark.skipif(
+                not FORKS.exists(), reason="the native tests are not built (make test builds them)"
+            ),
+        ),
+    ],
+)
 @pytest.mark.parametrize("kind", ["embedded", "socket", "tcp", "udp"])
 def test_a_child_that_outlives_its_worker_keeps_nothing(
     tmp_path: Path, kind: str, how: str, caplog: pytest.LogCaptureFixture
