@@ -9,12 +9,12 @@ from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import switch_request, worker_request
+from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
 from luwu.core.striping import Share, Standing
 from luwu.server.cores import StepEnding
-from luwu.server.door import ControlDoor
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Terms, Worker
