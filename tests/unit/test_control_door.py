@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore, FakeLink
 
@@ -22,6 +23,8 @@ from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
 from luwu.server.topology import star
 from luwu.session.remote import RemoteSession
+from luwu.switch.service import SwitchService
+from luwu.switch.settings import SwitchSettings
 
 KEY = Credentials(b"a key of the tests that is long enough")
 TIMEOUTS = Timeouts(
@@ -134,3 +137,39 @@ def test_an_exception_of_a_method_is_logged_and_told(tmp_path, caplog):
             session.report({})
         assert "control method Report failed" in caplog.text
         check_trains(session)
+
+
+@pytest.fixture
+def switch():
+    """A switch whose server is not there."""
+    settings = SwitchSettings(server="luwu://127.0.0.1:1", name="rack", listen="127.0.0.1:0")
+    with SwitchService(settings, KEY, TIMEOUTS) as serving:
+        yield serving
+
+
+def check_health(service):
+    with grpc.insecure_channel(f"127.0.0.1:{service.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=20, wait_for_ready=True)
+    assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_calls_and_watches_of_strangers_keep_no_health_check_out_of_a_switch(switch, no_message):
+    under_way = []
+    with ExitStack() as stack:
+        for _ in range(10):
+            channel = stack.enter_context(
+                grpc.insecure_channel(f"127.0.0.1:{switch.port}", [("grpc.use_local_subchannel_pool", 1)])
+            )
+            under_way.append(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60))
+            next(under_way[-1])
+            under_way.append(channel.stream_unary("/grpc.health.v1.Health/Check").future(no_message()))
+        check_health(switch)
+
+
+def test_a_switch_holds_few_connections_that_say_nothing(switch):
+    with ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", switch.port), 60))
+        check_health(switch)
+        assert switch._door.counts()["crowded"] >= 400 - 256

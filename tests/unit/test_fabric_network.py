@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,21 @@ def test_a_stranger_writes_no_lines_into_the_log(caplog):
     assert len(caplog.records) == 1
     line = caplog.records[0].getMessage()
     assert line.isprintable() and len(line) < 500 and r"evil\n2026" in line
+
+
+def test_strangers_fill_no_disk_with_the_log(caplog, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    gate = Gate(Credentials(KEY.encode()), challenge_seconds=60)
+    for _ in range(1000):
+        with pytest.raises(AuthenticationError):
+            gate.check(b"", b"", "worker 0 of 1", "ipv4:10.0.0.2:1")
+    assert gate.refused == 1000 and len(caplog.records) == 100
+    now = 2.5
+    for _ in range(3):
+        gate.refusals.warning("refused peer=%s why='protocol %d'", "10.0.0.2:1", 3)
+    lines = [record.getMessage() for record in caplog.records[100:]]
+    assert lines == [f"refused peer=10.0.0.2:1 why='protocol 3'{more}" for more in (" left_out=900", "")]
 
 
 def test_errors_keep_their_class_and_fit_a_header():

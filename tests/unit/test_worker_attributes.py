@@ -2,10 +2,12 @@
 
 import copy
 import gc
+import random
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.fake_session import FakeSession
@@ -121,17 +123,65 @@ class WritesInsideRecurrence(Layer):
         return self.state.clone()
 
 
+class WritesData(Layer):
+    """Writes through `.data`, which torch does not count, as moving averages of codebooks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.ones(WIDTH)
+        self.register_buffer("average", torch.ones(WIDTH))
+
+    def recall(self, y):
+        self.state.data.mul_(0.5)
+        self.average.data.mul_(0.9).add_(0.1 * y.detach().mean(0))
+        return self.state * self.average
+
+
+class WritesArrays(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.array, self.bytes = np.ones(WIDTH, np.float32), bytearray(1)
+
+    def recall(self, y):
+        self.array *= 0.5
+        self.bytes[0] += 1
+        return torch.from_numpy(self.array.copy()) * self.bytes[0]
+
+
+class DrawsOfItsOwn(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch, self.python = torch.Generator().manual_seed(1), random.Random(2)
+        self.numpy, self.legacy = np.random.default_rng(3), np.random.RandomState(4)
+
+    def recall(self, y):
+        mask = torch.rand(y.shape, generator=self.torch) + torch.from_numpy(self.numpy.random(y.shape, np.float32))
+        return mask * self.python.random() + self.legacy.rand()
+
+
+class DrawsOfAll(Layer):
+    """Draws from the generators that a process has for all."""
+
+    def recall(self, y):
+        return y * random.random() + np.random.rand()  # noqa: NPY002
+
+
 def stack_of(layer: type[Layer], depth: int = 3) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(*[layer() for _ in range(depth)], nn.Linear(WIDTH, 1))
 
 
 def loss_of(model: nn.Module, step: int) -> Tensor:
+    random.seed(step)
+    np.random.seed(step)  # noqa: NPY002
     rows = torch.arange(4.0)[:, None].expand(4, WIDTH)
     return model(0.3 + 0.1 * step + 0.05 * rows).square().mean()
 
 
-STATEFUL = [Rebinds, RebindsWithGraph, WritesInPlace, Appends, KeepsAnObject, Removes, WritesInsideRecurrence]
+STATEFUL = [
+    Rebinds, RebindsWithGraph, WritesInPlace, Appends, KeepsAnObject, Removes, WritesInsideRecurrence, WritesData,
+    WritesArrays, DrawsOfItsOwn, DrawsOfAll,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", STATEFUL)

@@ -21,11 +21,39 @@ _MADE_AT = struct.Struct("<d")
 _SEAL_BYTES = 32
 _CHALLENGE_BYTES = _MADE_AT.size + NONCE_BYTES + _SEAL_BYTES
 
+_LINES_AT_ONCE = 100
+_LINES_PER_SECOND = 1.0
+
 log = logging.getLogger(__name__)
+
+
+class RefusalLog:
+    """Logs refusals, which strangers cause as often as they like: few in a second, so that they fill no disk."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._room = float(_LINES_AT_ONCE)
+        self._at = time.monotonic()
+        self._left_out = 0
+
+    def warning(self, text: str, *values: object) -> None:
+        """Log a refusal, with the number of those since the last line that were left out."""
+        with self._lock:
+            now = time.monotonic()
+            self._room = min(_LINES_AT_ONCE, self._room + (now - self._at) * _LINES_PER_SECOND)
+            self._at = now
+            if self._room < 1:
+                self._left_out += 1
+                return
+            self._room -= 1
+            left_out, self._left_out = self._left_out, 0
+        log.warning(f"{text} left_out=%d" if left_out else text, *values, *([left_out] if left_out else ()))
 
 
 class Gate:
     """Challenges participants and checks their answers. ``refused`` counts the participants that were sent away.
+
+    ``refusals``: the log of them.
 
     A challenge is a cookie: the time at which it was made, the participant's own nonce, and an HMAC of both and of the
     participant's host under a secret that this server draws when it starts. So asking for challenges, however often,
@@ -39,6 +67,7 @@ class Gate:
         self._secret = secrets.token_bytes(_SEAL_BYTES)
         self._lock = threading.Lock()
         self._used: OrderedDict[bytes, float] = OrderedDict()  # seal, and when it was used
+        self.refusals = RefusalLog()
         self.refused = 0
 
     @property
@@ -101,7 +130,7 @@ class Gate:
         with self._lock:
             self.refused += 1
             count = self.refused
-        log.warning("refused %s peer=%s why=%r refused=%d", shown, peer, why, count)
+        self.refusals.warning("refused %s peer=%s why=%r refused=%d", shown, peer, why, count)
         return AuthenticationError(message)
 
 

@@ -18,7 +18,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from luwu.control import control_pb2_grpc
 from luwu.control.address import HostPort, parse_host_port
 from luwu.control.credentials import Credentials
-from luwu.control.rpc import ROOM_SERVICE, SERVICE, channel_options
+from luwu.control.door import FEWEST_STRANGERS, ControlDoor, make_grpc
+from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError
@@ -26,7 +27,6 @@ from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
 from luwu.core.striping import Share
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
-from luwu.server.door import ControlDoor
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
@@ -38,15 +38,6 @@ from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import has_store, make_folder
 from luwu.store.opening import Store, lock_folder, open_store
-
-SPARE_THREADS = 64
-"""Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""
-
-FEWEST_STRANGERS = 64
-"""Most connections that have sent something without a proof; more where many workers may connect at once."""
-
-MOST_CALLS = 8
-"""Most calls under way on one connection; a worker makes five at most."""
 
 log = logging.getLogger(__name__)
 
@@ -63,19 +54,6 @@ def check_protection(settings: ServerSettings, credentials: Credentials) -> None
             f"transport udp: expected no certificates, found {credentials.tls.certificate}; over udp parameters "
             "and gradients travel unencrypted: use --transport tcp, or agree to that with --plain-data"
         )
-
-
-def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
-    """Make the control plane's gRPC server, which has no port and no service yet.
-
-    A call takes a thread when its headers come, before its message: there are more threads than strangers can have
-    calls.
-    """
-    threads = 3 * workers + SPARE_THREADS + strangers * MOST_CALLS
-    return grpc.server(
-        ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
-        options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
-    )
 
 
 class NetworkServer:

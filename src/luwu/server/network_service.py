@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import switch_request, worker_request
+from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
 from luwu.core.striping import Share, Standing
 from luwu.server.cores import StepEnding
-from luwu.server.door import ControlDoor
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Terms, Worker
@@ -22,8 +21,6 @@ from luwu.server.runs import Runs, claim_nothing
 from luwu.server.service import Attached, ControlService
 from luwu.server.topology import Place, SwitchMember
 from luwu.store.run_record import Claim, Counts
-
-log = logging.getLogger(__name__)
 
 
 def _share_of(request: pb.AttachRequest) -> Share:
@@ -77,7 +74,9 @@ class NetworkService(ControlService[Any]):
         try:
             reply = super().Hello(request, caller)
         except ConfigError:
-            log.warning("refused peer=%s why='protocol %d'", self._peer(caller), request.protocol_version)
+            self._gate.refusals.warning(
+                "refused peer=%s why='protocol %d'", self._peer(caller), request.protocol_version
+            )
             raise
         reply.nonce = self._gate.challenge(request.nonce, self._peer(caller))
         reply.asks_for_key = self._gate.asks_for_key

@@ -7,14 +7,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from luwu.control import control_pb2 as pb
-from luwu.control.address import HostPort, local_address, parse_host_port, parse_url, why_not_bound
+from luwu.control.address import HostPort, local_address, parse_host_port, parse_url
 from luwu.control.client import ControlClient
 from luwu.control.credentials import Credentials, switch_request
-from luwu.control.rpc import SERVICE, channel_options
+from luwu.control.door import FEWEST_STRANGERS, ControlDoor, make_grpc
+from luwu.control.rpc import SERVICE
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up, make_wiring
 from luwu.core import native
@@ -48,14 +48,20 @@ class SwitchService:
         self._server = parse_url(settings.server)
         listen = parse_host_port(settings.listen)
         self._local = local_address(listen.host)
-        self._health = health.HealthServicer()
-        self._grpc = grpc.server(
-            ThreadPoolExecutor(4, thread_name_prefix="luwu-health"), options=channel_options(timeouts)
+        self._health = health.HealthServicer(
+            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
         )
+        self._door = ControlDoor(timeouts)
+        self._grpc = make_grpc(0, FEWEST_STRANGERS, timeouts)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        self._native = self._listen(listen)
-        self.port = int(self._native.port)
+        self._grpc.add_insecure_port(self._door.inside)
         self._grpc.start()
+        try:
+            self._native = self._listen(listen)
+        except BaseException:
+            self._stop_answering()
+            raise
+        self.port = int(self._native.port)
         self._closing = threading.Event()
         self._ended = threading.Event()  # the session with the server
         self._control: ControlClient | None = None
@@ -95,11 +101,16 @@ class SwitchService:
         if (control := self._control) is not None:
             control.give_up()
         self._thread.join()
-        self._health.enter_graceful_shutdown()
-        self._grpc.stop(0).wait()
+        self._stop_answering()
         self._native.stop()
         if self._refusal is not None:
             raise self._refusal
+
+    def _stop_answering(self) -> None:
+        self._health.enter_graceful_shutdown()
+        self._door.shut()
+        self._grpc.stop(0).wait()
+        self._door.close()
 
     def _listen(self, listen: HostPort) -> native.UdpSwitch:
         """Open one port for both protocols; a port that the kernel chooses must be free for both."""
@@ -107,14 +118,11 @@ class SwitchService:
         for left in reversed(range(PORTS_TRIED if listen.port == 0 else 1)):
             switch = native.UdpSwitch(self._local, listen.port, interfaces)
             try:
-                self._grpc.add_insecure_port(str(HostPort(listen.host, switch.port)))
+                self._door.open(HostPort(listen.host, switch.port), FEWEST_STRANGERS)
                 return switch
-            except RuntimeError:
+            except ServerError:
                 if left == 0:
-                    raise ServerError(
-                        f"cannot listen at {listen}: {why_not_bound(listen)}; choose another --listen address, or end "
-                        "who listens there"
-                    ) from None
+                    raise
         raise AssertionError("the last try returns or raises")
 
     def _set_health(self, serving: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 _NOT_COUNTED = ("running_mean", "running_var")
@@ -20,11 +21,16 @@ class _Changed:
     before: Tensor
 
 
+def has_other_values(tensor: Tensor, before: Tensor) -> bool:
+    """Return True if a tensor has other values than a copy of it; on the CPU alone, as a GPU's answer makes it wait."""
+    return tensor.device.type == "cpu" and not torch.equal(tensor.detach(), before)
+
+
 class BufferHistory:
     """Changes of a forward to a module's buffers: its recompute starts from the same values and changes nothing.
 
     A copy lives on only of buffers that a forward changes: not of tables and masks. Torch counts writes in place, but
-    for those of batch norms to their running statistics.
+    not those of batch norms to their running statistics, and none through ``.data``: so values are compared.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -44,7 +50,10 @@ class BufferHistory:
         self._changed = [
             _Changed(inner, name, before)
             for inner, name, buffer, version, before in found
-            if inner._buffers.get(name) is not buffer or buffer._version != version or name in _NOT_COUNTED
+            if inner._buffers.get(name) is not buffer
+            or buffer._version != version
+            or name in _NOT_COUNTED
+            or has_other_values(buffer, before)
         ]
 
     @contextmanager

@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
+
 from luwu.control.address import HostPort, why_not_bound
+from luwu.control.rpc import channel_options
 from luwu.control.timeouts import Timeouts
 from luwu.core import native
 from luwu.core.errors import LuwuError, ServerError
 
 PEER_SCHEME = "unix-abstract:"
 """Prefix that gRPC puts before the name of a client's socket in the abstract namespace."""
+
+SPARE_THREADS = 64
+"""Threads of the control plane beside one for each worker: for switches, for peers that join, and for health checks."""
+
+FEWEST_STRANGERS = 64
+"""Most connections that have sent something without a proof; more where many workers may connect at once."""
+
+MOST_CALLS = 8
+"""Most calls under way on one connection; a worker makes five at most."""
+
+
+def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
+    """Make a gRPC server for behind the door, which has no port and no service yet.
+
+    A call takes a thread when its headers come, before its message: there are more threads than strangers can have
+    calls.
+    """
+    threads = 3 * workers + SPARE_THREADS + strangers * MOST_CALLS
+    return grpc.server(
+        ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
+        options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
+    )
 
 
 class ControlDoor:
@@ -35,7 +61,7 @@ class ControlDoor:
         return f"unix:{self._path}"
 
     def open(self, listen: HostPort, most_strangers: int) -> int:
-        """Let connections in, once gRPC serves, and return the port. Raises ServerError."""
+        """Let connections in, once gRPC serves, and return the port. Raises ServerError; another port may be tried."""
         timing = native.Timing(
             hello_seconds=self._timeouts.hello_seconds,
             silence_seconds=self._timeouts.keepalive_timeout_seconds,
@@ -44,8 +70,9 @@ class ControlDoor:
             farewell_seconds=self._timeouts.farewell_seconds,
         )
         # The door reaches the socket through this descriptor and not by name, so that a killed server leaves no file.
-        self._socket = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
-        self._folder.cleanup()
+        if self._socket < 0:
+            self._socket = os.open(self._path, os.O_PATH | os.O_CLOEXEC)
+            self._folder.cleanup()
         inside = f"/proc/self/fd/{self._socket}"
         try:
             self._native = native.Door(
