@@ -26,6 +26,7 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
+    MANIFEST_NAME,
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
@@ -37,7 +38,7 @@ from luwu.store.folders import (
 )
 from luwu.store.opening import open_writer, reader_of
 from luwu.store.origin import Origin, read_origin, write_journal, write_origin
-from luwu.store.parts import refused
+from luwu.store.parts import CHUNK_NAMES, look_at, refused
 from luwu.store.run_record import RUN_NAME
 from luwu.store.values import Progress, no_progress
 
@@ -238,11 +239,14 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     """Open the store to write to; return it, and how much of the import is in it."""
     identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
+    goes_on = goes_on and not _is_shared(folders)
     if identity is None or not goes_on:
         identity = StoreIdentity(uuid4().hex, len(folders), manifest)
     # Before the files: from here on nobody takes what is there for a store.
     begun = begun if begun is not None and goes_on else Origin(origin)
     write_journal(folders[0], begun)
+    if not goes_on:
+        remove_file(folders[0] / MANIFEST_NAME)  # it names other files than those that are made now
     writer = open_writer(folders, identity, create=not goes_on)
     if not goes_on:
         try:
@@ -251,6 +255,12 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
             raise refused("remove", folders[0] / RUN_NAME, error) from error
         write_identity(folders, identity)
     return writer, begun
+
+
+def _is_shared(folders: list[Path]) -> bool:
+    """Return true where a copy made with hard links has the chunks, too: the store then gets files without them."""
+    found = [look_at(folder / name) for folder in folders for name in CHUNK_NAMES]
+    return any(file is not None and file.st_nlink > 1 for file in found)
 
 
 def _chunks(folders: list[Path], manifest: Manifest) -> Iterator[tuple[int, int, int, int]]:
