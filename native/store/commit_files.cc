@@ -33,6 +33,26 @@ bool is_older(const CommitRecord& left, const CommitRecord& right) {
     return std::pair(left.sequence, left.opening) < std::pair(right.sequence, right.opening);
 }
 
+// False if a file whose newest record is `own` was not there when `newest` was written: a commit that was cut short
+// leaves the record before it, of the same opening, and an opening that was cut short the same attempt's.
+bool of_one_time(const CommitRecord& own, const CommitRecord& newest) {
+    if (own.sequence == newest.sequence) return !own.has_values || own.version_attempt == newest.version_attempt;
+    return own.sequence + 1 == newest.sequence && own.opening == newest.opening;
+}
+
+std::string other_time_in(const std::string& path, const CommitFileContents& file, const CommitRecord& newest) {
+    if (file.damaged[0] || file.damaged[1]) return {};  // perhaps of the newest record
+    std::optional<CommitRecord> own;
+    for (const std::optional<CommitRecord>& record : file.slots) {
+        if (record && (!own || is_older(*own, *record))) own = record;
+    }
+    if (!own || of_one_time(*own, newest)) return {};
+    return path + ": its records end at step " + std::to_string(own->step) + ", those of another folder at step " +
+           std::to_string(newest.step) +
+           ": one of the folders is of a copy from another time; name the folders that belong together, or, where "
+           "this file alone was put there from a copy, remove it";
+}
+
 }  // namespace
 
 CommitFiles::CommitFiles(const std::vector<std::string>& folders, const std::string& name, const Layout& layout,
@@ -66,6 +86,12 @@ Commits CommitFiles::read() const {
     std::sort(records.begin(), records.end(), is_older);
     commits.newest = records.back();
     if (!commits.newest.has_values && (damaged[0] || damaged[1])) throw none_valid(path());
+    for (std::size_t stripe = 0; stripe < found.size(); ++stripe) {
+        std::string other = other_time_in(files_[stripe].path(), found[stripe], commits.newest);
+        if (other.empty()) continue;
+        commits.findings.push_back(other);
+        commits.other_time = std::move(other);
+    }
     for (const CommitRecord& record : records) {
         if (record.sequence + 1 == commits.newest.sequence && record.has_values) commits.before = record;
     }
@@ -83,6 +109,7 @@ void CommitFiles::create(const CommitRecord& record) {
 }
 
 void CommitFiles::open_for_writing(Commits& commits) {
+    if (!commits.other_time.empty()) throw Error(ErrorKind::corrupt, commits.other_time + " (nothing was changed)");
     const CommitRecord& newest = commits.newest;
     const auto slot = static_cast<std::uint32_t>(newest.sequence % kSlots);
     for (CommitFile& file : files_) {
