@@ -12,6 +12,7 @@ from pathlib import Path
 from luwu.core.room import Room, RoomWait
 
 MIB = 16
+FILES = 4096
 
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _PAGE = 4096
@@ -43,9 +44,18 @@ class SmallDisk:
         finally:
             os.close(file)
 
+    def refuse_files(self) -> None:
+        """Leave no room for another file, which a disk may lack before it is full, until `clear`."""
+        self._remount(FILES - os.statvfs(self.path).f_ffree)
+
     def clear(self) -> None:
-        """Remove the filler, so that there is room again."""
+        """Remove the filler, so that there is room again, for files, too."""
         self._filler.unlink(missing_ok=True)
+        if not os.statvfs(self.path).f_ffree:
+            self._remount(FILES)
+
+    def _remount(self, files: int) -> None:
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", self.path], check=True)
 
     def punch(self, path: Path) -> None:
         """Take the room of a file's contents, so that writing them needs it again."""
@@ -83,7 +93,7 @@ class NotMountedError(Exception):
 def mounted_disk(path: Path) -> Iterator[SmallDisk]:
     """Mount a small disk at a new folder. Raises NotMountedError."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={MIB}m", "luwu-test", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={MIB}m,nr_inodes={FILES}", "luwu-test", str(path)]
     mounted = subprocess.run(command, capture_output=True, check=False)
     if mounted.returncode:
         raise NotMountedError(f"mounting a small disk needs root: {mounted.stderr.decode().strip()}")

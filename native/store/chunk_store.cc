@@ -83,7 +83,7 @@ void ChunkStore::create() {
         commits_.create(record);
         for (StripeFiles& stripe : stripes_) stripe.create();
         for (const std::string& folder : folders_) sync_folder(folder);
-        note({.newest = std::move(record), .before = {}, .never_written = false, .findings = {}});
+        note({.newest = std::move(record), .before = {}, .never_written = false, .findings = {}, .other_time = {}});
     } catch (...) {
         remove_created();
         throw;

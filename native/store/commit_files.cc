@@ -33,6 +33,31 @@ bool is_older(const CommitRecord& left, const CommitRecord& right) {
     return std::pair(left.sequence, left.opening) < std::pair(right.sequence, right.opening);
 }
 
+// The newest valid record of a file.
+std::optional<CommitRecord> newest_in(const CommitFileContents& file) {
+    std::optional<CommitRecord> newest;
+    for (const std::optional<CommitRecord>& record : file.slots) {
+        if (record && (!newest || is_older(*newest, *record))) newest = record;
+    }
+    return newest;
+}
+
+// The record before `newest` in a file whose newest record that is.
+std::optional<CommitRecord> before_in(const CommitFileContents& file, const CommitRecord& newest) {
+    for (const std::optional<CommitRecord>& record : file.slots) {
+        if (record && record->sequence + 1 == newest.sequence) return record;
+    }
+    return std::nullopt;
+}
+
+// False if a file whose newest record is `own` was not there when `newest` was written. A commit that was cut short
+// leaves the record before it, and an opening that was cut short leaves both with the number of an earlier opening.
+bool of_one_time(const CommitRecord& own, const CommitRecord& newest, const std::optional<CommitRecord>& before) {
+    if (own.sequence == newest.sequence) return !own.has_values || own.version_attempt == newest.version_attempt;
+    if (own.sequence + 1 != newest.sequence) return false;
+    return own.opening == newest.opening || !before || own.opening == before->opening;
+}
+
 }  // namespace
 
 CommitFiles::CommitFiles(const std::vector<std::string>& folders, const std::string& name, const Layout& layout,
@@ -66,6 +91,7 @@ Commits CommitFiles::read() const {
     std::sort(records.begin(), records.end(), is_older);
     commits.newest = records.back();
     if (!commits.newest.has_values && (damaged[0] || damaged[1])) throw none_valid(path());
+    look_for_other_times(found, commits);
     for (const CommitRecord& record : records) {
         if (record.sequence + 1 == commits.newest.sequence && record.has_values) commits.before = record;
     }
@@ -78,11 +104,31 @@ Commits CommitFiles::read() const {
     return commits;
 }
 
+void CommitFiles::look_for_other_times(const std::vector<CommitFileContents>& found, Commits& commits) const {
+    std::optional<CommitRecord> before;
+    for (const CommitFileContents& file : found) {
+        const std::optional<CommitRecord> own = newest_in(file);
+        if (own && !is_older(*own, commits.newest)) before = before_in(file, commits.newest);
+    }
+    for (std::size_t stripe = 0; stripe < found.size(); ++stripe) {
+        if (found[stripe].damaged[0] || found[stripe].damaged[1]) continue;  // perhaps of the newest record
+        const std::optional<CommitRecord> own = newest_in(found[stripe]);
+        if (!own || of_one_time(*own, commits.newest, before)) continue;
+        commits.other_time =
+            files_[stripe].path() + ": its records end at step " + std::to_string(own->step) +
+            ", those of another folder at step " + std::to_string(commits.newest.step) +
+            ": one of the folders is of a copy from another time; name the folders that belong together, or, where "
+            "this file alone was put there from a copy, remove it";
+        commits.findings.push_back(commits.other_time);
+    }
+}
+
 void CommitFiles::create(const CommitRecord& record) {
     for (CommitFile& file : files_) file.make(record);
 }
 
 void CommitFiles::open_for_writing(Commits& commits) {
+    if (!commits.other_time.empty()) throw Error(ErrorKind::corrupt, commits.other_time + " (nothing was changed)");
     const CommitRecord& newest = commits.newest;
     const auto slot = static_cast<std::uint32_t>(newest.sequence % kSlots);
     for (CommitFile& file : files_) {

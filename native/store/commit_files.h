@@ -15,6 +15,7 @@ struct Commits {
     std::optional<CommitRecord> before;  // the one before it, if its record is there
     bool never_written = false;          // format 2, and nothing was committed unless there are chunks
     std::vector<std::string> findings;   // damage in words; it cost nothing, or at most the last commit
+    std::string other_time;              // the finding that a folder is of a copy from another time; empty: none is
 };
 
 class CommitFiles {
@@ -29,7 +30,8 @@ class CommitFiles {
     // Makes the files, with one record.
     void create(const CommitRecord& record);
     // Call before anything of the store is written: makes the newest record, which has the number of this opening, and
-    // the one before it durable in all files. Files that were damaged or missing are whole again. Throws Error.
+    // the one before it durable in all files. Files that were damaged or missing are whole again. Throws Error, and
+    // changes nothing where a folder is of a copy from another time: that copy may need its record.
     void open_for_writing(Commits& commits);
 
     // Writes the record of a step, durably; the record before it stays in the other slot.
@@ -41,6 +43,8 @@ class CommitFiles {
     [[nodiscard]] const std::string& path() const { return files_.front().path(); }
 
   private:
+    void look_for_other_times(const std::vector<CommitFileContents>& found, Commits& commits) const;
+
     std::vector<CommitFile> files_;
 };
 

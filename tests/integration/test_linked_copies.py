@@ -12,8 +12,9 @@ from tests.integration.fabric_worker import NumpyWorker, small_manifest
 import luwu
 from harness.disk import operations
 from harness.training import finish, prepare_small_run, start_small_run, steps_of
-from luwu.errors import StoreLockedError
+from luwu.errors import StoreCorruptError, StoreLockedError
 from luwu.store.importing import import_values
+from luwu.store.upkeep import info
 from luwu.store.verifying import verify
 
 MEMORY = 64 << 20
@@ -85,3 +86,22 @@ def test_an_import_of_which_half_was_copied_begins_again(tmp_path: Path) -> None
     assert verify(operations.stores_of(tmp_path)).damaged == 0
     import_values(operations.Numbers(), manifest, copies)
     assert verify(copies).damaged == 0
+
+
+def test_a_folder_of_a_copy_beside_the_stores_own_is_refused_and_the_copy_stays_whole(tmp_path: Path) -> None:
+    def step_on(*folders: str) -> int:
+        with luwu.open(tmp_path / "run", stores=[tmp_path / each for each in folders], memory=MEMORY) as session:
+            NumpyWorker(session, small_manifest()).step()
+            return session.step
+
+    step_on("0", "1")
+    for number in ("0", "1"):
+        copy_with_links(tmp_path / number, tmp_path / f"copy-{number}")
+    assert step_on("0", "1") == 2
+    with pytest.raises(StoreCorruptError, match=r"copy-1/commit\.luwu: its records end at step 1, .* another time"):
+        step_on("0", "copy-1")
+    (finding,) = info([tmp_path / "0", tmp_path / "copy-1"]).findings
+    assert finding.endswith("remove it")
+    report = verify([tmp_path / "copy-0", tmp_path / "copy-1"])
+    assert (report.step, report.damaged, report.findings) == (1, 0, ())
+    assert step_on("0", "1") == 3

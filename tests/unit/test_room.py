@@ -148,6 +148,18 @@ def test_a_text_that_is_prepared_waits_for_room(small_disk: SmallDisk, tmp_path:
     assert sorted(path.name for path in small_disk.path.iterdir()) == ["corpus.bin", "corpus.json", "corpus.lock"]
 
 
+def test_a_text_waits_for_a_disk_that_has_no_room_for_another_file(small_disk: SmallDisk, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("some words and some more\n" * 1000)
+    undisturbed = prepare(tmp_path / "text", tmp_path / "undisturbed")
+    for missing in ("corpus.lock", "corpus.bin"):
+        small_disk.refuse_files()
+        corpus = prepare(tmp_path / "text", small_disk.path, room=small_disk.room())
+        assert small_disk.waited(), missing
+        assert corpus.checksum == undisturbed.checksum
+        for name in ("corpus.json", "corpus.bin"):
+            (small_disk.path / name).unlink()
+
+
 def test_offloaded_activations_wait_for_room(small_disk: SmallDisk) -> None:
     model, peer = Tiny(depth=5), Tiny(depth=5)
     peer.load_state_dict(model.state_dict())

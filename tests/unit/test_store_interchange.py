@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME
 from luwu.store.opening import open_reader
 from luwu.store.outputs import JOURNAL_NAME
 from luwu.store.values import StoredValues
+from luwu.store.verifying import verify
 from luwu.worker import layout
 from luwu.worker.layout import lay_out as layout_of
 
@@ -209,6 +211,41 @@ def test_a_killed_import_of_something_else_starts_over(tmp_path: Path, monkeypat
         import_pretrained(tmp_path / "before", [tmp_path / "store"])
     with pytest.raises(ConfigError, match="striped over 1 folder, found 2 named"):
         import_pretrained(tmp_path / "in", [tmp_path / "store", tmp_path / "stripe"])
+
+
+def test_a_half_import_that_a_linked_copy_shares_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = save("gpt2", tmp_path / "in")
+    store, copy = tmp_path / "store", tmp_path / "copy"
+    with monkeypatch.context() as patched:
+        patched.setattr(importing, "SYNC_BYTES", 1)
+        killed_after(2, patched, lambda: import_pretrained(tmp_path / "in", [store]))
+    shutil.copytree(store, copy, copy_function=os.link)
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    assert import_pretrained(tmp_path / "in", [store]).resumed_at_chunk == 0
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert import_pretrained(tmp_path / "in", [copy]).resumed_at_chunk == 1
+    for folder in (store, copy):
+        assert verify([folder]).damaged == 0
+        export_safetensors([folder], tmp_path / f"out-{folder.name}")
+        same_bits(auto_class("gpt2").from_pretrained(tmp_path / f"out-{folder.name}"), model)
+
+
+def test_an_import_that_was_killed_as_it_started_over_starts_over_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save("gpt2", tmp_path / "before")
+    save("gpt2", tmp_path / "in", seed=7)
+    monkeypatch.setattr(importing, "SYNC_BYTES", 1)
+    killed_after(2, monkeypatch, lambda: import_pretrained(tmp_path / "before", [tmp_path / "store"]))
+
+    def killed(*arguments: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
+        patched.setattr(importing, "write_identity", killed)
+        import_pretrained(tmp_path / "in", [tmp_path / "store"])
+    assert import_pretrained(tmp_path / "in", [tmp_path / "store"]).resumed_at_chunk == 0
+    assert verify([tmp_path / "store"]).damaged == 0
 
 
 def test_a_killed_export_keeps_finished_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def prepare(
     chosen = _chosen(tokenizer)
     folder, every = Path(folder), round(1 / validation_fraction)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    with _alone(folder, room):
         corpus = _prepare(source, folder, chosen, text_field, every, seq, on_progress, room)
     corpus.check_length(seq)
     return corpus
@@ -110,9 +110,10 @@ def _prepare(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path, room: Room) -> Iterator[None]:
     """Context manager: one process of this host at a time prepares in a folder; the others find its corpus."""
-    with (folder / LOCK_NAME).open("wb") as lock:
+    path = folder / LOCK_NAME
+    with room.retry(lambda: path.open("wb"), path) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

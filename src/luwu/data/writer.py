@@ -163,7 +163,7 @@ class Writer:
     def _open(self, name: str, part: _Part) -> FileIO:
         path = self._folder / name
         self._room.retry(lambda: unshare(path), path)
-        file = path.open("r+b" if path.exists() else "w+b", buffering=0)
+        file = self._room.retry(lambda: path.open("r+b" if path.exists() else "w+b", buffering=0), path)
         file.truncate(part.tokens * self._token_bytes)
         file.seek(0, os.SEEK_END)
         return file

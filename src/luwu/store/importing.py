@@ -26,6 +26,7 @@ from luwu.core.errors import ConfigError
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
 from luwu.core.room import NO_WAIT, Room
 from luwu.store.folders import (
+    MANIFEST_NAME,
     ORIGIN_NAME,
     UNFINISHED_IMPORT_NAME,
     StoreIdentity,
@@ -243,6 +244,8 @@ def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) ->
     # Before the files: from here on nobody takes what is there for a store.
     begun = begun if begun is not None and goes_on else Origin(origin)
     write_journal(folders[0], begun)
+    if not goes_on:
+        remove_file(folders[0] / MANIFEST_NAME)  # it names other files than those that are made now
     writer = open_writer(folders, identity, create=not goes_on)
     if goes_on and begun.chunks > 0 and writer.filling_is_shared:  # they stay in the copy; this store begins again
         begun = Origin(origin)
