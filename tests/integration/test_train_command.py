@@ -17,6 +17,7 @@ from harness.training import (
     prepare_small_run,
     start_small_run,
     steps_of,
+    wait_for_line,
     wait_for_steps,
 )
 from luwu.core.manifest import Manifest
@@ -186,6 +187,19 @@ def test_one_run_folder_has_one_user(folder):
         code, _, error = finish(start_small_run(folder, "shared"))
     assert code == 1
     assert str(os.getpid()) in error
+
+
+def test_ctrl_c_ends_the_wait_for_a_server_at_once(folder, monkeypatch):
+    """There is no commit to wait for before the first step, and the wait for the server may last for a minute."""
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    process = start_small_run(folder, "alone", "--server", "luwu://127.0.0.1:9")
+    wait_for_line(process, "waiting for a server")
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    code, output, error = finish(process)
+    assert code == 130, error
+    assert "stopped after step 0" in output
+    assert time.monotonic() - began < 20
 
 
 def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):

@@ -1,5 +1,6 @@
 """Calls of torch that would go wrong unnoticed on a parallelized model give an error or a warning with a remedy."""
 
+import contextlib
 import copy
 import io
 import math
@@ -98,6 +99,17 @@ def test_clipping_with_torch_is_warned_of_once(model):
     assert len(found) == 1
     assert "finds no gradients" in str(found[0].message) and "max_grad_norm" in str(found[0].message)
     assert found[0].filename == __file__
+
+
+def test_the_warning_names_the_function_that_clips(model):
+    parallelize(model, FakeSession(), [Block])
+    AdamW(model)
+    loss_of(model, 0).backward()
+    with (
+        pytest.warns(UserWarning, match=r"clip_grad_value_ of a parallelized model: .* clips nothing;"),
+        contextlib.suppress(RuntimeError),  # torch's own, of a list without gradients
+    ):
+        nn.utils.clip_grad_value_(model.parameters(), 1.0)
 
 
 def test_nobody_else_is_warned(model):

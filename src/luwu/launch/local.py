@@ -121,7 +121,7 @@ class LocalRun:
         self._paused: set[int] = set()
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
-        self._training = True
+        self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
         self._outcome = Outcome()
         self._handlers: dict[str, Callable[[int, Report], None]] = {
@@ -261,12 +261,12 @@ class LocalRun:
                 self._take_reports()
                 if workers.failed():
                     break
+                if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
+                    self._outcome.stopped = True
+                    return
                 if interrupts.count and not asked:
                     asked = True
                     self._ask_to_stop(workers)
-                if interrupts.count > 1 or (asked and (self._paused or not self._training)):
-                    self._outcome.stopped = True
-                    return
             if workers.failed():
                 if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
                     self._outcome.stopped = True
@@ -325,8 +325,8 @@ class LocalRun:
         )
         if corpus.blank:
             self._display.say(f"{corpus.blank:,} of {corpus.documents:,} documents had no text and were left out")
-        if report["step"] >= steps:
-            self._training = False
+        self._training = report["step"] < steps
+        if not self._training:
             self._display.say(
                 f"this run is complete: {report['step']} of {steps} steps (a larger --steps goes on); evaluating again"
             )
@@ -334,7 +334,7 @@ class LocalRun:
             self._display.say(f"resuming after step {report['step']} of {steps}")
         elif self._why_this_rate:
             self._display.say(self._why_this_rate)
-        self._show_stage("training" if report["step"] < steps else "evaluating")
+        self._show_stage("training" if self._training else "evaluating")
 
     def _on_step(self, rank: int, report: Report) -> None:
         record = self._meter.add(rank, cast(StepReport, report))

@@ -19,9 +19,9 @@ _CLIPPING = "torch.nn.utils.clip_grad"
 _WARNED_ATTRIBUTE = "_luwu_clipping_warned"
 
 _WHY = (
-    "torch.nn.utils.clip_grad_norm_ of a parallelized model: it finds no gradients, because they "
-    "leave for the server during backward, so it clips nothing and returns 0; take it out of the loop, and clip with "
-    "the optimizer: luwu.AdamW(model, max_grad_norm=1.0), whose last_grad_norm tells the norm"
+    "torch.nn.utils.{name} of a parallelized model: it finds no gradients, because they leave for the server during "
+    "backward, so it clips nothing{returns}; take it out of the loop, and clip with the optimizer: "
+    "luwu.AdamW(model, max_grad_norm=1.0), whose last_grad_norm tells the norm"
 )
 
 
@@ -68,9 +68,13 @@ def _warn_once(parameter: StoredParameter, caller: FrameType) -> None:
     if warned:
         return
     level, frame = 3, cast("FrameType | None", caller)  # 1 is this function, 2 the property
+    name = "clip_grad_norm_"
     while frame is not None and frame.f_globals.get("__name__") == _CLIPPING:
         if frame.f_code.co_name == "clip_grad_norm_" and frame.f_locals.get("max_norm") == math.inf:
             return  # only measures the norm, as the Trainer of transformers does for its log
+        if frame.f_code.co_name == "clip_grad_value_":
+            name = frame.f_code.co_name
         level, frame = level + 1, frame.f_back
     warned.append(True)
-    warnings.warn(_WHY, stacklevel=level)
+    returns = " and returns 0" if name == "clip_grad_norm_" else ""
+    warnings.warn(_WHY.format(name=name, returns=returns), stacklevel=level)
