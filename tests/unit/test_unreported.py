@@ -97,6 +97,27 @@ def test_an_attempt_that_the_store_does_not_count_is_made_again(tmp_path):
     assert list(rows[1]) == [*rows[0], "validation_loss"]
 
 
+def test_damaged_first_lines_are_written_again_from_what_was_noted(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps(row(attempt, attempt + 1)) for attempt in range(4, 7)]
+    path.write_text("\n".join(["xx", "", *lines[2:], ""]))
+    log = MetricsLog(path)
+    log.resume(7, 7, {attempt: [noted(attempt, attempt)] for attempt in range(2, 7)})
+    log.close()
+    rows = read_metrics(path)
+    assert ends(rows) == [(4, 5, True), (5, 6, True), (6, 7, True)]  # earlier notes may be another run's
+    assert [found["loss"] for found in rows] == [2.0, 2.0, 1.0]
+
+
+def test_a_damaged_first_line_of_an_attempt_that_nobody_noted_stays_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("xx\n" + json.dumps(row(7, 8)) + "\n")
+    log = MetricsLog(path)
+    log.resume(8, 8, {3: [noted(3, 3)]})
+    log.close()
+    assert ends(read_metrics(path)) == [(7, 8, True)]
+
+
 @pytest.fixture
 def folder(tmp_path):
     return RunFolder(tmp_path)

@@ -41,15 +41,15 @@ class MetricsLog:
 
         Rows of later attempts are cut off, because the run makes those attempts again. Missing rows are written with
         the values that are known, see `unreported_rows`. A half-written last row is dropped; where another line is
-        damaged, the old file is kept beside the new one.
+        damaged, the old file is kept beside the new one. Damaged first lines are written again if they were noted.
 
         Returns:
             What was wrong with the file, for the user; empty if nothing was.
         """
-        whole, damaged = _read_rows(self.path)
+        whole, damaged, leading = _read_rows(self.path)
         word = self._keep_damaged(damaged) if damaged else ""
         rows = [row for row in whole if row["attempt"] < attempts]
-        rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted)], key=lambda row: row["attempt"])
+        rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted, leading)], key=lambda row: row["attempt"])
         self._room.write_file(self.path, "".join(map(_line, rows)))
         self._file.close()
         self._file = self._open()
@@ -86,14 +86,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return _read_rows(path)[0]
 
 
-def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole rows, and the number of damaged lines; a last line without its end is none."""
+def _read_rows(path: Path) -> tuple[list[dict[str, Any]], int, int]:
+    """Return the whole rows, the number of damaged lines, and of those before the first row.
+
+    A last line without its end is not damaged.
+    """
     if not path.exists():
-        return [], 0
+        return [], 0, 0
     *lines, torn = path.read_bytes().split(b"\n")
     found = [_row_of(line) for line in [*lines, torn]]
     rows = [row for row in found if row is not None]
-    return rows, sum(row is None for row in found[:-1])
+    leading = next((number for number, row in enumerate(found) if row is not None), 0)
+    return rows, sum(row is None for row in found[:-1]), leading
 
 
 def _row_of(line: bytes) -> dict[str, Any] | None:

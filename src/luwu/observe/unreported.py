@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def unreported_rows(
-    rows: Sequence[Row], attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]]
+    rows: Sequence[Row], attempts: int, step: int, noted: Mapping[int, Sequence[Mapping[str, Any]]], damaged: int = 0
 ) -> list[Row]:
     """Return the rows that are missing from the first known attempt to the store's last. Unknown values are None.
 
@@ -21,10 +21,13 @@ def unreported_rows(
         rows: the existing rows, in order, of attempts before ``attempts``.
         attempts, step: the store's counts of attempts and of committed steps.
         noted: the records that all workers of an attempt made before they voted on it, by attempt.
+        damaged: lines before the first row that could not be read; each may be the row of a noted attempt.
     """
     present = {row["attempt"]: row for row in rows}
     before = {attempt: int(records[0]["step"]) for attempt, records in noted.items() if attempt < attempts}
     first = min(present or before, default=attempts)  # earlier attempts may be another run's
+    while damaged > 0 and first - 1 in before:
+        first, damaged = first - 1, damaged - 1
     missing = [attempt for attempt in range(first, attempts) if attempt not in present]
     before |= {row["attempt"] + 1: row["step"] for row in rows if row["step"] is not None}
     steps = _between({**before, attempts: step})
