@@ -163,6 +163,15 @@ def test_the_run_folder_keeps_its_settings(tmp_path):
     assert build_settings(folder.saved_settings() or {}) == Settings()
 
 
+def test_an_id_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path):
+    RunFolder(tmp_path).id_path.mkdir()
+    with pytest.raises(ConfigError, match=r"run-id: expected the run's id, found Is a directory; .* remove it"):
+        RunFolder(tmp_path).saved_id()
+    file = tmp_path / "file"
+    file.touch()
+    assert RunFolder(file).saved_id() is None
+
+
 def test_an_id_that_is_not_text_is_refused(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.saved_id() is None

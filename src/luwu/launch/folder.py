@@ -43,11 +43,16 @@ class RunFolder:
         return read_toml(self.config_path) if self.config_path.exists() else None
 
     def saved_id(self) -> str | None:
-        """Return the run's id, which stays when its folder moves, or None; raises ConfigError if it is no text."""
+        """Return the run's id, which stays when its folder moves, or None; raises ConfigError if it cannot be read."""
         try:
             return self.id_path.read_text(encoding="utf-8").strip() or None
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise ConfigError(
+                f"{self.id_path}: expected the run's id, found {error.strerror}; give this user permission to read the "
+                "file, or remove it: the run then takes its id from its store"
+            ) from None
         except UnicodeDecodeError as error:
             raise ConfigError(
                 f"{self.id_path}: expected the run's id in UTF-8, found {error}; remove the file: the run then "
