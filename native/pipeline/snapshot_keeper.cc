@@ -71,9 +71,9 @@ void SnapshotKeeper::committed() {
     if (!due(record.step)) return;
     try {
         store_.reserve_spare(record.version);  // as a rule it is there
-        post([this, pending = std::make_shared<store::PendingSnapshot>(store_, settings_.patience)] {
-            finish(*pending);
-        });
+        // The step waits for no lock, because any process may hold it for any time.
+        constexpr std::chrono::milliseconds no_patience{0};
+        post([this, pending = std::make_shared<store::PendingSnapshot>(store_, no_patience)] { finish(*pending); });
     } catch (const Error& error) {
         note_failure(given_up(record.step), error);
     }
@@ -81,7 +81,7 @@ void SnapshotKeeper::committed() {
 
 void SnapshotKeeper::finish(store::PendingSnapshot& pending) {
     try {
-        pending.finish();
+        pending.finish(settings_.patience);
     } catch (const Error& error) {
         return note_failure(given_up(pending.step()), error);
     }

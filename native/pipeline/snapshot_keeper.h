@@ -19,7 +19,8 @@ namespace luwu::pipeline {
 struct SnapshotSettings {
     std::uint64_t every = 0;  // committed steps; 0: never
     std::uint64_t keep = 0;   // number of automatic snapshots that stay, the newest; 0: all
-    std::chrono::milliseconds patience = store::kPatience;  // how long it waits for a lock on the store's folders
+    std::chrono::milliseconds patience =
+        store::kPatience;  // longest wait of its thread for a lock; a step waits for none
 };
 
 struct SnapshotStats {

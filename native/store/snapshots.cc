@@ -76,9 +76,11 @@ File lock_folder(const std::string& path, int how, std::chrono::milliseconds pat
 File lock_folder_or_throw(const std::string& path, int how, std::chrono::milliseconds patience) {
     File held = lock_folder(path, how, patience);
     if (held.descriptor() >= 0) return held;
-    throw Error(ErrorKind::locked, "another process has held a lock on the folder " + path + " for " +
-                                       std::to_string(patience.count()) +
-                                       " ms; find it with `lslocks`, end it and try again");
+    const bool waited = patience.count() > 0;
+    throw Error(ErrorKind::locked, "another process " + std::string(waited ? "has held" : "holds") +
+                                       " a lock on the folder " + path +
+                                       (waited ? " for " + std::to_string(patience.count()) + " ms" : "") +
+                                       "; find it with `lslocks`, end it and try again");
 }
 
 // Held by all who take or remove a snapshot, and alone by who removes remains.
@@ -185,10 +187,9 @@ PendingSnapshot::PendingSnapshot(const ChunkStore& store, std::chrono::milliseco
       uuid_(store.uuid()),
       folders_(store.folders()),
       record_(store.committed()),
-      patience_(patience),
       name_(passing_name(record_.step)) {
     for (const std::string& folder : folders_) make_folder(folder + kFolderName);
-    turn_ = take_turn(folders_, patience_);
+    turn_ = take_turn(folders_, patience);
     try {
         link_files(store);
     } catch (...) {
@@ -218,7 +219,7 @@ PendingSnapshot::~PendingSnapshot() {
     for (const std::string& folder : folders_) std::filesystem::remove_all(step_folder(folder, name_), ignored);
 }
 
-void PendingSnapshot::finish() {
+void PendingSnapshot::finish(std::chrono::milliseconds patience) {
     const std::string first = step_folder(folders_[0], name_);
     std::vector<std::string> inside;
     for (const std::string& folder : folders_) inside.push_back(step_folder(folder, name_));
@@ -227,7 +228,7 @@ void PendingSnapshot::finish() {
     for (const std::string& folder : folders_) sync_folder(folder);  // of snapshots, which may be new
     const std::string before = passing_name(record_.step);
     {
-        const File names = lock_names(folders_, patience_);
+        const File names = lock_names(folders_, patience);
         take_names(folders_, record_.step, before);
         for (std::size_t stripe = folders_.size(); stripe-- > 0;) {  // the first last: then it is there
             rename_file(step_folder(folders_[stripe], name_),

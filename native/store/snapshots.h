@@ -31,16 +31,17 @@ void remove_remains(const std::vector<std::string>& folders);
 // begun to be written, the second may take its time.
 class PendingSnapshot {
   public:
-    // Links the files of what the store has committed. Throws Error; locked when another process holds one of the
-    // locks for longer than `patience`.
+    // Links the files of what the store has committed. Throws Error; locked when another process holds the lock on the
+    // folder of snapshots for longer than `patience`.
     explicit PendingSnapshot(const ChunkStore& store, std::chrono::milliseconds patience = kPatience);
     ~PendingSnapshot();  // removes what was not finished
     PendingSnapshot(const PendingSnapshot&) = delete;
     PendingSnapshot& operator=(const PendingSnapshot&) = delete;
 
     [[nodiscard]] std::uint64_t step() const { return record_.step; }
-    // Makes it durable, in the place of another one of the same step. Throws Error.
-    void finish();
+    // Makes it durable, in the place of another one of the same step. Throws Error; locked when another process holds
+    // the lock on the store's first folder for longer than `patience`.
+    void finish(std::chrono::milliseconds patience = kPatience);
 
   private:
     void link_files(const ChunkStore& store);
@@ -49,7 +50,6 @@ class PendingSnapshot {
     Uuid uuid_;
     std::vector<std::string> folders_;  // of the store
     CommitRecord record_;
-    std::chrono::milliseconds patience_;
     std::string name_;  // of its folders until it is finished
     File turn_;         // while it is held nobody takes this for remains
     bool finished_ = false;
