@@ -58,19 +58,15 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
 // Makes the records first, which say that there are no values: as long as they say so, no file here is worth keeping.
 // Records of a creation that was interrupted stay until the new ones replace them.
 void ChunkStore::create() {
-    bool begun = false;
     for (const std::string& folder : folders_) {
         const std::string commit_path = folder + kCommitName;
-        if (!file_exists(commit_path)) continue;
-        begun = true;
-        if (!says_no_values(commit_path)) {
+        const bool begun = file_exists(commit_path);
+        if (begun && !says_no_values(commit_path)) {
             throw Error(ErrorKind::corrupt, folder +
                                                 " holds a store whose manifest is missing; put its manifest.json "
                                                 "back or choose another folder (nothing was changed)");
         }
-    }
-    for (const std::string& folder : folders_) {
-        if (begun || !StripeFiles::holds_chunks(folder)) continue;
+        if (begun || !StripeFiles::holds_chunks(folder)) continue;  // chunks never come before their folder's record
         throw Error(ErrorKind::corrupt, folder + " holds chunks of a store whose " + folder + kCommitName +
                                             " is missing; choose another folder (nothing was changed)");
     }

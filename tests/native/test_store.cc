@@ -122,6 +122,27 @@ TEST_CASE("creation that ended early is done again, a committed store is never o
     CHECK(std::filesystem::exists(folders[0] + "/version-0.luwu"));
 }
 
+TEST_CASE("a folder of a creation that ended early lets nobody remove another store's chunks") {
+    const Scratch scratch;
+    const store::Layout layout(test::small_shape(kernels::Dtype::float32), 2);
+    const std::vector<std::string> first{scratch.folder("a"), scratch.folder("b")};
+    const std::vector<std::string> other{scratch.folder("c"), scratch.folder("d")};
+    {
+        const ChunkStore begun(first, layout, kUuid, OpenMode::create);
+        ChunkStore store(other, layout, kUuid, OpenMode::create);
+        commit_step(store, 0);
+    }
+    std::filesystem::remove(other[1] + "/commit.luwu");
+    const std::string missing = other[1] + "/commit.luwu is missing";
+    CHECK(kind_of([&] { ChunkStore({first[0], other[1]}, layout, kUuid, OpenMode::create); }, missing) ==
+          ErrorKind::corrupt);
+    for (const char* name : {"/version-0.luwu", "/version-1.luwu", "/frozen.luwu"}) {
+        CHECK(std::filesystem::exists(other[1] + name));
+        CHECK(std::filesystem::exists(first[0] + name));
+    }
+    const ChunkStore again(first, layout, kUuid, OpenMode::create);
+}
+
 TEST_CASE("one store is open once, and a reader may look on") {
     const Scratch scratch;
     const std::vector<std::string> folders{scratch.folder()};
