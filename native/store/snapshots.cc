@@ -58,6 +58,13 @@ bool step_of(const std::string& name, std::uint64_t& step) {
     return error == std::errc() && end == name.data() + name.size() && name == std::to_string(step);
 }
 
+// True for a snapshot's folder in one of the store's folders. Of older formats, only the first has the record. A file
+// or folder without it belongs to the user, also where a number is its name.
+bool is_own(const std::vector<std::string>& folders, std::size_t stripe, const std::string& name) {
+    const std::string path = step_folder(folders[stripe], name);
+    return file_exists(path + kSnapshotRecordName) || (stripe > 0 && StripeFiles::holds_chunks(path));
+}
+
 // Locks a folder until the file is closed; returns no file where others hold the lock for longer than `patience`.
 File lock_folder(const std::string& path, int how, std::chrono::milliseconds patience) {
     constexpr std::chrono::milliseconds pause{5};  // flock itself waits for ever or not at all
@@ -115,11 +122,22 @@ void link_if_there(const std::string& from, const std::string& to) {
 
 // Takes a snapshot's folders their names; without its first folder it is none any more.
 void take_names(const std::vector<std::string>& folders, std::uint64_t step, const std::string& name) {
-    for (const std::string& folder : folders) {
-        const std::string path = step_folder(folder, std::to_string(step));
-        if (!file_exists(path)) continue;
-        rename_file(path, step_folder(folder, name));
-        sync_folder(folder + kFolderName);
+    const std::string own = std::to_string(step);
+    for (std::size_t stripe = 0; stripe < folders.size(); ++stripe) {
+        if (!is_own(folders, stripe, own)) continue;
+        rename_file(step_folder(folders[stripe], own), step_folder(folders[stripe], name));
+        sync_folder(folders[stripe] + kFolderName);
+    }
+}
+
+void require_place(const std::vector<std::string>& folders, std::uint64_t step) {
+    const std::string own = std::to_string(step);
+    for (std::size_t stripe = 0; stripe < folders.size(); ++stripe) {
+        const std::string path = step_folder(folders[stripe], own);
+        if (!file_exists(path) || is_own(folders, stripe, own)) continue;
+        throw Error(ErrorKind::invalid, "expected a snapshot of step " + own + " or nothing in " + path +
+                                            ", found something else; move it to another folder and take the snapshot "
+                                            "again (nothing was changed)");
     }
 }
 
@@ -139,7 +157,7 @@ std::vector<std::uint64_t> snapshot_steps(const std::vector<std::string>& folder
     std::vector<std::uint64_t> steps;
     std::uint64_t step = 0;
     for (const std::string& name : names_in(folders[0] + kFolderName)) {
-        if (step_of(name, step)) steps.push_back(step);
+        if (step_of(name, step) && is_own(folders, 0, name)) steps.push_back(step);
     }
     std::sort(steps.begin(), steps.end());
     return steps;
@@ -174,10 +192,10 @@ void remove_remains(const std::vector<std::string>& folders) {
     const std::vector<std::uint64_t> steps = snapshot_steps(folders);
     const std::set<std::uint64_t> whole(steps.begin(), steps.end());
     std::uint64_t step = 0;
-    for (const std::string& folder : folders) {
-        for (const std::string& name : names_in(folder + kFolderName)) {
-            const bool half_made = step_of(name, step) && !whole.contains(step);
-            if (half_made || is_passing_name(name)) remove_folder(step_folder(folder, name));
+    for (std::size_t stripe = 0; stripe < folders.size(); ++stripe) {
+        for (const std::string& name : names_in(folders[stripe] + kFolderName)) {
+            const bool half_made = step_of(name, step) && !whole.contains(step) && is_own(folders, stripe, name);
+            if (half_made || is_passing_name(name)) remove_folder(step_folder(folders[stripe], name));
         }
     }
 }
@@ -229,6 +247,7 @@ void PendingSnapshot::finish(std::chrono::milliseconds patience) {
     const std::string before = passing_name(record_.step);
     {
         const File names = lock_names(folders_, patience);
+        require_place(folders_, record_.step);
         take_names(folders_, record_.step, before);
         for (std::size_t stripe = folders_.size(); stripe-- > 0;) {  // the first last: then it is there
             rename_file(step_folder(folders_[stripe], name_),

@@ -39,8 +39,9 @@ class PendingSnapshot {
     PendingSnapshot& operator=(const PendingSnapshot&) = delete;
 
     [[nodiscard]] std::uint64_t step() const { return record_.step; }
-    // Makes it durable, in the place of another one of the same step. Throws Error; locked when another process holds
-    // the lock on the store's first folder for longer than `patience`.
+    // Makes it durable, in the place of another one of the same step. Throws Error; invalid where a file or folder of
+    // the user has that place, locked when another process holds the lock on the store's first folder for longer than
+    // `patience`.
     void finish(std::chrono::milliseconds patience = kPatience);
 
   private:

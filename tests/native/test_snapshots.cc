@@ -325,7 +325,7 @@ TEST_CASE("what a crash leaves is removed, and nothing else") {
     }
     CHECK(entries(folders[0]) == 1);
     fs::create_directories(inside + "1.99-0.partial");
-    fs::create_directories(folders[1] + "/snapshots/9");  // named, as the second part is before the first
+    fs::copy(folders[1] + "/snapshots/1", folders[1] + "/snapshots/9");  // named, as the second is before the first
     CHECK(store::snapshot_steps(folders) == Steps{1});
     store::remove_remains(folders);
     CHECK(entries(folders[0]) == 1);
@@ -360,6 +360,54 @@ TEST_CASE("folders that somebody else made beside the snapshots stay") {
     }
     CHECK(store::snapshot_steps(folders) == Steps{1});
     check_snapshot(folders, 1);
+}
+
+TEST_CASE("what somebody else made with a number for its name is no snapshot, and stays") {
+    const Scratch scratch;
+    const Folders folders{scratch.folder("a"), scratch.folder("b")};
+    const auto notes = [](const std::string& folder, std::uint64_t step) {
+        return folder + "/snapshots/" + std::to_string(step) + "/notes.txt";
+    };
+    const auto check_notes = [&] {
+        CHECK(fs::is_regular_file(folders[0] + "/snapshots/5"));
+        CHECK(fs::exists(notes(folders[0], 2)));
+        CHECK(fs::exists(notes(folders[1], 3)));
+        CHECK(fs::exists(notes(folders[1], 8)));
+    };
+    for (const std::string& folder : folders) fs::create_directories(folder + "/snapshots");
+    std::ofstream(folders[0] + "/snapshots/5") << "a user's file";
+    const std::vector<std::string> kept{notes(folders[0], 2), notes(folders[1], 3), notes(folders[1], 8)};
+    for (const std::string& path : kept) {
+        fs::create_directories(fs::path(path).parent_path());
+        std::ofstream(path) << "a user's notes";
+    }
+    {
+        Rig rig = open_rig(folders, OpenMode::create, {1, 2});
+        rig.initialise();
+        const auto failed_at = [&rig](std::uint64_t step) {
+            return rig.snapshot_stats().failure.find("the snapshot of step " + std::to_string(step) +
+                                                     " was given up: expected") != std::string::npos;
+        };
+        for (std::uint64_t step = 1; step <= 5; ++step) {
+            run_steps(rig, step, step);
+            test::wait_until([&] {
+                const bool given_up = step == 2 || step == 3 || step == 5;
+                return given_up ? failed_at(step) : rig.snapshot_stats().step == step;
+            });
+        }
+        CHECK(store::snapshot_steps(folders) == Steps{1, 4});
+        const std::string place = folders[0] + "/snapshots/5, found something else";
+        CHECK(kind_of([&] { store::take_snapshot(rig.store(), true); }, place) == ErrorKind::invalid);
+        run_steps(rig, 6, 8);
+    }
+    CHECK(store::snapshot_steps(folders) == Steps{6, 7});
+    store::remove_remains(folders);
+    CHECK(kind_of([&] { store::remove_snapshot(folders, 5); }, "those of step 6, 7") == ErrorKind::invalid);
+    check_notes();
+    for (const std::string& folder : folders) CHECK(partials(folder + "/snapshots") == 0);
+    store::remove_snapshot(folders, 7);
+    check_snapshot(folders, 6);
+    check_notes();
 }
 
 TEST_CASE("a disk without room gives the snapshot up and nothing else") {

@@ -200,14 +200,25 @@ def test_a_damaged_copy_of_a_snapshots_record_is_said_with_what_it_costs(tmp_pat
     assert finding.startswith(str(path)) and finding.endswith("the snapshot can be read and restored as it is")
 
 
-def test_a_folder_with_a_number_for_a_name_is_no_snapshot(tmp_path: Path) -> None:
+def test_a_file_or_folder_with_a_number_for_a_name_is_no_snapshot(tmp_path: Path) -> None:
     train(tmp_path, 1)
     store = [tmp_path / "store"]
-    (store[0] / "snapshots" / "40").mkdir(parents=True)
+    inside = store[0] / "snapshots"
+    (inside / "40").mkdir(parents=True)
+    (inside / "5").write_text("mine")
     take(store)
     assert [each.step for each in snapshots(store)] == [1]
-    with pytest.raises(StoreFormatError):
-        restore(store, 40)
+    for step in (5, 40):
+        with pytest.raises(ConfigError, match=f"expected a snapshot of step {step}, found those of step 1"):
+            restore(store, step)
+    remove(store, 1)
+    notes = inside / "1" / "notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine")
+    with pytest.raises(ConfigError, match=r"or nothing in .*snapshots/1, found something else; move it"):
+        take(store)
+    assert sorted(path.name for path in inside.iterdir()) == ["1", "40", "5"]
+    assert notes.read_text() == "mine"
 
 
 def test_a_part_of_a_model_is_not_kept_alone_while_it_is_trained(tmp_path: Path) -> None:

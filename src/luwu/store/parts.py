@@ -31,7 +31,8 @@ def stripe_of(folder: Path) -> int | None:
 
 def manifest_copy(folder: Path) -> str:
     """Say where the manifest file of a store that lacks it may be: in its last snapshot."""
-    names = [path.parent.name for path in folder.glob("snapshots/*/manifest.json")]
+    records = folder.glob("snapshots/*/snapshot.luwu")
+    names = [path.parent.name for path in records if path.with_name("manifest.json").is_file()]
     steps = [int(name) for name in names if name.isdecimal()]
     return f"{folder / 'snapshots' / str(max(steps)) / 'manifest.json'}" if steps else "a copy of the store"
 

@@ -77,7 +77,8 @@ def take(folders: list[Path]) -> int:
     Raises:
         StoreFormatError: there is no store. StoreEmptyError: it has no values yet.
         StoreSpaceError: there is no room for what training writes next; it goes on without a snapshot.
-        ConfigError: a server has it open, and it is one of several servers', whose snapshots belong together.
+        ConfigError: a server has it open, and it is one of several servers', whose snapshots belong together; or a
+            file or folder that is no snapshot has the snapshot's place.
     """
     identity = require_identity(folders)
     try:
@@ -104,7 +105,7 @@ def snapshots(folders: list[Path]) -> list[SnapshotInfo]:
     require_identity(folders)
     found = []
     for step in snapshot_steps(folders):
-        with suppress(FileNotFoundError, ConfigError):  # it was removed meanwhile, or is a folder with nothing in it
+        with suppress(FileNotFoundError, ConfigError):  # it was removed meanwhile
             found.append(_look_at(folders, step))
     return found
 
