@@ -179,6 +179,9 @@ def checkpoint(top: Path) -> None:
     (top / "model" / "tokenizer.json").write_text("[" + "0, " * 1000 + "0]")
 
 
+NUMBERS = Numbers()
+
+
 class HalfReadable(Numbers):
     """The same checkpoint, of which the last block cannot be read."""
 
@@ -189,18 +192,33 @@ class HalfReadable(Numbers):
         return super().updates(block)
 
 
-def import_numbers(top: Path, manifest: Manifest, source: importing.Source | None = None) -> None:
+class OtherNumbers(Numbers):
+    """Another checkpoint of the same model."""
+
+    origin: ClassVar = {"files": [["other numbers", 1, 2]]}
+
+    def read(self, parameter: ParameterManifest, first: int, count: int) -> Tensor:
+        """Return elements of a parameter."""
+        return -super().read(parameter, first, count)
+
+
+def import_numbers(top: Path, manifest: Manifest, source: importing.Source = NUMBERS) -> None:
     """Import a checkpoint, with an entry of the journal after every chunk."""
     keep = partial(keep_model_files, top / "model", stores_of(top)[0], {"positions": torch.arange(200)})
     with mock.patch.object(importing, "SYNC_BYTES", 1):
-        importing.import_values(source or Numbers(), manifest, stores_of(top), keep=keep)
+        importing.import_values(source, manifest, stores_of(top), keep=keep)
+
+
+def with_half_an_import(top: Path) -> None:
+    """Import a part of a checkpoint."""
+    checkpoint(top)
+    with suppress(OSError):
+        import_numbers(top, model_manifest(), HalfReadable())
 
 
 def with_a_copy_of_half_an_import(top: Path) -> None:
     """Import a part of a checkpoint, and make a copy with hard links."""
-    checkpoint(top)
-    with suppress(OSError):
-        import_numbers(top, model_manifest(), HalfReadable())
+    with_half_an_import(top)
     for store, copy in zip(stores_of(top), copies_of(top), strict=True):
         shutil.copytree(store, copy, copy_function=os.link)
 
@@ -210,20 +228,20 @@ def copies_of(top: Path) -> list[Path]:
     return [top / "copy-a", top / "copy-b"]
 
 
-def import_it(top: Path) -> None:
+def import_it(top: Path, source: importing.Source = NUMBERS) -> None:
     """Import a checkpoint."""
     mark("is -1")
     mark("may 7")
-    import_numbers(top, model_manifest())
+    import_numbers(top, model_manifest(), source)
     mark("is 7")
 
 
-def imported(top: Path, manifest: Manifest) -> Found:
+def imported(top: Path, manifest: Manifest, source: importing.Source = NUMBERS) -> Found:
     """Read the store, as nobody gives a finished import again; one that is not finished is, and counts as none."""
     first = stores_of(top)[0]
     if (first / ORIGIN_NAME).exists() and not (first / UNFINISHED_IMPORT_NAME).exists():
         return observe(stores_of(top), manifest)
-    import_numbers(top, manifest)
+    import_numbers(top, manifest, source)
     assert observe(stores_of(top), manifest).step == Numbers.step
     return Found(-1, "an import that can be finished")
 
@@ -446,6 +464,10 @@ OPERATIONS = (
     Operation("import", checkpoint, import_it, imported),
     Operation(
         "import after a copy of half of it", with_a_copy_of_half_an_import, import_it, imported_beside_a_copy
+    ),
+    Operation(
+        "import after half of another one", with_half_an_import, partial(import_it, source=OtherNumbers()),
+        partial(imported, source=OtherNumbers()),
     ),
     Operation("step", partial(train, until=2), partial(train, until=4)),
     Operation("two steps", partial(train, until=2), two_steps),

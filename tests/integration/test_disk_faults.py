@@ -45,7 +45,11 @@ def test_a_power_cut_shows_that_a_sync_is_missing(pool: ProcessPoolExecutor, nam
     assert (
         caught
         == {
-            "step": {"native/store/chunk_store.cc", "native/store/commit_files.cc"},
+            "step": {
+                "native/store/chunk_store.cc",
+                "native/store/commit_file.cc",
+                "native/store/commit_files.cc",
+            },
             "remove a snapshot": {"native/store/snapshots.cc"},
         }[name]
     )

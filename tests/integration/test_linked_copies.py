@@ -84,7 +84,7 @@ def test_an_import_of_which_half_was_copied_begins_again(tmp_path: Path) -> None
     operations.import_numbers(tmp_path, manifest)
     assert [contents(copy) for copy in copies] == before
     assert verify(operations.stores_of(tmp_path)).damaged == 0
-    import_values(operations.Numbers(), manifest, copies)
+    import_values(operations.NUMBERS, manifest, copies)
     assert verify(copies).damaged == 0
 
 

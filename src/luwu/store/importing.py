@@ -237,14 +237,13 @@ def _is_committed(folders: list[Path], identity: StoreIdentity) -> bool:
 
 def _open(folders: list[Path], manifest: Manifest, origin: Mapping[str, Any]) -> tuple[native.StoreWriter, Origin]:
     """Open the store to write to; return it, and how much of the import is in it."""
-    identity, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
-    goes_on = begun is not None and begun.source == origin and identity is not None and identity.manifest == manifest
-    if identity is None or not goes_on:
-        identity = StoreIdentity(uuid4().hex, len(folders), manifest)
+    found, begun = read_identity(folders[0]), read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
+    goes_on = begun is not None and begun.source == origin and found is not None and found.manifest == manifest
+    identity = found if found is not None and goes_on else StoreIdentity(uuid4().hex, len(folders), manifest)
     # Before the files: from here on nobody takes what is there for a store.
     begun = begun if begun is not None and goes_on else Origin(origin)
     write_journal(folders[0], begun)
-    if not goes_on:
+    if found is not None and not goes_on:
         remove_file(folders[0] / MANIFEST_NAME)  # it names other files than those that are made now
     writer = open_writer(folders, identity, create=not goes_on)
     if goes_on and begun.chunks > 0 and writer.filling_is_shared:  # they stay in the copy; this store begins again
