@@ -209,10 +209,20 @@ class ControlClient(OfThisProcess):
                     raise self._misunderstood(error) from None
                 if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
                     raise self._unanswered(found, error) from None
+                if answer is Answer.SERVER:
+                    self._open_channel_anew()
                 self._given_up.wait(self._timeouts.retry_seconds)
                 continue
             check_version(reply.protocol_version, f" at {self.url}")
             return reply
+
+    def _open_channel_anew(self) -> None:
+        """Replace the channel. After a failure gRPC connects again only while a call waits, and ours fail at once."""
+        with self._lock:
+            if not self._closed:
+                self._channel.close()
+                self._channel = open_channel(self.url, self._credentials, self._timeouts)
+                self._stub = control_pb2_grpc.ControlStub(self._channel)
 
     def _probe(self) -> Answer:
         return probe(parse_url(self.url), self._timeouts.retry_seconds, self._credentials.tls)
