@@ -362,10 +362,35 @@ def test_nobody_listens(serve):
         check_health(url, KEY)
 
 
+def test_a_health_check_of_another_program_says_what_was_expected():
+    def answer():
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as connection:
+                    connection.recv(1 << 10)
+                    connection.sendall(b"SSH-2.0-another program\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=answer)
+        other.start()
+        with pytest.raises(ServerError, match="expected a luwu server without TLS, found a port that answers"):
+            check_health(f"luwu://127.0.0.1:{listener.getsockname()[1]}", KEY)
+        listener.shutdown(socket.SHUT_RDWR)
+        other.join()
+
+
 def test_one_store_has_one_server(serve):
     serve()
     with pytest.raises(StoreLockedError, match=r"the store .* is in use by process"):
         serve()
+
+
+def test_a_busy_port_of_the_data_plane_is_noticed_at_the_start(serve):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ServerError, match=f"127.0.0.1:{port}: Address already in use; choose another --data-port"):
+            serve(data_port=port)
+    serve(data_port=port)
 
 
 def test_one_port_has_one_server(serve):

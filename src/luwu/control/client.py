@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -39,18 +38,6 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
         return grpc.insecure_channel(target, options)
     certificate, key, authority = credentials.tls.read()
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
-
-
-def connection_refused(url: str, timeouts: Timeouts) -> bool:
-    """Return True if the machine refuses the connection: no server listens at ``luwu://HOST:PORT``."""
-    address = parse_url(url)
-    try:
-        with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
 
 
 class ControlClient(OfThisProcess):
