@@ -3,7 +3,9 @@
 Bytes pulled and pushed come from the model's size, bytes of the store from what the kernel counts of the server's
 process (the store goes past the page cache), times from a clock in the launcher, the loss and the norm of the gradient
 from plain torch with the weights that `luwu export` gives, the rest from the settings and the store's own record.
-The hidden share of the communication cannot be known from outside: it only has to lie between 0 and 1.
+The hidden share of the communication is compared with the times that the workers report, before the meter keeps it
+between 0 and 1; these times must lie within those of the attempt. The validation loss comes from plain torch, too,
+and, where the servers are elsewhere, from the end of the run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import BenchmarkError, Row, arguments, result, run, table
-from kit.truth import Shape, Truth, plain_loss, pulled_and_pushed, start_servers
+from kit.truth import Shape, Truth, plain_loss, plain_validation, pulled_and_pushed, start_servers
 
 from luwu.observe.display import duration, size
 from luwu.observe.meter import RECENT_STEPS
@@ -136,7 +138,11 @@ def errors_of_rows(rows: list[dict[str, Any]], watched: dict[str, Any], shape: S
         "pulled": max(relative(row["bytes_pulled"], pulled) for row, (pulled, _) in zip(rows, moved, strict=True)),
         "pushed": max(relative(row["bytes_pushed"], pushed) for row, (_, pushed) in zip(rows, moved, strict=True)),
         "lr": max(relative(row["lr"], shape.rate(row["step"] - row["committed"], truth.steps)) for row in rows),
-        "hidden": float(not all(0 <= row["hidden"] <= 1 for row in rows)),
+        "hidden": max(
+            error_of_hidden(row["hidden"], [noted["workers"]])
+            for row, noted in zip(rows, watched["steps"], strict=True)
+        ),
+        "validation loss at the end": relative(rows[-1]["validation_loss"], watched["validation_loss"]),
     }  # fmt: skip
     if scales:
         errors["loss scale"] = max(
@@ -144,6 +150,18 @@ def errors_of_rows(rows: list[dict[str, Any]], watched: dict[str, Any], shape: S
             for number, scale in enumerate(scales)
         )
     return errors
+
+
+def error_of_hidden(found: float, attempts: list[list[list[float]]]) -> float:
+    """Return the error of a hidden share, by the times of each worker in some attempts.
+
+    It is the largest of three: the distance from the share, and the share of the time by which a worker waited longer
+    than data travelled, or data travelled longer than the attempt lasted.
+    """
+    times = [times for attempt in attempts for times in attempt]
+    waited, busy, _ = (sum(column) for column in zip(*times, strict=True))
+    beyond = [max(waited - busy, busy - lasted, -waited, 0.0) / lasted for waited, busy, lasted in times]
+    return max(abs(found - (1 - waited / busy if busy else 1.0)), *beyond)
 
 
 def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth: Truth) -> dict[str, float]:
@@ -155,9 +173,14 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
     middle = steps[-2]
     paced = (middle["time"] - steps[max(0, len(steps) - 2 - RECENT_STEPS)]["time"]) / min(RECENT_STEPS, len(steps) - 2)
     pulled, pushed = pulled_and_pushed(truth, rows, len(rows) - 1)
+    hidden = error_of_hidden(
+        float(shown["communication hidden"].removesuffix(" %")) / 100,
+        [noted["workers"] for noted in steps[-RECENT_STEPS:]],
+    )
     errors = {
         "shown tokens/s": relative(last["tokens_per_second"], row["tokens"] / pace),
         "shown left": relative(middle["seconds_left"], paced),
+        "shown hidden": max(0.0, hidden - 0.005),  # rounded to a whole percent
         "shown as they are": float(
             (shown["step"], shown["loss"], shown["left"])
             != (f"{truth.steps}/{truth.steps}", f"{row['loss']:.3f}", duration(0))
@@ -185,9 +208,11 @@ def errors_of_values(shape: Shape, scratch: Path, folder: Path, steps: int) -> d
         raise BenchmarkError(f"{shape.name}: the export failed:\n{done.stderr[-2000:]}")
     attempt = len(read_metrics(folder / "metrics.jsonl"))
     loss, norm = plain_loss(shape, scratch, folder, exported, attempt)
+    measured = read_metrics(folder / "metrics.jsonl")[-1]["validation_loss"]
+    validation = relative(measured, plain_validation(shape, folder, exported))
     train(shape, scratch, folder, steps + 1, {})
     row = read_metrics(folder / "metrics.jsonl")[attempt]
-    errors = {"loss": relative(row["loss"], loss)}
+    errors = {"loss": relative(row["loss"], loss), "validation loss": validation}
     if row["grad_norm"] is not None:
         errors["grad norm"] = relative(row["grad_norm"], norm)
     return errors

@@ -10,10 +10,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luwu.core.manifest import ROOT_NAME
 from luwu.store.opening import open_reader
+
+if TYPE_CHECKING:
+    import torch
+
+    from luwu.data.corpus import Corpus
 
 LR, WARMUP_STEPS, FINAL_FRACTION = 1e-3, 5, 0.1
 ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -47,7 +52,7 @@ class Shape:
             "model": self.model,
             "data": {**self.data, "path": str(text)},
             "optimizer": optimizer | ({"max_grad_norm": self.clip} if self.clip else {}),
-            "run": {"memory": "256MiB", **self.run, "steps": steps},
+            "run": {"memory": "256MiB", **self.run, "steps": steps, "eval_every": steps},
             "sample": {"length": 1},
         }
 
@@ -123,12 +128,35 @@ def start_servers(shape: Shape, scratch: Path) -> Iterator[dict[str, str]]:
 
 def plain_loss(shape: Shape, scratch: Path, folder: Path, exported: Path, attempt: int) -> tuple[float, float]:
     """Loss of an attempt's batch with exported weights, and the norm of its gradient, in float64."""
-    import torch
+    from luwu.data.sampler import Sampler
+
+    corpus, model = plain_model(shape, folder, exported)
+    sampler = Sampler(corpus.train, shape.model["seq"], shape.run["batch"], 0)
+    loss = _cross_entropy(model, *sampler.batch_of(attempt, 0, 1))
+    loss.backward()
+    squares = sum(
+        float(parameter.grad.square().sum()) for parameter in model.parameters() if parameter.grad is not None
+    )
+    return loss.item(), math.sqrt(squares)
+
+
+def plain_validation(shape: Shape, folder: Path, exported: Path) -> float:
+    """Validation loss with exported weights, in float64, over windows that are spread evenly."""
+    from luwu.data.sampler import count_windows, cut
+
+    corpus, model = plain_model(shape, folder, exported)
+    seq = shape.model["seq"]
+    available = count_windows(corpus.validation, seq)
+    wanted = min(available, shape.data["validation_windows"])
+    windows = [number * available // wanted for number in range(wanted)]
+    return float(_cross_entropy(model.eval(), *cut(corpus.validation, windows, seq)).item())
+
+
+def plain_model(shape: Shape, folder: Path, exported: Path) -> tuple[Corpus, torch.nn.Module]:
+    """The run's text, and its model with exported weights in float64."""
     from safetensors.torch import load_file
-    from torch.nn.functional import cross_entropy
 
     from luwu.data.corpus import Corpus
-    from luwu.data.sampler import Sampler
     from luwu.models.gpt import GPT, GPTConfig
 
     corpus = Corpus.load(folder)
@@ -138,13 +166,12 @@ def plain_loss(shape: Shape, scratch: Path, folder: Path, exported: Path, attemp
     for file in sorted(exported.glob("*.safetensors")):
         weights |= load_file(file)
     model.load_state_dict(weights)
-    model = model.double()
-    sampler = Sampler(corpus.train, shape.model["seq"], shape.run["batch"], 0)
-    inputs, targets = (torch.from_numpy(each) for each in sampler.batch_of(attempt, 0, 1))
-    logits = model(inputs).logits
-    loss = cross_entropy(logits.flatten(0, 1), targets.flatten())
-    loss.backward()
-    squares = sum(
-        float(parameter.grad.square().sum()) for parameter in model.parameters() if parameter.grad is not None
-    )
-    return loss.item(), math.sqrt(squares)
+    return corpus, model.double()
+
+
+def _cross_entropy(model: torch.nn.Module, inputs: Any, targets: Any) -> torch.Tensor:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    logits = model(torch.from_numpy(inputs)).logits
+    return cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten())

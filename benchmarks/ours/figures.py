@@ -1,24 +1,26 @@
 """Runs `luwu train` and notes at each step what the display shows and what the kernel counts.
 
 Settings: settings (of the run), run (its folder), url and key_file (of a server elsewhere, or neither). The last line
-is {"began": what the kernel had counted before the workers started, "steps": [...]}.
+is {"began": what the kernel had counted before the workers started, "steps": [...], "validation_loss": of the run's
+end}. A step has the times that its workers reported: waited, with data under way, and of the whole attempt.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from kit.child import settings, take_stdout
 
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import RemoteServer
-from luwu.launch.local import LocalRun
+from luwu.launch.local import LocalRun, Report
 from luwu.launch.settings import build_settings
 from luwu.observe.display import PlainDisplay, Traffic, figures
-from luwu.observe.meter import Meter
+from luwu.observe.meter import Meter, StepReport
 
 
 def counted() -> dict[str, int]:
@@ -33,6 +35,7 @@ class Watch(PlainDisplay):
     def __init__(self) -> None:
         self.began: dict[str, int] = {}
         self.steps: list[dict[str, Any]] = []
+        self.reports: defaultdict[int, list[StepReport]] = defaultdict(list)
 
     def say(self, text: str) -> None:
         """Do nothing; nobody reads the text."""
@@ -45,6 +48,7 @@ class Watch(PlainDisplay):
     def step(self, meter: Meter, server: Traffic) -> None:
         """Note the figures of a step that has ended."""
         io, now = counted(), time.monotonic()
+        assert meter.last is not None
         self.steps.append(
             {
                 "time": now,
@@ -53,8 +57,24 @@ class Watch(PlainDisplay):
                 "server": {name: server[name] for name in ("bytes_read", "bytes_written") if name in server},
                 "tokens_per_second": meter.tokens_per_second(),
                 "seconds_left": meter.seconds_left(),
+                "workers": [
+                    (report["waited_seconds"], report["busy_seconds"], report["ended"] - report["began"])
+                    for report in self.reports.pop(meter.last.attempt)
+                ],
             }
         )
+
+
+class WatchedRun(LocalRun):
+    """Notes the workers' reports before a meter makes one record of them."""
+
+    def __init__(self, *arguments: Any, watch: Watch) -> None:
+        super().__init__(*arguments)
+        self._watch = watch
+
+    def _on_step(self, rank: int, report: Report) -> None:
+        self._watch.reports[report["attempt"]].append(cast(StepReport, report))
+        super()._on_step(rank, report)
 
 
 def main() -> None:
@@ -63,8 +83,10 @@ def main() -> None:
     wanted = settings()
     remote = RemoteServer(url=wanted["url"], key_file=wanted["key_file"]) if wanted.get("url") else None
     watch = Watch()
-    LocalRun(build_settings(wanted["settings"]), RunFolder(Path(wanted["run"])), watch, remote).run()
-    replies.write(json.dumps({"began": watch.began, "steps": watch.steps}) + "\n")
+    folder = RunFolder(Path(wanted["run"]))
+    outcome = WatchedRun(build_settings(wanted["settings"]), folder, watch, remote, watch=watch).run()
+    noted = {"began": watch.began, "steps": watch.steps, "validation_loss": outcome.validation_loss}
+    replies.write(json.dumps(noted) + "\n")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ def llama(tmp_path_factory):
 
 def test_measuring_on_the_way_changes_no_bit(folder):
     measured = json.loads((folder / "rows").read_text())
-    assert [row["step"] for row in measured if "validation_loss" in row] == [2, 4]  # at the end it is the run's own
+    assert [row["step"] for row in measured if "validation_loss" in row] == [2, 4, 6]
+    assert f"validation loss {measured[-1]['validation_loss']:.3f} nats" in (folder / "output").read_text()
     assert "step 4: validation loss" in (folder / "output").read_text()
     _, rows = train(folder, "other", "--workers", "2")
     assert [row["loss"] for row in rows] == [row["loss"] for row in measured]

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from typer.testing import CliRunner
 
+import luwu
 from luwu.cli.generate import Output
 from luwu.cli.main import app
 from luwu.cli.terminal import add_rows, say, say_rows
@@ -60,6 +61,12 @@ def test_help_cuts_no_name_on_a_narrow_terminal(command):
         assert "--disk-full-wait-seconds " in shown
     if command == "train":
         assert "<root>:" in shown
+        assert "steps between two measurements" in shown  # no flag that turns a setting off takes the sentences' room
+        assert "--checkpoint " in shown and "--no-checkpoint " in shown
+
+
+def test_the_version_is_the_package_s():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"luwu {luwu.__version__}\n"
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, lambda console: LiveDisplay(console, 10)])

@@ -334,3 +334,25 @@ def test_defaults_read_as_a_user_would_write_them():
     assert default_text(Settings, "run", "memory") == "8GiB"
     assert default_text(Settings, "run", "checkpoint") == "true"
     assert default_text(Settings, "data", "path") == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 3}, r"steps: belongs under \[run\], found 3 outside of tables; move it there"),
+        ({"nonsense": 3}, r"nonsense: no such setting; expected tables: \[model\], \[data\]"),
+        ({"run": 3}, r"run: expected a table of settings such as \[run\], found 3"),
+        ({"run": {"steps": "3"}}, r"run\.steps: expected a valid integer, found '3'"),
+        ({"run": {"workers": True}}, r"run\.workers: expected a valid integer, found True"),
+        ({"run": {"checkpoint": "yes"}}, r"run\.checkpoint: expected a valid boolean, found 'yes'"),
+        ({"optimizer": {"lr": "0.1"}}, r"optimizer\.lr: expected a valid number, found '0.1'"),
+    ],
+)
+def test_a_value_in_another_place_or_of_another_type_is_refused(given, message):
+    with pytest.raises(ConfigError, match=message):
+        build_settings(given)
+
+
+def test_integers_are_numbers_and_lists_are_read():
+    settings = build_settings({"optimizer": {"lr": 1}, "run": {"stores": ["/a", "/b"]}})
+    assert (settings.optimizer.lr, settings.run.stores) == (1.0, ("/a", "/b"))

@@ -30,6 +30,17 @@ def test_arguments_that_the_trainer_would_follow_wrongly(changed, words):
         StoreCallback().on_init_end(training_arguments(**changed), None, None)
 
 
+def test_the_trainer_must_step_with_an_optimizer_of_luwu():
+    import torch
+
+    from luwu.integrations.trainer import StoreCallback
+
+    own = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    for optimizer in (own, SimpleNamespace(optimizer=own)):  # accelerate wraps it
+        with pytest.raises(ConfigError, match=r"found torch\.optim\.sgd\.SGD, .*Trainer\(optimizers=\(optim, None"):
+            StoreCallback().on_train_begin(training_arguments(), None, None, optimizer=optimizer)
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -21,6 +21,7 @@ from luwu.control import client as control
 from luwu.control import control_pb2 as pb
 from luwu.control.credentials import Credentials
 from luwu.control.health import check_health
+from luwu.control.probing import Answer
 from luwu.control.rpc import PROTOCOL_VERSION
 from luwu.control.timeouts import Timeouts
 from luwu.errors import (
@@ -361,10 +362,35 @@ def test_nobody_listens(serve):
         check_health(url, KEY)
 
 
+def test_a_health_check_of_another_program_says_what_was_expected():
+    def answer():
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as connection:
+                    connection.recv(1 << 10)
+                    connection.sendall(b"SSH-2.0-another program\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=answer)
+        other.start()
+        with pytest.raises(ServerError, match="expected a luwu server without TLS, found a port that answers"):
+            check_health(f"luwu://127.0.0.1:{listener.getsockname()[1]}", KEY)
+        listener.shutdown(socket.SHUT_RDWR)
+        other.join()
+
+
 def test_one_store_has_one_server(serve):
     serve()
     with pytest.raises(StoreLockedError, match=r"the store .* is in use by process"):
         serve()
+
+
+def test_a_busy_port_of_the_data_plane_is_noticed_at_the_start(serve):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(ServerError, match=f"127.0.0.1:{port}: Address already in use; choose another --data-port"):
+            serve(data_port=port)
+    serve(data_port=port)
 
 
 def test_one_port_has_one_server(serve):
@@ -504,13 +530,13 @@ def test_a_server_that_was_started_a_moment_ago_is_not_taken_for_a_stranger(serv
         port = free.getsockname()[1]
     probes = []
 
-    def answered_otherwise(client):
+    def answer_otherwise(client):
         probes.append(None)
         if len(probes) == control.REFUSALS:  # what gRPC says from now on is older than the server
             serve(listen=f"127.0.0.1:{port}")
-        return True
+        return Answer.OTHER
 
-    monkeypatch.setattr(control.ControlClient, "_answered_otherwise", answered_otherwise)
+    monkeypatch.setattr(control.ControlClient, "_probe", answer_otherwise)
     patient = Timeouts(**QUICK.model_dump() | {"connect_seconds": 20})
     with RemoteSession(f"luwu://127.0.0.1:{port}", 0, 1, KEY, patient, {"tcp": FakeLink}) as session:
         train(session)
@@ -537,9 +563,15 @@ def test_a_server_that_is_slow_to_answer_is_not_taken_for_a_stranger(serve):
     late.join()
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_a_port_of_another_program_is_told_at_once(answer):
-    """It closes connections, or speaks another language."""
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", AuthenticationError, "does not answer as a luwu server"),
+        (b"", ServerError, r"within 2 s \(connections were closed without an answer\)"),
+    ],
+)
+def test_bytes_of_another_program_are_told_at_once_and_closed_connections_at_the_end(answer, error, message):
+    """A server's door closes connections without a byte, too, where a stranger on this address opens many."""
 
     def serve_others():
         with suppress(OSError):
@@ -551,8 +583,8 @@ def test_a_port_of_another_program_is_told_at_once(answer):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         other = threading.Thread(target=serve_others)
         other.start()
-        hasty = Timeouts(**QUICK.model_dump() | {"retry_seconds": 0.05, "refused_seconds": 0.1, "connect_seconds": 30})
-        with pytest.raises(AuthenticationError, match="does not answer as a luwu server"):
+        hasty = Timeouts(**QUICK.model_dump() | {"retry_seconds": 0.05, "refused_seconds": 0.1, "connect_seconds": 2})
+        with pytest.raises(error, match=message):
             RemoteSession(f"luwu://127.0.0.1:{listener.getsockname()[1]}", 0, 1, KEY, hasty, {"tcp": FakeLink})
         listener.shutdown(socket.SHUT_RDWR)
         other.join()

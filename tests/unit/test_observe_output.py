@@ -64,6 +64,16 @@ def test_damaged_lines_are_left_out_kept_beside_and_said(tmp_path):
     assert MetricsLog(path).resume(6, 6, {}) == ""
 
 
+def test_a_validation_after_the_last_report_is_written_into_its_row(tmp_path):
+    path = write_rows(tmp_path / "metrics.jsonl", 3)
+    log = MetricsLog(path)
+    log.append(record(2, committed=False))
+    log.note_validation(2, 1.5)
+    log.append(record(3))
+    log.close()
+    assert [row.get("validation_loss") for row in read_metrics(path)] == [None, None, 1.5, None, None]
+
+
 def test_no_metrics_are_no_rows(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 from typer.core import TyperGroup
@@ -21,7 +22,7 @@ from luwu.cli.simulate import simulate
 from luwu.cli.snapshot import app as snapshot
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
-from luwu.cli.terminal import GO_BACK, keep_names_whole
+from luwu.cli.terminal import GO_BACK, keep_names_whole, say
 from luwu.cli.tokenizer import tokenizer
 from luwu.cli.train import train
 from luwu.core.errors import (
@@ -85,8 +86,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Train models whose parameters and optimizer state live in a store on disk.",
 )
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from luwu import __version__
+
+        say(f"luwu {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def luwu(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train models whose parameters and optimizer state live in a store on disk."""
+
+
 app.command()(train)
 app.command()(tokenizer)
 app.command()(server)

@@ -12,6 +12,9 @@ from luwu.core.words import printable
 GO_BACK = "Where `luwu snapshot list` shows a snapshot of this store, `luwu snapshot restore` goes back to it"
 """Advice on a damaged store."""
 
+OPTION_CELLS = 6
+"""Cells of an option in typer's help: names, short names, names and short names that turn it off, type, help."""
+
 
 def say(text: str, *, end: bool = True) -> None:
     """Write text to standard output; ``end``: with the end of the line."""
@@ -39,14 +42,22 @@ def help_of(text: str) -> str:
 
 
 def keep_names_whole() -> None:
-    """Have help break its sentences, and never cut the name of an option, where the terminal is narrow."""
+    """Have help break its sentences, and never cut the name of an option, where the terminal is narrow.
+
+    A flag that turns a setting off stands below the one that turns it on, because a column of its own takes the room
+    of the sentences.
+    """
     from rich.table import Table
+    from rich.text import Text
     from typer import rich_utils
 
     class NamesWhole(Table):
         """Table in which only the last column, of sentences, shrinks."""
 
         def add_row(self, *cells: Any, **named: Any) -> None:
+            if len(cells) >= OPTION_CELLS and str(cells[-4]):
+                names = Text("\n").join([cells[-6], cells[-4]])
+                cells = (*cells[:-6], names, cells[-5], Text(), *cells[-3:])
             super().add_row(*cells, **named)
             for column in self.columns[:-1]:
                 column.no_wrap = True

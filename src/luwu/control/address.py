@@ -61,6 +61,11 @@ def parse_urls(urls: str) -> list[HostPort]:
 
 def why_not_bound(place: HostPort) -> str:
     """Return the operating system's reason for refusing to listen at a place; gRPC does not pass it on."""
+    return refusal_to_listen(place) or "the address is not this machine's, or it is in use"
+
+
+def refusal_to_listen(place: HostPort) -> str:
+    """Return the operating system's reason for refusing to listen at a place now; empty if it does not refuse."""
     try:
         found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
@@ -70,7 +75,7 @@ def why_not_bound(place: HostPort) -> str:
             probe.listen()
     except OSError as error:
         return str(error.strerror or error)
-    return "the address is not this machine's, or it is in use"
+    return ""
 
 
 def local_address(host: str) -> str:

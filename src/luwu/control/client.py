@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from luwu.control import control_pb2 as pb
 from luwu.control import control_pb2_grpc
 from luwu.control.address import parse_url
 from luwu.control.credentials import Credentials, make_nonce
-from luwu.control.probing import answers_otherwise
+from luwu.control.probing import Answer, probe
 from luwu.control.rpc import PROTOCOL_VERSION, SESSION_METADATA, channel_options, check_version, error_from
 from luwu.control.timeouts import Timeouts
 from luwu.control.waiting import saying
@@ -39,18 +38,6 @@ def open_channel(url: str, credentials: Credentials, timeouts: Timeouts) -> grpc
         return grpc.insecure_channel(target, options)
     certificate, key, authority = credentials.tls.read()
     return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), options)
-
-
-def connection_refused(url: str, timeouts: Timeouts) -> bool:
-    """Return True if the machine refuses the connection: no server listens at ``luwu://HOST:PORT``."""
-    address = parse_url(url)
-    try:
-        with socket.create_connection((address.host, address.port), timeouts.retry_seconds):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
 
 
 class ControlClient(OfThisProcess):
@@ -191,7 +178,7 @@ class ControlClient(OfThisProcess):
     def _hello(self, nonce: bytes) -> pb.HelloReply:
         request = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce)
         deadline = time.monotonic() + self._timeouts.connect_seconds
-        refusals, refused_at = 0, 0.0
+        refusals, refused_at, found = 0, 0.0, Answer.SILENT
         while True:
             remaining = max(0.001, deadline - time.monotonic())
             try:
@@ -199,26 +186,46 @@ class ControlClient(OfThisProcess):
             except grpc.RpcError as error:
                 if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                     raise self._translated(error, "saying hello") from None
-                if self._answered_otherwise():
+                answer = self._probe()
+                found = answer if answer in (Answer.CLOSED, Answer.REFUSED) else found
+                if answer is Answer.OTHER:
                     refusals, refused_at = refusals + 1, refused_at or time.monotonic()
+                elif answer is not Answer.SILENT:
+                    refusals, refused_at = 0, 0.0
                 if refusals >= REFUSALS and time.monotonic() - refused_at >= self._timeouts.refused_seconds:
                     raise self._misunderstood(error) from None
                 if self._given_up.is_set() or time.monotonic() + self._timeouts.retry_seconds >= deadline:
-                    refused = connection_refused(self.url, self._timeouts)
-                    why = "the connection was refused: no server listens there" if refused else _reason(error)
-                    raise ServerError(
-                        f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s "
-                        f"({why}); start it, or check the address and what lies between"
-                    ) from None
+                    raise self._unanswered(found, error) from None
+                if answer is Answer.SERVER:
+                    self._open_channel_anew()
                 self._given_up.wait(self._timeouts.retry_seconds)
                 continue
             check_version(reply.protocol_version, f" at {self.url}")
             return reply
 
-    def _answered_otherwise(self) -> bool:
-        """Return true when the port is another program's, or the certificates do not fit."""
-        tls = self._credentials.tls is not None
-        return answers_otherwise(parse_url(self.url), self._timeouts.retry_seconds, tls=tls)
+    def _open_channel_anew(self) -> None:
+        """Replace the channel. After a failure gRPC connects again only while a call waits, and ours fail at once."""
+        with self._lock:
+            if not self._closed:
+                self._channel.close()
+                self._channel = open_channel(self.url, self._credentials, self._timeouts)
+                self._stub = control_pb2_grpc.ControlStub(self._channel)
+
+    def _probe(self) -> Answer:
+        return probe(parse_url(self.url), self._timeouts.retry_seconds, self._credentials.tls)
+
+    def _unanswered(self, found: Answer, error: grpc.RpcError) -> ServerError:
+        """Make the error of a wait that is over, by the last connection that was closed or refused."""
+        within = f"no server answered at {self.url} within {self._timeouts.connect_seconds:g} s"
+        if found is Answer.CLOSED:
+            return ServerError(
+                f"{within} (connections were closed without an answer): either too many connections come from this "
+                "host's address (over IPv6, from its /64), so end who opens them; or another program listens there, "
+                "so check the address"
+            )
+        refused = found is Answer.REFUSED
+        why = "the connection was refused: no server listens there" if refused else _reason(error)
+        return ServerError(f"{within} ({why}); start it, or check the address and what lies between")
 
     def _misunderstood(self, error: grpc.RpcError) -> LuwuError:
         reason = _reason(error)

@@ -52,9 +52,9 @@ class Flag:
 
 
 class Group(BaseModel):
-    """A group of settings: unknown names are refused, and the text below each field describes it."""
+    """A group of settings. Unknown names and values of other types are refused; the text below a field describes it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
 
 
 GroupT = TypeVar("GroupT", bound=Group)
@@ -66,12 +66,25 @@ def build(kind: type[GroupT], *overlays: Mapping[str, Mapping[str, Any]]) -> Gro
     for overlay in overlays:
         for group, values in overlay.items():
             if not isinstance(values, Mapping):
-                raise ConfigError(f"{group}: expected a table of settings such as [{group}], found {shown(values)}")
-            merged.setdefault(group, {}).update(values)
+                raise _no_table(kind, group, values)
+            lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+            merged.setdefault(group, {}).update({**values, **lists})
     try:
         return kind.model_validate(merged)
     except ValidationError as error:
         raise _config_error(kind, error) from None
+
+
+def _no_table(kind: type[Group], name: str, value: object) -> ConfigError:
+    """Return the error of a value in the place of a table, which may be a setting of some table."""
+    if name in kind.model_fields:
+        return ConfigError(f"{name}: expected a table of settings such as [{name}], found {shown(value)}")
+    tables = " or ".join(f"[{group}]" for group in kind.model_fields if name in fields_of(kind, group))
+    if tables:
+        return ConfigError(f"{name}: belongs under {tables}, found {shown(value)} outside of tables; move it there")
+    return ConfigError(
+        f"{name}: no such setting; expected tables: {', '.join(f'[{group}]' for group in kind.model_fields)}"
+    )
 
 
 def read_toml(path: Path) -> dict[str, Any]:

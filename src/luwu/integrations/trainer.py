@@ -7,10 +7,11 @@ from typing import Any
 from transformers import TrainerCallback
 
 from luwu.core.errors import ConfigError
+from luwu.optim.optimizer import StoreOptimizer
 
 
 class StoreCallback(TrainerCallback):
-    """Looks at the TrainingArguments when the Trainer is made.
+    """Looks at the TrainingArguments when the Trainer is made, and at its optimizer when training begins.
 
     The Trainer clips ``.grad`` at 1.0 by default, and would find none: gradients leave during backward. Its checkpoints
     would hold no values: parameters and optimizer states are in the store.
@@ -46,4 +47,15 @@ class StoreCallback(TrainerCallback):
             raise ConfigError(
                 f"TrainingArguments.world_size: expected 1, found {args.world_size}; LuWu connects the workers: remove "
                 "RANK, LOCAL_RANK and WORLD_SIZE from os.environ after luwu.open and before TrainingArguments"
+            )
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Check the optimizer, which accelerate wraps. Without ``optimizers=`` the Trainer makes one of torch."""
+        given = kwargs.get("optimizer")
+        steps = getattr(given, "optimizer", given)
+        if steps is not None and not isinstance(steps, StoreOptimizer):
+            raise ConfigError(
+                f"Trainer: expected LuWu's optimizer, found {type(steps).__module__}.{type(steps).__qualname__}, whose "
+                "steps change nothing, because parameters belong to the store: make one such as optim = "
+                "luwu.AdamW(model, lr=...), and give it with Trainer(optimizers=(optim, None))"
             )

@@ -373,5 +373,7 @@ class LocalRun:
             return
         results = [self._results[rank] for rank in sorted(self._results)]
         sequences = sum(result["sequences"] for result in results)
-        self._outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
+        loss = self._outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
+        if self._settings.run.eval_every:
+            self._metrics.note_validation(self._settings.run.steps, loss)
         self._outcome.prompt, self._outcome.sample = results[0]["prompt"], results[0]["sample"]

@@ -50,14 +50,25 @@ class MetricsLog:
         word = self._keep_damaged(damaged) if damaged else ""
         rows = [row for row in whole if row["attempt"] < attempts]
         rows = sorted([*rows, *unreported_rows(rows, attempts, step, noted, leading)], key=lambda row: row["attempt"])
-        self._room.write_file(self.path, "".join(map(_line, rows)))
-        self._file.close()
-        self._file = self._open()
+        self._replace(rows)
         return word
+
+    def note_validation(self, step: int, loss: float) -> None:
+        """Write the validation loss into the row of a committed step, if there is one."""
+        rows = read_metrics(self.path)
+        for row in rows:
+            if row["step"] == step and row.get("committed"):
+                row["validation_loss"] = loss
+        self._replace(rows)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def _replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._room.write_file(self.path, "".join(map(_line, rows)))
+        self._file.close()
+        self._file = self._open()
 
     def _keep_damaged(self, damaged: int) -> str:
         kept = self.path.with_name(f"{self.path.name}.damaged")

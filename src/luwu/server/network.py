@@ -16,13 +16,13 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from luwu.control import control_pb2_grpc
-from luwu.control.address import HostPort, parse_host_port
+from luwu.control.address import HostPort, parse_host_port, refusal_to_listen
 from luwu.control.credentials import Credentials
 from luwu.control.door import FEWEST_STRANGERS, ControlDoor, make_grpc
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
-from luwu.core.errors import ConfigError
+from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
 from luwu.core.striping import Share
@@ -125,6 +125,7 @@ class NetworkServer:
             self._bind_inside()
             self._grpc.start()
             self.port = self._door.open(self._listen, most_strangers)
+            self._check_data_port(settings.data_port)
         except BaseException:
             self._finish()
             raise
@@ -191,6 +192,16 @@ class NetworkServer:
             certificate, key, authority = self._tls.read()
             own = grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
             self._grpc.add_secure_port(self._door.inside, own)
+
+    def _check_data_port(self, port: int) -> None:
+        """Raise ServerError if the data plane, which opens with each run, cannot listen at its port."""
+        place = HostPort(self._listen.host, port)
+        refusal = refusal_to_listen(place) if port else ""
+        if refusal:
+            raise ServerError(
+                f"cannot listen at {place}: {refusal}; choose another --data-port, 0 for any that is free, or end who "
+                "listens there"
+            )
 
     def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:
         if settings.transport != "udp":

@@ -203,7 +203,8 @@ class Trainer:
     def _validate_if_due(self) -> tuple[float, int] | None:
         """Validate on this worker's share in the middle of training, if it is time; no random number is drawn.
 
-        All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`.
+        All workers stand at the same step, so they pull together here as well. After the last step comes `evaluate`,
+        and the launcher writes its loss into the last row.
         """
         step, run = counts_of_run(self._session).step, self._settings.run
         if not run.eval_every or step % run.eval_every or step >= run.steps:

@@ -62,7 +62,8 @@ class ServerAttempt:
         if self._hyper_parameters is None:
             raise StepOrderError(
                 "forward with gradients before there is an optimizer: make one first, such as luwu.AdamW(model, ...), "
-                "or run the forward under torch.no_grad()"
+                "and give it to a trainer (transformers: optimizers=(optim, None)), or run the forward under "
+                "torch.no_grad()"
             )
         return self._hyper_parameters()
 

@@ -96,8 +96,9 @@ def _forward(phase: Phase, around: Around) -> Decision:
     if phase is Phase.DONE:
         return _refused(
             phase,
-            f"forward after backward: expected optim.step() in between; {FINISH_FIRST}; for several backward passes in "
-            f"one step, {ANNOUNCE}",
+            f"forward after backward: expected optim.step() in between; {FINISH_FIRST}; where a trainer steps, "
+            f"give it LuWu's optimizer (transformers: optimizers=(optim, None)), because steps of another one change "
+            f"nothing; for several backward passes in one step, {ANNOUNCE}",
         )
     if phase is Phase.BETWEEN:
         return Decision(Phase.FORWARD, (Action.CHECK_PARAMETERS, Action.START_FORWARD))
