@@ -46,4 +46,10 @@ inline std::vector<std::string> findings_of(const Folders& folders) {
     return store::ChunkStore(folders, layout, kUuid, store::OpenMode::read_only).findings();
 }
 
+inline void link_copy(const std::string& from, const std::string& to) {
+    fs::remove_all(to);
+    fs::create_directories(to);
+    fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::create_hard_links);
+}
+
 }  // namespace luwu::test
