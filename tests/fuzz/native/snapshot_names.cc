@@ -1,4 +1,6 @@
-// Names in a store's folder of snapshots: remains are removed, and whatever belongs to the user stays.
+// Names in a store's folder of snapshots: remains are removed, and whatever belongs to the user stays, such as a folder
+// whose name is a number and that has no record.
+#include <fstream>
 #include <set>
 
 #include "folder.h"
@@ -42,17 +44,26 @@ LUWU_FUZZ_TARGET("snapshot_names") {
     std::filesystem::create_directory(inside);
     luwu::fuzz::Input input(data);
     std::set<std::string> names;
+    std::set<std::string> recorded;
     while (names.size() < kMostNames && !input.empty()) {
-        const luwu::fuzz::Bytes given = input.bytes(input.number() % 64U);
+        const auto chosen = input.number();
+        const luwu::fuzz::Bytes given = input.bytes(chosen % 64U);
         const std::string name(reinterpret_cast<const char*>(given.data()), given.size());
         if (name.empty() || name == "." || name == ".." || name.find_first_of(std::string("/\0", 2)) != name.npos)
             continue;
-        if (std::filesystem::create_directory(inside + name)) names.insert(name);
+        if (!std::filesystem::create_directory(inside + name)) continue;
+        names.insert(name);
+        if (chosen & 64U) continue;
+        std::ofstream(inside + name + luwu::store::kSnapshotRecordName) << "a record";
+        recorded.insert(name);
     }
     const std::vector<std::string> folders{store.path()};
     std::set<std::string> steps;
     for (const std::uint64_t step : luwu::store::snapshot_steps(folders)) steps.insert(std::to_string(step));
-    for (const std::string& name : names) require(steps.contains(name) == is_step(name), "a number is a step: " + name);
+    for (const std::string& name : names) {
+        const bool is_snapshot = is_step(name) && recorded.contains(name);
+        require(steps.contains(name) == is_snapshot, "a number with a record is a step: " + name);
+    }
     luwu::store::remove_remains(folders);
     for (const std::string& name : names) {
         require(std::filesystem::exists(inside + name) == !is_remains(name), "only remains are removed: " + name);
