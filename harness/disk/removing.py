@@ -101,3 +101,5 @@ def states_without(history: History, changed: History) -> Iterator[tuple[Moment,
         for place in sorted(extra):
             yield moment, State(everything - {place}, f"lost: {history.changes[place].text}")
             yield moment, State(everything - extra | {place}, f"alone: {history.changes[place].text}")
+        for place in sorted(everything - extra):
+            yield moment, State(everything - extra - {place}, f"lost as well: {history.changes[place].text}")
