@@ -324,12 +324,13 @@ def test_the_servers_traffic_does_not_depend_on_the_number_of_workers(tmp_path: 
                 resent = after["resent"] - before["resent"]
                 beats = [after[f"heartbeats_{way}"] - before[f"heartbeats_{way}"] for way in ("in", "out")]
                 packets = [after[f"packets_{way}"] - before[f"packets_{way}"] for way in ("in", "out")]
-                return packets[0] - beats[0], packets[1] - resent
+                again = after["drops"]["duplicate"] - before["drops"]["duplicate"]
+                return packets[0] - beats[0] - again, packets[1] - resent
 
             per_step[workers] = train(remote(server.url, workers), workers, work)[0]
     sent_up, sent_down = per_step[1]
     assert per_step[4][1] == sent_down
-    assert sent_up <= per_step[4][0] <= 1.5 * sent_up  # what a switch sent again is counted here
+    assert sent_up / 1.5 <= per_step[4][0] <= 1.5 * sent_up  # a switch acknowledges several packets at once, or each
 
 
 def test_workers_and_switches_that_do_not_run_the_same_blocks_are_named(tmp_path: Path) -> None:
