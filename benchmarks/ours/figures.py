@@ -16,7 +16,7 @@ from typing import Any, cast
 from kit.child import settings, take_stdout
 
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import RemoteServer
+from luwu.launch.job import ServerAccess
 from luwu.launch.local import LocalRun, Report
 from luwu.launch.settings import build_settings
 from luwu.observe.display import PlainDisplay, Traffic, figures
@@ -81,7 +81,7 @@ def main() -> None:
     """Train, and print what was noted."""
     replies = take_stdout()
     wanted = settings()
-    remote = RemoteServer(url=wanted["url"], key_file=wanted["key_file"]) if wanted.get("url") else None
+    remote = ServerAccess(url=wanted["url"], key_file=wanted["key_file"]) if wanted.get("url") else None
     watch = Watch()
     folder = RunFolder(Path(wanted["run"]))
     outcome = WatchedRun(build_settings(wanted["settings"]), folder, watch, remote, watch=watch).run()

@@ -8,7 +8,7 @@ from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
 from luwu.errors import ConfigError
 from luwu.server import tree
-from luwu.server.topology import Place, SwitchMember, TopologyReady
+from luwu.server.topology import PacketOrigin, SwitchMember, TopologyReady
 from luwu.server.tree import Branch, UdpPlan, grow
 
 
@@ -20,9 +20,9 @@ def switch(name: str, fan_in: int = 64, parent: str = "", payload_bytes: int = 1
     )  # fmt: skip
 
 
-def places(count: int, **asked: str) -> list[Place]:
+def places(count: int, **asked: str) -> list[PacketOrigin]:
     """Return the places of workers; w2="a" lets worker 2 ask for switch a."""
-    return [Place(f"10.0.0.{rank}", 5000 + rank, 1408, asked.get(f"w{rank}", "")) for rank in range(count)]
+    return [PacketOrigin(f"10.0.0.{rank}", 5000 + rank, 1408, asked.get(f"w{rank}", "")) for rank in range(count)]
 
 
 def shape(branch: Branch) -> dict:
@@ -203,12 +203,12 @@ def test_a_group_reaches_everybody():
 @pytest.mark.parametrize("payload", [0, 1, 2**32 - 1])
 def test_packets_that_nobody_can_send_are_refused(own, payload):
     with pytest.raises(ConfigError, match=f"packets of {payload} bytes; expected a multiple of 128 up to 8832"):
-        plan([], [Place("10.0.0.1", 1, payload, ""), Place("10.0.0.2", 1, max(payload, 8832), "")])
+        plan([], [PacketOrigin("10.0.0.1", 1, payload, ""), PacketOrigin("10.0.0.2", 1, max(payload, 8832), "")])
 
 
 def test_windows_hold_as_many_bytes_whatever_the_packets():
     for payload in (1408, 8832):
-        workers = [Place("10.0.0.1", 1, payload, "")]
+        workers = [PacketOrigin("10.0.0.1", 1, payload, "")]
         told, _ = plan([switch("a", payload_bytes=payload)], workers)
         windows = told["worker 0"].network.windows
         assert windows[0] == windows[3] == tree.WINDOW_BYTES // payload

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from luwu.data.corpus import Corpus
     from luwu.launch.folder import RunFolder
-    from luwu.launch.job import RemoteServer
+    from luwu.launch.job import ServerAccess
     from luwu.launch.local import Outcome
 
 PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certificates; LUWU_PLAIN_DATA=1 does the same"
@@ -74,18 +74,18 @@ def refuse_beside_server(given: dict[str, Any]) -> None:
 
 def find_server(
     url: str | None, key_file: Path | None, tls: tuple[Path | None, Path | None, Path | None], plain_data: bool = False
-) -> RemoteServer | None:
+) -> ServerAccess | None:
     """The server that was named, once its URL and files have been looked at; raises ConfigError."""
     if url is None:
         return None
     from luwu.control.address import SCHEME, parse_urls
     from luwu.control.credentials import find_credentials, tls_files
     from luwu.core.quantities import absolute
-    from luwu.launch.job import RemoteServer
+    from luwu.launch.job import ServerAccess
 
     files = tls_files(*tls)
     find_credentials(key_file=key_file, tls=files)
-    return RemoteServer(
+    return ServerAccess(
         url=SCHEME + ",".join(map(str, parse_urls(url))),
         key_file=absolute(key_file) if key_file else None,
         tls=(absolute(files.certificate), absolute(files.key), absolute(files.authority)) if files else None,
@@ -97,7 +97,7 @@ def run_training(
     config: Path | None,
     run: Path | None,
     flags: dict[str, dict[str, Any]],
-    server: RemoteServer | None = None,
+    server: ServerAccess | None = None,
     *,
     takes_weights: bool = False,
 ) -> None:

@@ -58,7 +58,7 @@ class WorkerLink(Protocol):
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerLink:
     """Addresses of one of a link's servers; ``initialised``: the server has first values."""
 
     address: str
@@ -74,7 +74,7 @@ class ServerSettings:
 class LinkSettings:
     """The settings of a link; ``shared_window``: a device copies parameters from the worker's memory."""
 
-    servers: list[ServerSettings]
+    servers: list[ServerLink]
     striping: Striping
     rank: int
     workers: int
@@ -132,7 +132,7 @@ def open_udp(settings: LinkSettings) -> WorkerLink:
     return link
 
 
-def _has_values(settings: LinkSettings, server: ServerSettings) -> bool:
+def _has_values(settings: LinkSettings, server: ServerLink) -> bool:
     """Return True if first values are held back from a server. A single server refuses them itself."""
     return len(settings.servers) > 1 and server.initialised
 

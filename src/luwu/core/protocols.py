@@ -129,7 +129,7 @@ class Endpoint(DataEndpoint, Protocol):
         ...
 
 
-class Session(Protocol):
+class WorkerSession(Protocol):
     """A worker's connection to a server."""
 
     @property

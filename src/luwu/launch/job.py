@@ -33,7 +33,7 @@ def write_error(error: LuwuError) -> None:
         os.write(2, f"{ERROR_MARK}{words}\n".encode())
 
 
-class RemoteServer(BaseModel):
+class ServerAccess(BaseModel):
     """A server on the network and the files to join it with; secrets stay in their files, or in the environment."""
 
     url: str
@@ -52,7 +52,7 @@ class Job(BaseModel):
     socket_path: str | None
     """of the launcher's own server"""
     launcher_pid: int = Field(ge=1, lt=2**31)
-    server: RemoteServer | None = None
+    server: ServerAccess | None = None
     """where the launcher has none"""
     claim: str | None = None
     """the run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON"""

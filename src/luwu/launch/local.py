@@ -24,7 +24,7 @@ from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
-from luwu.launch.job import Job, RemoteServer
+from luwu.launch.job import Job, ServerAccess
 from luwu.launch.last_attempts import make_room, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
@@ -104,7 +104,7 @@ class LocalRun:
         settings: Settings,
         folder: RunFolder,
         display: Display,
-        server: RemoteServer | None = None,
+        server: ServerAccess | None = None,
         *,
         takes_weights: bool = False,
     ) -> None:

@@ -19,7 +19,7 @@ from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Terms, Worker
 from luwu.server.runs import Runs, claim_nothing
 from luwu.server.service import Attached, ControlService
-from luwu.server.topology import Place, SwitchMember
+from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Claim, Counts
 
 
@@ -139,7 +139,7 @@ class NetworkService(ControlService[Any]):
     def attach(self, caller: Any, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when all workers of the run have asked for the same."""
         worker = self.worker_of(caller)
-        place = Place(request.address, request.port, request.payload_bytes, request.switch)
+        place = PacketOrigin(request.address, request.port, request.payload_bytes, request.switch)
         terms = Terms(_share_of(request), frozenset(request.kept))
         claim = functools.partial(self._claim, Claim.from_json(request.run)) if request.run else claim_nothing
         return self._runs.attach(worker, Manifest.from_json(request.manifest), terms, place, claim)

@@ -20,7 +20,7 @@ from luwu.core.striping import Share
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant
-from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember, TopologyReady, worker_name
+from luwu.server.topology import NOWHERE, PacketOrigin, PlanTopology, SwitchMember, TopologyReady, worker_name
 from luwu.store.run_record import Counts
 
 DATA_TOKEN_BYTES = 32
@@ -48,7 +48,7 @@ class Worker(Participant):
 
     rank: int
     run: Run
-    place: Place = NOWHERE
+    place: PacketOrigin = NOWHERE
 
 
 class Run(Membership[NetworkCore]):

@@ -19,7 +19,7 @@ from luwu.server.participants import Participant, Participants
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
 from luwu.server.service import Attached, loss_scale_of
 from luwu.server.status import Status
-from luwu.server.topology import NOWHERE, Place, PlanTopology, SwitchMember
+from luwu.server.topology import NOWHERE, PacketOrigin, PlanTopology, SwitchMember
 from luwu.store.run_record import Counts
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Runs:
         worker: Worker,
         manifest: Manifest,
         terms: Terms,
-        place: Place = NOWHERE,
+        place: PacketOrigin = NOWHERE,
         claim: ClaimStore = claim_nothing,
     ) -> Attached:
         """Open the store for a worker's model; return when all workers have attached, see `Membership.attach`."""

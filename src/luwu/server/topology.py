@@ -13,7 +13,7 @@ CoreT = TypeVar("CoreT")
 
 
 @dataclass(frozen=True)
-class Place:
+class PacketOrigin:
     """Origin of a worker's packets; empty for transports that need none.
 
     Attributes:
@@ -28,8 +28,8 @@ class Place:
     switch: str = ""
 
 
-NOWHERE = Place()
-"""Place of a worker whose transport needs none."""
+NOWHERE = PacketOrigin()
+"""Origin of a worker whose transport needs none."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -61,7 +61,7 @@ class TopologyReady(Generic[CoreT]):
     switches: tuple[SwitchMember, ...]
     address: str
     port: int
-    places: tuple[Place, ...]
+    places: tuple[PacketOrigin, ...]
     core: CoreT
 
 

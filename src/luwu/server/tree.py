@@ -15,7 +15,7 @@ from luwu.control.wiring import make_wiring, timings_of
 from luwu.core import native
 from luwu.core.errors import ConfigError
 from luwu.server.cores import UdpCore
-from luwu.server.topology import Place, SwitchMember, TopologyReady, worker_name
+from luwu.server.topology import PacketOrigin, SwitchMember, TopologyReady, worker_name
 
 WINDOW_BYTES = 6 << 20
 """Bytes of parameters, and of gradients, under way: within kernels' receive buffers, and enough for 40 Gb/s."""
@@ -41,7 +41,7 @@ class Branch:
         return self.member.fan_in - len(self.switches) - len(self.workers)
 
 
-def grow(switches: Sequence[SwitchMember], places: Sequence[Place]) -> Branch:
+def grow(switches: Sequence[SwitchMember], places: Sequence[PacketOrigin]) -> Branch:
     """Arrange switches and workers: at the places they asked for, the rest level by level, workers last.
 
     At the bottom each switch has as many workers as the others, as far as there is room; one without any is left out.
@@ -93,7 +93,7 @@ def _below(root: Branch) -> list[Branch]:
     return reached
 
 
-def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], places: Sequence[Place]) -> None:
+def _place_workers(branches: Mapping[str, Branch], reached: Sequence[Branch], places: Sequence[PacketOrigin]) -> None:
     for rank, place in enumerate(places):
         if place.switch:
             _find(branches, place.switch, worker_name(rank)).workers.append(rank)

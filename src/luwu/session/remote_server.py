@@ -12,7 +12,7 @@ from luwu.control import control_pb2 as pb
 from luwu.control.address import HostPort
 from luwu.control.client import ControlClient
 from luwu.control.credentials import Credentials, worker_request
-from luwu.control.links import ServerSettings
+from luwu.control.links import ServerLink
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up
 from luwu.core import native
@@ -79,11 +79,11 @@ class RemoteServer:
             request.kept.extend(kept)
         return self.control.start("Attach", request, patient=True)
 
-    def place(self, attached: pb.AttachReply) -> ServerSettings:
+    def place(self, attached: pb.AttachReply) -> ServerLink:
         """Return the settings of a link to the server, once every worker has attached; raises ServerError."""
         if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
             raise self.control.error() or ServerError("the server sent no place in the tree; run again")
-        return ServerSettings(
+        return ServerLink(
             address=self._topology.address or self._address.host,
             port=self._topology.port,
             job=self._topology.job,

@@ -36,7 +36,7 @@ from luwu.store.model_files import kept_buffers
 from luwu.store.origin import require_model_files
 from luwu.store.outputs import Output, OutputFolder
 from luwu.store.safetensors_file import SafetensorsFile
-from luwu.store.values import Place, Progress, StoredValues, moment_names, no_progress
+from luwu.store.values import ParameterPlace, Progress, StoredValues, moment_names, no_progress
 
 METADATA_NAME = ".metadata"
 PIECE_ELEMENTS = 1 << 20
@@ -170,25 +170,25 @@ class _Export:
         self._places = list(values.places())
         self.parameters = sum(place.parameter.numel for place in self._places)
 
-    def plan(self) -> list[list[Place]]:
+    def plan(self) -> list[list[ParameterPlace]]:
         """Divide the parameters into files."""
-        files: list[list[Place]] = [[]]
+        files: list[list[ParameterPlace]] = [[]]
         for place in self._places:
             if files[-1] and self.file_bytes([*files[-1], place]) > FILE_BYTES:
                 files.append([])
             files[-1].append(place)
         return files
 
-    def nbytes(self, place: Place) -> int:
+    def nbytes(self, place: ParameterPlace) -> int:
         """Return the bytes of a parameter with its states, as float32."""
         return 4 * (1 + len(self._states)) * place.parameter.numel
 
-    def file_bytes(self, file: list[Place]) -> int:
+    def file_bytes(self, file: list[ParameterPlace]) -> int:
         """Return the bytes of a file, or a little more."""
         pieces = sum(2 + place.parameter.numel // PIECE_ELEMENTS for place in file)
         return sum(map(self.nbytes, file)) + _ITEM_BYTES * (2 + len(self._states)) * pieces
 
-    def write(self, place: Place, file: Output) -> list[Entry]:
+    def write(self, place: ParameterPlace, file: Output) -> list[Entry]:
         """Write a parameter and its states, piece by piece."""
         entries: list[Entry] = []
         state_key = f"{self._optimizer_key}.state.{place.parameter.name}"
@@ -242,7 +242,7 @@ class _Export:
         paths = {name: self._path(name) for name in kinds}
         return Metadata(kinds, planner_data=paths, storage_data=storage, storage_meta=StorageMeta(), version=VERSION)
 
-    def _trained(self, place: Place) -> bool:
+    def _trained(self, place: ParameterPlace) -> bool:
         return self._values.manifest.blocks[place.block].trainable
 
     def _settings_by_key(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from luwu.store.outputs import Output, OutputFolder
 from luwu.store.parts import is_file
 from luwu.store.safetensors_file import SafetensorsFile
 from luwu.store.safetensors_output import Shard, as_bytes, header_of, plan_shards
-from luwu.store.values import Place, Progress, StoredValues, no_progress
+from luwu.store.values import ParameterPlace, Progress, StoredValues, no_progress
 
 SHARD_BYTES = 5 * 10**9
 """Most bytes of a file: the default of transformers."""
@@ -146,7 +146,7 @@ class _Export:
         for _, values in self._values.pieces(place, PIECE_ELEMENTS, states=exact):
             yield self._converted(values.exact() if exact else values.parameters, place)
 
-    def _converted(self, values: Tensor, place: Place) -> Tensor:
+    def _converted(self, values: Tensor, place: ParameterPlace) -> Tensor:
         if self._dtype is None:
             return values
         converted = values.to(self._dtype)

@@ -41,7 +41,7 @@ def has_master(manifest: Manifest, block: BlockManifest) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class ParameterPlace:
     """A parameter and the number of the block that it lies in."""
 
     block: int
@@ -117,17 +117,17 @@ class StoredValues:
         """Manifest of the store."""
         return self.identity.manifest
 
-    def dtype(self, place: Place) -> torch.dtype:
+    def dtype(self, place: ParameterPlace) -> torch.dtype:
         """Return the dtype of a parameter as workers pull it."""
         return torch_dtype(self.manifest, place.block)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[ParameterPlace]:
         """Every parameter, in the order in which the store has them: reading in it reads each chunk once."""
         for number, block in enumerate(self.manifest.blocks):
             for parameter in sorted(block.parameters, key=lambda each: each.offset):
-                yield Place(number, parameter)
+                yield ParameterPlace(number, parameter)
 
-    def pieces(self, place: Place, at_most: int, *, states: bool) -> Iterator[tuple[int, Values]]:
+    def pieces(self, place: ParameterPlace, at_most: int, *, states: bool) -> Iterator[tuple[int, Values]]:
         """Yield a parameter's elements in pieces of at most this number: (first element in the parameter, values).
 
         Raises:
@@ -140,7 +140,7 @@ class StoredValues:
             yield first, values
             first += values.parameters.numel()
 
-    def read(self, place: Place, first: int, count: int, *, states: bool) -> Values:
+    def read(self, place: ParameterPlace, first: int, count: int, *, states: bool) -> Values:
         """Return ``count`` elements of a parameter from ``first`` on; errors as `pieces`."""
         found: list[Values] = []
         while count > 0:

@@ -21,7 +21,7 @@ from luwu.core.room import NO_WAIT, Room, is_full
 _WRITES_AHEAD = 2
 """Most tensors that wait to be written: a disk that is slower than the model holds it up, and memory stays bounded."""
 
-Place = tuple[int, int]
+FilePlace = tuple[int, int]
 """Offset and length in the file, bytes."""
 
 
@@ -61,7 +61,7 @@ class DiskShelf:
         self._end_bytes = 0
         self._writing: deque[_Write] = deque()
 
-    def put(self, data: Tensor) -> Place:
+    def put(self, data: Tensor) -> FilePlace:
         """Have the thread write the data, and wait while it is too far behind.
 
         Raises:
@@ -77,7 +77,7 @@ class DiskShelf:
         self._writing.append(_Write(host, version, place[0], future))
         return place
 
-    def fetch(self, place: Place) -> Callable[[], Tensor]:
+    def fetch(self, place: FilePlace) -> Callable[[], Tensor]:
         """Have the thread read, after what it writes.
 
         Raises:
@@ -117,7 +117,7 @@ class DiskShelf:
         if data._version != version:
             raise RuntimeError("a block's input was changed in place while it was put away for backward")
 
-    def _read(self, place: Place) -> Tensor:
+    def _read(self, place: FilePlace) -> Tensor:
         offset, length = place
         data = torch.empty(length, dtype=torch.uint8)
         left = data.numpy().data

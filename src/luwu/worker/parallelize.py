@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import DEFAULT_OPTIMIZER
-from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Session, Weights
+from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Weights, WorkerSession
 from luwu.optim.groups import driver_of
 from luwu.worker.clipping import watch_clipping
 from luwu.worker.compiled import RefuseCompile
@@ -39,7 +39,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 def parallelize(
     model: ModuleT,
-    session: Session,
+    session: WorkerSession,
     blocks: Blocks = None,
     *,
     optimizer: type[OptimizerKind] | None = None,

@@ -14,7 +14,7 @@ from functools import partial
 from torch import Tensor
 
 from luwu.core.errors import StepOrderError
-from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, Session, TrainablePart
+from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, TrainablePart, WorkerSession
 from luwu.worker.autograd import at_end_of_backward, backward_id, saved_tensors_are_seen
 from luwu.worker.backward import Backward
 from luwu.worker.flatten import Unit, trainable_parts
@@ -52,7 +52,7 @@ class Runtime(Uncopyable):
     def __init__(
         self,
         units: list[Unit],
-        session: Session,
+        session: WorkerSession,
         staging: Staging,
         micro_batches: MicroBatches,
         *,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from luwu.core.errors import ConfigError, StepOrderError
-from luwu.core.protocols import COMMITTED, HyperParameters, Session
+from luwu.core.protocols import COMMITTED, HyperParameters, WorkerSession
 from luwu.worker.loss_scale import LossScaler
 
 
 class ServerAttempt:
     """Begins attempts with the server and ends them. ``scaler`` has the loss's scale if blocks are float16."""
 
-    def __init__(self, session: Session, scaler: LossScaler | None) -> None:
+    def __init__(self, session: WorkerSession, scaler: LossScaler | None) -> None:
         self._session = session
         self._endpoint = session.endpoint
         self._scaler = scaler

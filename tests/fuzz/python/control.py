@@ -24,7 +24,7 @@ from luwu.server.participants import Participants
 from luwu.server.run import Terms, Worker
 from luwu.server.runs import claim_nothing
 from luwu.server.service import Attached
-from luwu.server.topology import Place, SwitchMember
+from luwu.server.topology import PacketOrigin, SwitchMember
 from luwu.store.run_record import Counts
 
 KEY = b"a key that is long enough"
@@ -132,7 +132,7 @@ class _Runs:
         assert switch.name.isprintable()
         self.participants.add(switch)
 
-    def attach(self, worker: Worker, manifest: Manifest, terms: Terms, place: Place, claim: Any) -> Attached:
+    def attach(self, worker: Worker, manifest: Manifest, terms: Terms, place: PacketOrigin, claim: Any) -> Attached:
         assert Manifest.from_json(manifest.to_json()) == manifest and terms == terms
         worker.place = place
         first, word = claim(Counts(3, 4, 1))

@@ -7,10 +7,10 @@ import json
 from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 
 from luwu.errors import ConfigError
-from luwu.launch.job import Job, RemoteServer
+from luwu.launch.job import Job, ServerAccess
 from luwu.launch.settings import build_settings
 
-SERVER = RemoteServer(url="luwu://a:7070", key_file="key", tls=("a", "b", "c"), plain_data=True)
+SERVER = ServerAccess(url="luwu://a:7070", key_file="key", tls=("a", "b", "c"), plain_data=True)
 JOB = json.loads(
     Job(settings=build_settings({}), folder="/run", socket_path="s", launcher_pid=7, server=SERVER).model_dump_json()
 )
