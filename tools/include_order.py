@@ -33,10 +33,15 @@ ROOMS = (
 )
 PURE = {"fabric/protocol": ("pipeline", "fabric/shm", "fabric/tcp")}
 """Rooms that know no transport, and the lower rooms that they do without."""
+DECIDING = ("step", "schedule", "fabric/protocol")
+"""Rooms that decide and do nothing else: without lock, thread or clock."""
 PYTHON_ROOM = "bindings"
 SUFFIXES = {".h", ".cc"}
 
 QUOTED = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+DOING_HEADER = re.compile(
+    r"\s*#\s*include\s+<(atomic|chrono|condition_variable|future|mutex|shared_mutex|stop_token|thread)>"
+)
 PYTHON_HEADER = re.compile(r"\s*#\s*include\s+<(Python\.h|nanobind/[^>]+)>")
 
 
@@ -71,12 +76,18 @@ def problems(sources: Mapping[str, str]) -> list[str]:
     found += _circles(included)
     for file, text in sources.items():
         for number, line in enumerate(text.splitlines(), 1):
-            if room_of(file) != PYTHON_ROOM and (header := PYTHON_HEADER.match(line)):
-                found.append(
-                    f"{file}:{number}: includes <{header[1]}>, but only {PYTHON_ROOM} knows Python; "
-                    f"move what needs it to {PYTHON_ROOM}"
-                )
+            if problem := _wrong_header(room_of(file), line):
+                found.append(f"{file}:{number}: {problem}")
     return found
+
+
+def _wrong_header(room: str, line: str) -> str:
+    """Return why a room may not include a header of the standard library or of Python; empty if it may."""
+    if room != PYTHON_ROOM and (header := PYTHON_HEADER.match(line)):
+        return f"includes <{header[1]}>, but only {PYTHON_ROOM} knows Python; move what needs it to {PYTHON_ROOM}"
+    if room in DECIDING and (header := DOING_HEADER.match(line)):
+        return f"includes <{header[1]}>, but {room} has no lock, thread or clock; let who calls it have them"
+    return ""
 
 
 def _unknown_room(file: str) -> str:

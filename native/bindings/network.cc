@@ -121,7 +121,7 @@ void bind_tcp_server(nb::module_& module) {
             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
         .def(
             "stats", [](const Self& self) { return tcp_stats_of(self); },
-            "As Server.stats, and `drops`: connections that were dropped, by reason.");
+            "As ShmServer.stats, and `drops`: connections that were dropped, by reason.");
 }
 
 void bind_remote_worker(nb::module_& module) {

@@ -1,5 +1,4 @@
-// The server's decisions without its data: what is in the window, what is read ahead and what is evicted, for whoever
-// plays a server through in time of its own.
+// Python binding of the server's schedule without data (the window, read-ahead, eviction), for `luwu simulate`.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -107,8 +106,9 @@ void bind_schedule(nb::module_& module) {
         .def("place_ahead", &WindowSchedule::place_ahead,
              "Do so for the next absent block of the pass, and return it, or None.")
         .def("read_done", &WindowSchedule::read_done, "block"_a, "A block that was being read is resident.")
-        .def("hold", &WindowSchedule::hold, "block"_a, "Somebody uses the block: it stays.")
-        .def("unhold", &WindowSchedule::unhold, "block"_a, "And no more; StepOrderError if nobody did.")
+        .def("hold", &WindowSchedule::hold, "block"_a, "Keep a block that is in use resident until `unhold`.")
+        .def("unhold", &WindowSchedule::unhold, "block"_a,
+             "Release a hold on the block. Raises StepOrderError if nobody holds it.")
         .def("rotating_state_bytes", &WindowSchedule::rotating_state_bytes, "block"_a,
              "Bytes of a block's states that every update reads.")
         .def("record_bytes", &WindowSchedule::record_bytes, "block"_a, "Bytes that an update of a block writes.")

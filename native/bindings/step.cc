@@ -1,4 +1,4 @@
-// The step machine without its executor, for whoever plays a server through in time of its own: events in, actions out.
+// Python binding of the step machine without an executor; `luwu simulate` runs it in simulated time.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>

@@ -1,7 +1,7 @@
-// The server's six steps over one store. Each has its own queue and threads; a block rotates from step to step:
+// The server's six parts over one store. Each has its own queue and threads; a block rotates from part to part:
 //   1 read parameters   2 hand them to workers   3 collect gradients   4 read states   5 update   6 write and commit
-// Steps 2 and 3 are the streams of the fabric, which call pull() and push() here. What is decided, by whom and when, is
-// the step machine's (step/machine.h); the executor turns its actions into the work of the parts, one for each step.
+// Parts 2 and 3 are the streams of the fabric, which call pull() and push() here. What is decided, by whom and when, is
+// the step machine's (step/machine.h); the executor turns its actions into the work of the parts.
 // Every public function may be called from any thread. Replies are called with the pipeline's lock held: they must be
 // short and must not call back. docs/decisions/0016-step-machine.md
 #pragma once

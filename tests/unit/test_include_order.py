@@ -87,3 +87,11 @@ def test_the_program_fails_with_the_file_and_the_line(tmp_path):
     ended = subprocess.run([sys.executable, str(TOOL), str(native)], capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stdout.startswith("native/kernels/sum.cc:2: kernels includes")
+
+
+@pytest.mark.parametrize("header", ["mutex", "thread", "chrono", "atomic"])
+def test_rooms_that_decide_have_no_lock_thread_or_clock(header):
+    text = f"#pragma once\n\n#include <vector>\n#include <{header}>\n"
+    assert include_order.problems({"pipeline/part.h": text}) == []
+    (problem,) = include_order.problems({"step/part.h": text})
+    assert problem.startswith(f"step/part.h:4: includes <{header}>, but step has no lock, thread or clock")

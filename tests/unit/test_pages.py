@@ -20,7 +20,7 @@ DOCS = ROOT / "docs"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^()\s]+)\)|<img[^>]*\ssrc=\"([^\"]+)\"")
-OPENINGS = re.compile(r"(What|Of|Where|Whether|One|How|That)\b")
+OPENINGS = re.compile(r"(What|Of|Where|Whether|One|How|That)\b", re.IGNORECASE)
 """Words that begin half a sentence where a docstring begins with them."""
 
 

@@ -3,9 +3,9 @@
 //
 // Large blocks, twice the median and more, for which the plan has places of their own take turns in one place of the
 // largest one's size, so that the largest block sets the memory and not their sum. Two of them may be held at once: the
-// second is fetched to a place of its own, whose memory is given back when it is released. Nobody
-// waits for that one place, so nobody can wait for ever. Memory that a device copies from cannot be given back: there
-// each has its own place alone.
+// second is fetched to a place of its own, whose memory is given back when it is released. No
+// thread waits for that one place, so a deadlock is impossible. Memory that a device copies from cannot be given back:
+// there each has its own place alone.
 #pragma once
 
 #include <cstdint>

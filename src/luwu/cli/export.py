@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from luwu.cli.terminal import say
+from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
 from luwu.core.words import counted
-
-if TYPE_CHECKING:
-    from luwu.core.room import Room
 
 
 def export(
@@ -32,7 +30,7 @@ def export(
     eps: Annotated[float | None, typer.Option(help="with --dcp: epsilon to write there")] = None,
     disk_full_wait_seconds: Annotated[
         float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
-    ] = 3600.0,
+    ] = DISK_FULL_WAIT_SECONDS,
 ) -> None:
     """Stream a store's committed step into safetensors, a chunk at a time; `from_pretrained` loads imported models.
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from luwu.cli.terminal import say
+from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.optim.settings import OPTIMIZER_NAMES
 
 
@@ -36,7 +37,7 @@ def import_model(
     ] = None,
     disk_full_wait_seconds: Annotated[
         float, typer.Option(min=0, help="seconds to wait for room on a disk that fills up meanwhile; 0: end at once")
-    ] = 3600.0,
+    ] = DISK_FULL_WAIT_SECONDS,
 ) -> None:
     """Stream a Hugging Face model's checkpoint into a store, a few chunks at a time.
 

@@ -39,9 +39,9 @@ class ServerAccess(BaseModel):
     url: str
     key_file: str | None = None
     tls: tuple[str, str, str] | None = None
-    """certificate, key and authority"""
+    """Paths of certificate, key and authority."""
     plain_data: bool | None = None
-    """the argument of `luwu.connect`"""
+    """Argument of `luwu.connect`."""
 
 
 class Job(BaseModel):
@@ -50,12 +50,12 @@ class Job(BaseModel):
     settings: Settings
     folder: str
     socket_path: str | None
-    """of the launcher's own server"""
+    """Path of the socket of the launcher's own server; None: the server is elsewhere."""
     launcher_pid: int = Field(ge=1, lt=2**31)
     server: ServerAccess | None = None
-    """where the launcher has none"""
+    """Server on the network; None: the launcher has its own."""
     claim: str | None = None
-    """the run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON"""
+    """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
 
     @property
     def stop_path(self) -> Path:

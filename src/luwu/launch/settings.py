@@ -25,6 +25,7 @@ from luwu.core.quantities import (
     format_size,
     shown,
 )
+from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_PARTS, ModelSettings
@@ -89,7 +90,7 @@ class RunSettings(Group):
     """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: Annotated[CountOrZero, Flag(before="dtype")] = 2
     """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: Annotated[SecondsOrZero, Flag(before="dtype")] = 3600.0
+    disk_full_wait_seconds: Annotated[SecondsOrZero, Flag(before="dtype")] = DISK_FULL_WAIT_SECONDS
     """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     stores: Annotated[StoreFolders, FIXED, Flag("--store", before="memory")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""

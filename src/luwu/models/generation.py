@@ -21,7 +21,7 @@ class Sampling:
     top_k: int | None = None
     """only this many of the likeliest tokens; None: all"""
     seed: int = 0
-    """of the first text; those beside it have the seeds that follow"""
+    """Seed of the first text; each text beside it has the next one."""
 
 
 @torch.no_grad()

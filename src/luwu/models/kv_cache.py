@@ -49,7 +49,7 @@ class KeyValueCache:
     def __init__(self, config: GPTConfig, batch: int, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
         shape = (2, batch, config.heads, config.seq, config.hidden // config.heads)
         self.tokens = 0
-        """of each text that are in it; a forward of the model adds its own at its end"""
+        """Number of cached tokens of each text; a forward of the model adds its own at its end."""
         self.layers = [LayerCache(self, *torch.empty(shape, dtype=dtype, device=device).unbind()) for dtype in dtypes]
 
     def clear(self) -> None:

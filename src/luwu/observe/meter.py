@@ -66,9 +66,9 @@ class StepRecord:
     bytes_pulled: int
     bytes_pushed: int
     validation_loss: float | None = None
-    """in nats per token, after this step, where it was measured"""
+    """Nats per token after this step; None where it was not measured."""
     loss_scale: float | None = None
-    """that the loss was scaled by, where it was"""
+    """Factor of the attempt's loss; None without loss scaling."""
 
 
 class Meter:

@@ -43,7 +43,7 @@ class ClusterChoices(Group):
     cluster: Annotated[str, OF_A_NETWORK] = "paper"
     """preset to start from: paper, dgx-a100, selene, h100-ethernet, desktops"""
     machine: Annotated[str | None, ELSEWHERE] = None
-    """one machine instead of a cluster, server and workers on it: desktop or workstation"""
+    """a single machine instead of a cluster, server and workers on it: desktop or workstation"""
     ram: Annotated[str | None, ELSEWHERE] = None
     """with --machine: memory of the machine, such as 64GiB"""
     gpu: Annotated[str | None, ELSEWHERE] = None

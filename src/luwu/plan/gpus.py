@@ -29,7 +29,7 @@ class Gpu:
     watts: float
     source: str
     peer_rate: float = 0.0
-    """to the other GPUs of its host over NVLink; 0: none"""
+    """Bytes a second to the other GPUs of its host over NVLink; 0: none."""
 
 
 def _gpu(

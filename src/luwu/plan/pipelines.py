@@ -58,7 +58,7 @@ class PartSeconds:
     backward_inputs: float
     backward_weights: float
     hop: float = 0.0
-    """from one stage to the next"""
+    """Seconds from one stage to the next."""
 
 
 @dataclass(frozen=True)

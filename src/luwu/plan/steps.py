@@ -15,7 +15,7 @@ class Phase:
     name: str
     seconds: float
     parts: Mapping[str, float]
-    """what goes on, and how long each would take alone"""
+    """Seconds that each activity of the phase would take alone."""
 
     @property
     def binds(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from luwu.control.timeouts import Timeouts
 from luwu.core.quantities import AbsolutePath, CountOrZero, Port, SecondsOrZero, Size, StoreFolders, Workers
+from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.core.settings import TOML_ONLY, Flag, Group
 
 
@@ -47,7 +48,7 @@ class ServerSettings(Group):
     """committed steps between two snapshots of the store; 0: none are taken"""
     snapshot_keep: CountOrZero = 2
     """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: SecondsOrZero = 3600.0
+    disk_full_wait_seconds: SecondsOrZero = DISK_FULL_WAIT_SECONDS
     """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
     key_file: AbsolutePath | None = None
     """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
