@@ -98,9 +98,11 @@ def measure(options: Options) -> dict[str, Any]:
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     removed = [row for key, row in found["removed"].items() if key.endswith("removed")]
+    states, operations = sum(found["operations"].values()), len(found["operations"])
     yield (
-        f"{sum(found['operations'].values()):,} states after power cuts in {len(found['operations'])} operations",
-        f"{len(found['wrong'])} wrong; {sum(row['ok'] for row in removed)} of {len(removed)} removed syncs noticed",
+        f"{states:,} simulated power cuts in {operations} operations of a store",
+        f"{len(found['wrong'])} damaged stores; {sum(row['ok'] for row in removed)} of {len(removed)} syncs shown to be "
+        "needed",
         "0; all",
     )
 

@@ -139,16 +139,6 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
     return std::nullopt;
 }
 
-void Pipeline::decide(bool commits, Reply reply, double squares) {
-    Shared& shared = executor_->shared;
-    const std::lock_guard lock(shared.mutex);
-    if (shared.failed()) return reply({false, 0});
-    // A step that another worker has decided, too.
-    if (shared.step().stage == step::Stage::collecting) return reply(outcome_of(shared.step().last_end));
-    executor_->await_answer(std::move(reply));
-    executor_->tell(shared.machine.decide(commits, squares));
-}
-
 std::optional<Outcome> Pipeline::decide(bool commits, std::chrono::milliseconds at_most, double squares) {
     Shared& shared = executor_->shared;
     std::unique_lock lock(shared.mutex);

@@ -58,10 +58,10 @@ class Pipeline {
     // not voted since it joined, and the error that failed the run.
     [[nodiscard]] std::optional<Outcome> wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most);
     // Commits or rolls back the prepared step. The first call counts; the others get its answer, too. With clipping,
-    // `squares` is the sum over all servers.
-    void decide(bool commits, Reply reply, double squares = kNoSquares);
-    // The same; nothing when the answer takes longer: to be asked again. Throws what failed the run.
-    [[nodiscard]] std::optional<Outcome> decide(bool commits, std::chrono::milliseconds at_most, double squares);
+    // `squares` is the sum over all servers. Nothing when the answer takes longer: to be asked again. Throws what
+    // failed the run.
+    [[nodiscard]] std::optional<Outcome> decide(bool commits, std::chrono::milliseconds at_most,
+                                                double squares = kNoSquares);
     // With one stream, after on_given_up: what was under way from the workers has been dropped, or pushed here.
     void epoch_begun();
     // Returns when every step that was answered is on the disk; an error where one of them never will be.

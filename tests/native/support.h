@@ -186,7 +186,9 @@ class Rig {
     }
 
     std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
-        return wait([&](pipeline::Reply reply) { pipeline_->decide(commits, std::move(reply), squares); });
+        std::optional<pipeline::Outcome> ended;
+        while (!ended) ended = pipeline_->decide(commits, std::chrono::seconds(60), squares);
+        return ended->value;
     }
     // Sum of squares of the step that ended last.
     [[nodiscard]] double squares() const { return squares_; }

@@ -15,6 +15,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
 from luwu.launch.processes import die_with
 from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
+from luwu.session.session import choose_place
 from luwu.train.worker_log import wait_for_room_in_log
 
 
@@ -34,7 +35,7 @@ def main() -> int:
     stop = StopRequest()
     job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
-    rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, workers = choose_place(None, None)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
     room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
     wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
