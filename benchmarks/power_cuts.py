@@ -99,10 +99,10 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     removed = [row for key, row in found["removed"].items() if key.endswith("removed")]
     states, operations = sum(found["operations"].values()), len(found["operations"])
+    needed = sum(row["ok"] for row in removed)
     yield (
         f"{states:,} simulated power cuts in {operations} operations of a store",
-        f"{len(found['wrong'])} damaged stores; {sum(row['ok'] for row in removed)} of {len(removed)} syncs shown to be "
-        "needed",
+        f"{len(found['wrong'])} damaged stores; {needed} of {len(removed)} syncs shown to be needed",
         "0; all",
     )
 
