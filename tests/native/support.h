@@ -185,9 +185,14 @@ class Rig {
         return outcome;
     }
 
+    // The decision's result, or -1 where the pipeline failed.
     std::int64_t decide(bool commits, double squares = pipeline::kNoSquares) {
         std::optional<pipeline::Outcome> ended;
-        while (!ended) ended = pipeline_->decide(commits, std::chrono::seconds(60), squares);
+        try {
+            while (!ended) ended = pipeline_->decide(commits, std::chrono::seconds(60), squares);
+        } catch (const Error&) {
+            return -1;
+        }
         return ended->value;
     }
     // Sum of squares of the step that ended last.
