@@ -158,6 +158,11 @@ def _fill(
             progress(done, total)
         if finish is not None:
             finish()
+    writer.sync()
+    whole = replace(
+        begun, chunks=len(chunks), values=checksum
+    )  # who is killed after the commit finds the checksum here
+    room.retry(partial(write_journal, folders[0], whole), folders[0])
     writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
     return checksum
 
@@ -195,7 +200,7 @@ def _already_imported(
         return False
     unfinished = read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     if unfinished is not None and unfinished.source == origin:  # killed between the commit and its last act
-        _finish(folders[0], origin, keep)
+        _finish(folders[0], origin, keep, unfinished.values)
         return True
     finished = read_origin(folders[0] / ORIGIN_NAME)
     if finished is not None and finished.source == origin:
