@@ -404,12 +404,22 @@ def test_a_server_without_key_or_certificates_does_not_start(serve):
         serve(credentials=Credentials())
 
 
-def test_a_participant_that_does_not_watch_counts_as_lost(serve):
-    server = serve(workers=1, timeouts=QUICK.model_copy(update={"watch_seconds": 0.1}))
-    silent = server._runs.join_worker(0, 1, "nobody")
-    assert silent.events.get(timeout=60).failure.error == "WorkerLostError"
-    with join(server) as session:
-        train(session)
+def test_a_worker_that_does_not_watch_gives_its_place_up_and_fails_nobody(serve):
+    server = serve(workers=2, timeouts=QUICK.model_copy(update={"watch_seconds": 0.5}))
+    run = server._runs.run
+    silent = server._runs.join_worker(1, 2, "nobody")  # its process ended before it had the answer
+    with join(server, 0, 2) as first, join(server, 1, 2) as second:  # waits until the server is sure
+        assert silent.ended and silent.events.get(timeout=60) is None
+        assert server._runs.run is run
+        with ThreadPoolExecutor(2) as pool:
+            for training in [pool.submit(train, session) for session in (first, second)]:
+                training.result(60)
+
+
+def test_a_rank_whose_worker_watches_is_taken(serve):
+    server = serve(workers=2)
+    with join(server, 1, 2), pytest.raises(ConfigError, match="worker 1 has joined already"):
+        join(server, 1, 2)
 
 
 def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, monkeypatch):

@@ -15,7 +15,7 @@ def seats(admission: Admission) -> tuple[set[int], list[int], bool]:
 
 
 def test_every_seat_meets_every_event_but_that_of_a_worker_that_never_came() -> None:
-    never = {(Seat.EMPTY, SeatEvent.ATTACH), (Seat.EMPTY, SeatEvent.GO)}
+    never = {(Seat.EMPTY, event) for event in SeatEvent if event is not SeatEvent.JOIN}
     assert set(TRANSITIONS) == set(itertools.product(Seat, SeatEvent)) - never
     for event in (SeatEvent.ATTACH, SeatEvent.GO):
         with pytest.raises(KeyError):
@@ -46,6 +46,19 @@ def test_a_rank_that_went_before_it_attached_may_come_again() -> None:
     assert seats(admission) == ({0}, [0], False) and not admission.went(0)
 
 
+def test_a_worker_that_withdraws_has_never_been_there() -> None:
+    admission = Admission(2)
+    assert admission.join(0, 2) == "" and admission.withdraw(0)
+    assert seats(admission) == (set(), [0, 1], False) and not admission.went(0)
+    assert admission.join(0, 2) == ""
+    admission.attach(0)
+    assert not admission.withdraw(0)
+    assert seats(admission) == ({0}, [1], False)
+    admission.go(0)
+    assert not admission.withdraw(0)
+    assert admission.went(0)
+
+
 @pytest.mark.parametrize(("rank", "workers"), [(2, 2), (-1, 2), (0, 1), (0, 3)])
 def test_a_worker_of_another_run_is_refused(rank: int, workers: int) -> None:
     admission = Admission(2)
@@ -72,6 +85,11 @@ def test_the_table_is_two_sets_joined_and_served() -> None:
             elif event is SeatEvent.ATTACH:
                 admission.attach(rank)
                 served.add(rank)
+            elif event is SeatEvent.WITHDRAW:
+                assert admission.withdraw(rank) == (rank in joined - served)
+                if rank in joined - served:
+                    joined.discard(rank)
+                    came.discard(rank)
             else:
                 admission.go(rank)
                 joined.discard(rank)

@@ -25,6 +25,7 @@ class SeatEvent(Enum):
     JOIN = auto()  # a worker takes the place
     ATTACH = auto()  # it has a store, and may use the data plane
     GO = auto()  # it has left or is lost
+    WITHDRAW = auto()  # it joined, and its end came before it could do anything
 
 
 _ALREADY = "worker {rank} has joined already; give every worker a rank of its own"
@@ -44,6 +45,10 @@ TRANSITIONS: dict[tuple[Seat, SeatEvent], Seat | str] = {
     (Seat.ATTACHED, SeatEvent.GO): Seat.LEFT,
     (Seat.GONE, SeatEvent.GO): Seat.GONE,
     (Seat.LEFT, SeatEvent.GO): Seat.LEFT,
+    (Seat.JOINED, SeatEvent.WITHDRAW): Seat.EMPTY,
+    (Seat.ATTACHED, SeatEvent.WITHDRAW): Seat.ATTACHED,
+    (Seat.GONE, SeatEvent.WITHDRAW): Seat.GONE,
+    (Seat.LEFT, SeatEvent.WITHDRAW): Seat.LEFT,
 }
 """The next seat, or the text of a refusal, which changes nothing. An event without a row is an error of the code."""
 
@@ -72,6 +77,11 @@ class Admission:
     def go(self, rank: int) -> None:
         """Note that a worker has left or is lost."""
         self._happen(rank, SeatEvent.GO)
+
+    def withdraw(self, rank: int) -> bool:
+        """Free the place of a worker that joined and did not attach; False where it attached, and so is in the run."""
+        self._happen(rank, SeatEvent.WITHDRAW)
+        return self._seats[rank] is Seat.EMPTY
 
     @property
     def joined(self) -> set[int]:

@@ -220,6 +220,16 @@ class Membership(Generic[CoreT]):
         self.fail(WorkerLostError(message))
         self._forget(rank)
 
+    def withdraw(self, rank: int) -> bool:
+        """Free the place of a worker that joined and did nothing more: another may join there, and nothing fails.
+
+        Returns False, and does nothing, where the worker has attached.
+        """
+        with self._changed:
+            free = self._admission.withdraw(rank)
+            self._changed.notify_all()
+            return free
+
     def fail(self, error: LuwuError) -> None:
         """End the run: every worker that waits gets the error. The first one counts."""
         with self._changed:

@@ -112,9 +112,8 @@ class NetworkService(ControlService[Any]):
     def Watch(self, request: pb.WatchRequest, caller: Any) -> Iterator[pb.Event]:  # noqa: N802
         """Send events to a participant. The end of this stream is the end of the participant."""
         participant = self._participant(caller)
-        if participant.watched:
+        if not self._runs.watches(participant):
             raise ConfigError(f"{participant.name} watches already")
-        participant.watched = True
         if not caller.add_callback(lambda: self._watch_ended(participant)):
             self._watch_ended(participant)
         return self._events_of(participant)

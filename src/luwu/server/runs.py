@@ -82,7 +82,7 @@ class Runs:
             return self._run
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
-        """Take a worker into the run, waiting for the one before it to end.
+        """Take a worker into the run, waiting for the one before it to end, and for one of its rank to watch or end.
 
         Raises:
             ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing.
@@ -91,7 +91,7 @@ class Runs:
             self._changed.wait_for(lambda: self._closing or self._may_join(rank), self._timeouts.rejoin_seconds)
             if self._closing:
                 raise ServerError("the server is closing; start it again")
-            if not self._may_join(rank):
+            if not self._may_join(rank) and not self._is_unsure(rank):
                 raise ConfigError(
                     f"worker {rank} has left the run, or that has failed, and {self._present()} still in it; "
                     "join again when they have ended, or end them and start all workers again"
@@ -162,6 +162,13 @@ class Runs:
         """Note that a participant's watch has ended. It must not take long."""
         self._gone.put(participant)
 
+    def watches(self, participant: Participant) -> bool:
+        """Note that a participant watches now; False if it did before."""
+        with self._changed:
+            before, participant.watched = participant.watched, True
+            self._changed.notify_all()
+            return not before
+
     def begin_close(self) -> None:
         """Tell all participants that the server ends, and stop waiting for anything."""
         with self._changed:
@@ -185,7 +192,12 @@ class Runs:
         self._run.close(self._timeouts.close_seconds)
 
     def _may_join(self, rank: int) -> bool:
-        return not self._run.over and not self._run.went(rank)
+        return not self._run.over and not self._run.went(rank) and not self._is_unsure(rank)
+
+    def _is_unsure(self, rank: int) -> bool:
+        """Return True while nothing shows that the worker of this rank lives: it may have ended while it joined."""
+        before = self._run.people.get(rank)
+        return before is not None and not before.ended and not before.watched
 
     def _present(self) -> str:
         names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"
@@ -219,6 +231,10 @@ class Runs:
 
     def _end_worker(self, worker: Worker) -> None:
         run = worker.run
+        if not worker.watched and not worker.left and not run.over and run.withdraw(worker.rank):
+            self.participants.remove(worker, WorkerLostError(f"{worker.name} did not watch its run; join again"))
+            log.info("withdrew %s job=%x peer=%s why='did not watch'", worker.name, run.job, worker.peer)
+            return
         if worker.left:
             run.leave(worker.rank)
             self.participants.remove(worker, ServerError(f"{worker.name} has left its run; join again"))

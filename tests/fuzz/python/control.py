@@ -139,6 +139,10 @@ class _Runs:
         counts = {"step": 3, "attempts": 4, "rolled_back": 1}
         return Attached(False, counts, (2.0, 5) if manifest.blocks else None, b"token", first, word)
 
+    def watches(self, participant: Any) -> bool:
+        before, participant.watched = participant.watched, True
+        return not before
+
     def leave(self, participant: Any, failure: str) -> None:
         assert failure.isprintable()
         participant.tell(pb.Event(closing=pb.Closing(message="left")))
