@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from luwu.models.importing import import_pretrained
 from luwu.store.exporting import export_safetensors
 from luwu.store.folders import ORIGIN_NAME, UNFINISHED_IMPORT_NAME
 from luwu.store.opening import open_reader
+from luwu.store.origin import read_origin, write_journal
 from luwu.store.outputs import JOURNAL_NAME
 from luwu.store.values import StoredValues
 from luwu.store.verifying import verify
@@ -189,6 +191,30 @@ def test_a_checkpoint_is_known_by_its_values_when_its_time_of_change_is_another(
     (store / ORIGIN_NAME).write_text(json.dumps({"origin": origin["origin"]}))  # as of an earlier version
     with pytest.raises(ConfigError, match=r"the time of change of its files is another .* no checksum"):
         whole()
+
+
+@pytest.mark.parametrize("journal", ["of all chunks", "of an earlier version"])
+def test_an_import_that_is_killed_after_its_commit_has_the_checksum_of_all_values_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str
+) -> None:
+    save("gpt2", tmp_path / "in")
+    store = tmp_path / "store"
+    import_pretrained(tmp_path / "in", [tmp_path / "whole"])
+
+    def killed(*arguments: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
+        patched.setattr(importing, "_finish", killed)
+        import_pretrained(tmp_path / "in", [store])
+    if journal == "of an earlier version":  # which noted the chunks before the last ones alone
+        unfinished = read_origin(store / UNFINISHED_IMPORT_NAME)
+        assert unfinished is not None
+        write_journal(store, replace(unfinished, chunks=1, values="00c0ffee"))
+    assert import_pretrained(tmp_path / "in", [store]).finished_before
+    found, whole = read_origin(store / ORIGIN_NAME), read_origin(tmp_path / "whole" / ORIGIN_NAME)
+    assert found is not None and whole is not None and whole.values
+    assert found.values == (whole.values if journal == "of all chunks" else "")
 
 
 def test_the_same_checkpoint_with_other_flags_is_refused_as_that(tmp_path: Path) -> None:

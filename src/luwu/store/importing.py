@@ -138,6 +138,11 @@ def _fill(
     total = sum(block.elements for block in manifest.blocks) * 4
     done = sum(elements for _, _, _, elements in chunks[:begin]) * 4
     unsynced = 0
+
+    def note(written: int, values: str) -> None:
+        writer.sync()
+        room.retry(partial(write_journal, folders[0], replace(begun, chunks=written, values=values)), folders[0])
+
     progress(done, total)
     with ThreadPoolExecutor(1, "luwu-import") as pool:
         finish: Callable[[], None] | None = None  # the next chunk is read while one is written
@@ -148,8 +153,7 @@ def _fill(
                 finish()
             before, checksum = checksum, _continued(checksum, number, values, moments)
             if unsynced >= SYNC_BYTES:
-                writer.sync()
-                room.retry(partial(write_journal, folders[0], replace(begun, chunks=number, values=before)), folders[0])
+                note(number, before)
                 unsynced = 0
             write = partial(writer.write_chunk, index, chunk, source.updates(block), values, moments)
             again = partial(pool.submit, write)
@@ -158,11 +162,7 @@ def _fill(
             progress(done, total)
         if finish is not None:
             finish()
-    writer.sync()
-    whole = replace(
-        begun, chunks=len(chunks), values=checksum
-    )  # who is killed after the commit finds the checksum here
-    room.retry(partial(write_journal, folders[0], whole), folders[0])
+    note(len(chunks), checksum)  # whoever is killed after the commit finds the checksum there
     writer.commit(source.step, [source.updates(block) for block in manifest.blocks])
     return checksum
 
@@ -200,7 +200,8 @@ def _already_imported(
         return False
     unfinished = read_origin(folders[0] / UNFINISHED_IMPORT_NAME)
     if unfinished is not None and unfinished.source == origin:  # killed between the commit and its last act
-        _finish(folders[0], origin, keep, unfinished.values)
+        whole = unfinished.chunks == sum(1 for _ in _chunks(folders, identity.manifest))  # not so in earlier versions
+        _finish(folders[0], origin, keep, unfinished.values if whole else "")
         return True
     finished = read_origin(folders[0] / ORIGIN_NAME)
     if finished is not None and finished.source == origin:
