@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from luwu.control.address import HostPort, why_not_bound
 from luwu.control.rpc import channel_options
@@ -39,6 +40,13 @@ def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
         ThreadPoolExecutor(threads, thread_name_prefix="luwu-control"),
         options=[*channel_options(timeouts), ("grpc.max_concurrent_streams", MOST_CALLS)],
     )
+
+
+def answer_health(server: grpc.Server) -> health.HealthServicer:
+    """Add health checks to a gRPC server, with threads of their own; return the servicer, which is told the answers."""
+    servicer = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    return servicer
 
 
 class ControlDoor:

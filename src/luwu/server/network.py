@@ -7,18 +7,17 @@ import logging
 import socket
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from luwu.control import control_pb2_grpc
 from luwu.control.address import HostPort, parse_host_port, refusal_to_listen
 from luwu.control.credentials import Credentials
-from luwu.control.door import FEWEST_STRANGERS, ControlDoor, make_grpc
+from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
@@ -91,9 +90,9 @@ class NetworkServer:
             make_folder(folder)
         self._lock = lock_folder(folders[0], "store")
         plan = plan or self._plan(settings, timeouts)
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
-        )
+        most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
+        self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
+        self._health = answer_health(self._grpc)
         self._runs = Runs(
             settings.workers,
             settings.switches,
@@ -107,8 +106,6 @@ class NetworkServer:
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
-        most_strangers = max(FEWEST_STRANGERS, 2 * settings.workers)
-        self._grpc = make_grpc(settings.workers, most_strangers, timeouts)
         service = NetworkService(
             self._runs,
             self._gate,
@@ -120,7 +117,6 @@ class NetworkServer:
             on_report or (lambda rank, report: None),
         )
         control_pb2_grpc.add_ControlServicer_to_server(servicer_of(service), self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
         try:
             self._bind_inside()
             self._grpc.start()

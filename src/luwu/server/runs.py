@@ -88,10 +88,13 @@ class Runs:
             ConfigError: the rank or the number of workers does not fit. ServerError: the server is closing.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._may_join(rank), self._timeouts.rejoin_seconds)
+            self._changed.wait_for(
+                lambda: self._closing or (self._is_open(rank) and not self._is_unsure(rank)),
+                self._timeouts.rejoin_seconds,
+            )
             if self._closing:
                 raise ServerError("the server is closing; start it again")
-            if not self._may_join(rank) and not self._is_unsure(rank):
+            if not self._is_open(rank):
                 raise ConfigError(
                     f"worker {rank} has left the run, or that has failed, and {self._present()} still in it; "
                     "join again when they have ended, or end them and start all workers again"
@@ -191,8 +194,8 @@ class Runs:
         """
         self._run.close(self._timeouts.close_seconds)
 
-    def _may_join(self, rank: int) -> bool:
-        return not self._run.over and not self._run.went(rank) and not self._is_unsure(rank)
+    def _is_open(self, rank: int) -> bool:
+        return not self._run.over and not self._run.went(rank)
 
     def _is_unsure(self, rank: int) -> bool:
         """Return True while nothing shows that the worker of this rank lives: it may have ended while it joined."""

@@ -12,6 +12,7 @@ from luwu.core.errors import LuwuError, StoreError, StoreFormatError, StorePermi
 from luwu.core.room import is_full, no_room
 
 CHUNK_NAMES = ("frozen.luwu", "version-0.luwu", "version-1.luwu")
+SNAPSHOT_RECORD_NAME = "snapshot.luwu"
 CHUNKS_MAGIC = b"LUWUDATA"
 _PAGE_0 = struct.Struct("<8sII")  # the beginning of a file of chunks: magic, format, stripe
 
@@ -31,7 +32,7 @@ def stripe_of(folder: Path) -> int | None:
 
 def manifest_copy(folder: Path) -> str:
     """Say where the manifest file of a store that lacks it may be: in its last snapshot."""
-    records = folder.glob("snapshots/*/snapshot.luwu")
+    records = folder.glob(f"snapshots/*/{SNAPSHOT_RECORD_NAME}")
     names = [path.parent.name for path in records if path.with_name("manifest.json").is_file()]
     steps = [int(name) for name in names if name.isdecimal()]
     return f"{folder / 'snapshots' / str(max(steps)) / 'manifest.json'}" if steps else "a copy of the store"

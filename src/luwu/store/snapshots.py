@@ -14,14 +14,13 @@ from luwu.core.words import counted
 from luwu.store.findings import say_findings
 from luwu.store.folders import StoreIdentity
 from luwu.store.opening import open_writer, reader_of
+from luwu.store.parts import SNAPSHOT_RECORD_NAME
 from luwu.store.run_record import read_record, restore_record
 from luwu.store.values import Progress, no_progress, require_identity, require_whole
 from luwu.store.verifying import verify
 
 FOLDER_NAME = "snapshots"
 """Name of the folder of snapshots in each folder of a store. It has a folder for each step."""
-
-RECORD_NAME = "snapshot.luwu"
 
 
 _IN_COMMITTED_VERSION = re.compile(r"version-[01]\.luwu (at offset|is missing|is truncated)")
@@ -166,5 +165,5 @@ def _look_at(folders: list[Path], step: int) -> SnapshotInfo:
     inside = snapshot_folders(folders, step)
     stats = [path.stat() for folder in inside for path in folder.rglob("*") if path.is_file()]
     own = sum(stat.st_blocks * _DISK_BLOCK_BYTES for stat in stats if stat.st_nlink == 1)
-    taken_at = datetime.fromtimestamp((inside[0] / RECORD_NAME).stat().st_mtime, timezone.utc)
+    taken_at = datetime.fromtimestamp((inside[0] / SNAPSHOT_RECORD_NAME).stat().st_mtime, timezone.utc)
     return SnapshotInfo(step, taken_at, own)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from luwu.control import control_pb2 as pb
 from luwu.control.address import HostPort, local_address, parse_host_port, parse_url
 from luwu.control.client import ControlClient
 from luwu.control.credentials import Credentials, switch_request
-from luwu.control.door import FEWEST_STRANGERS, ControlDoor, make_grpc
+from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make_grpc
 from luwu.control.rpc import SERVICE
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up, make_wiring
@@ -48,12 +47,9 @@ class SwitchService:
         self._server = parse_url(settings.server)
         listen = parse_host_port(settings.listen)
         self._local = local_address(listen.host)
-        self._health = health.HealthServicer(
-            experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4)
-        )
         self._door = ControlDoor(timeouts)
         self._grpc = make_grpc(0, FEWEST_STRANGERS, timeouts)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        self._health = answer_health(self._grpc)
         self._grpc.add_insecure_port(self._door.inside)
         self._grpc.start()
         try:
