@@ -9,8 +9,8 @@ from luwu.core.settings import read_toml, to_toml
 from luwu.launch.folder import RunFolder
 from luwu.launch.rates import with_rate
 from luwu.launch.settings import build_settings
-from luwu.optim.kinds import optimizer_classes
-from luwu.optim.rates import RATES, fine_tuning_rate_for, rate_for
+from luwu.optim.rates import fine_tuning_rate_for, rate_for
+from luwu.optim.table import OPTIMIZERS
 
 GPT3 = {768: 6e-4, 1024: 3e-4, 1536: 2.5e-4, 2048: 2e-4, 2560: 1.6e-4}
 """Width and learning rate of arXiv:2005.14165, table 2.1."""
@@ -34,10 +34,9 @@ def test_the_default_model_learns_as_before_and_wider_ones_slower(tmp_path):
 
 
 def test_every_optimizer_has_a_rate(tmp_path):
-    assert set(RATES) == set(optimizer_classes())
-    for name in RATES:
+    for name, entry in OPTIMIZERS.items():
         narrow, wide = rate_for(name, 128), rate_for(name, 1024)
-        assert narrow == RATES[name]
+        assert narrow == entry.rate
         assert wide == (narrow if name == "sgd" else pytest.approx(narrow / 8, rel=0.05))
     assert rate_for("lion", 1024) == pytest.approx(rate_for("adamw", 1024) / 10, rel=0.03)
     assert chosen(tmp_path, {"optimizer": {"name": "lion"}})[0] == 3e-4

@@ -10,10 +10,9 @@ import torch
 import luwu
 from luwu.core.manifest import Manifest
 from luwu.errors import ConfigError
-from luwu.optim.choosing import ARGUMENTS
 from luwu.optim.kinds import optimizer_classes, optimizer_of, torch_optimizers
 from luwu.optim.optimizer import StoreOptimizer
-from luwu.optim.settings import OPTIMIZER_NAMES
+from luwu.optim.table import OPTIMIZERS
 from luwu.store.dcp_output import _all_settings
 from luwu.store.values import moment_names
 
@@ -41,10 +40,22 @@ def test_a_class_is_all_that_stores_need():
 
 def test_every_place_that_names_optimizers_names_all_of_them():
     """The places are those that docs/optimizers.md says to change, and its own table."""
-    kinds = set(optimizer_classes())
-    assert kinds == set(OPTIMIZER_NAMES) == set(ARGUMENTS)
-    assert {each.__name__ for each in optimizer_classes().values()} <= set(luwu.__all__)
-    assert set(re.findall(r"^\| `\w+` \| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)) == kinds
+    classes = optimizer_classes()
+    assert {kind: (each.__name__, each.__module__) for kind, each in classes.items()} == {
+        kind: (entry.class_name, entry.module) for kind, entry in OPTIMIZERS.items()
+    }
+    assert {each.__name__ for each in classes.values()} <= set(luwu.__all__)
+    assert set(re.findall(r"^\| `\w+` \| `(\w+)` \|", DOCUMENT.read_text(), re.MULTILINE)) == set(classes)
+
+
+def test_the_document_has_the_rates_of_the_table():
+    heading, narrow = re.findall(
+        r"^\| (?:the model starts from|random values, hidden up to 128) \|.*", DOCUMENT.read_text(), re.MULTILINE
+    )
+    columns = [re.findall(r"`(\w+)`", column) for column in heading.split("|")[2:-1]]
+    rates = [float(cell) for cell in narrow.split("|")[2:-1]]
+    told = {kind: rate for kinds, rate in zip(columns, rates, strict=True) for kind in kinds}
+    assert told == {kind: entry.rate for kind, entry in OPTIMIZERS.items()}
 
 
 @pytest.mark.parametrize("kind", sorted(torch_optimizers()))

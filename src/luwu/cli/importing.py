@@ -9,7 +9,7 @@ import typer
 
 from luwu.cli.terminal import say
 from luwu.core.room import DISK_FULL_WAIT_SECONDS
-from luwu.optim.settings import OPTIMIZER_NAMES
+from luwu.optim.table import OPTIMIZERS
 
 
 def import_model(
@@ -29,7 +29,7 @@ def import_model(
     ] = None,
     optimizer: Annotated[
         str,
-        typer.Option(help=f"optimizer to train with: {', '.join(OPTIMIZER_NAMES)}"),
+        typer.Option(help=f"optimizer to train with: {', '.join(OPTIMIZERS)}"),
     ] = "adamw",
     blocks: Annotated[
         list[str] | None,

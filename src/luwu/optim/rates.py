@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
+from luwu.optim.table import OPTIMIZERS
+
 REFERENCE_WIDTH = 128
-"""Width of the default model; the rates below were tried with it."""
-
-
-RATES = {"adamw": 3e-3, "adamw8bit": 3e-3, "adam": 3e-3, "lion": 3e-4, "adagrad": 1e-2, "sgd": 1e-2}
-"""Highest rates at the reference width, by the optimizer's kind.
-
-Lion's is a tenth of AdamW's: "typically 3-10x smaller" (Chen et al., 2023, arXiv:2302.06675, section 5).
-"""
-
-
-_BY_WIDTH = ("adamw", "adamw8bit", "adam", "lion", "adagrad")
-"""Optimizers whose updates are about as large as the rate, whatever the gradient's size; see `rate_for`."""
+"""Width of the default model; the rates of `OPTIMIZERS` were tried with it."""
 
 
 FINE_TUNING_RATE = 2e-5
@@ -29,10 +20,11 @@ def rate_for(optimizer: str, width: int) -> float:
     the same table SGD keeps its rate at all widths. For widths from 768 to 2,560 the rate is within 30 % of those of
     GPT-3's models (Brown et al., 2020, arXiv:2005.14165, table 2.1). Narrower models than the reference have its rate.
     """
-    scale = min(1.0, REFERENCE_WIDTH / width) if optimizer in _BY_WIDTH else 1.0
-    return float(f"{RATES[optimizer] * scale:.2g}")
+    entry = OPTIMIZERS[optimizer]
+    scale = min(1.0, REFERENCE_WIDTH / width) if entry.rate_by_width else 1.0
+    return float(f"{entry.rate * scale:.2g}")
 
 
 def fine_tuning_rate_for(optimizer: str) -> float:
-    """The highest rate for a model that begins with weights, in the same ratio to AdamW's as the rates in `RATES`."""
-    return float(f"{FINE_TUNING_RATE * RATES[optimizer] / RATES['adamw']:.2g}")
+    """Return the highest rate for a model that begins with weights; its ratio to AdamW's is that of `OPTIMIZERS`."""
+    return float(f"{FINE_TUNING_RATE * OPTIMIZERS[optimizer].rate / OPTIMIZERS['adamw'].rate:.2g}")

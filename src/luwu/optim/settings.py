@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from luwu.core.quantities import CountOrZero, Fraction, NotNegative, Positive, Share
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group
+from luwu.optim.table import OPTIMIZERS
 
-OptimizerName = Literal["adamw", "adamw8bit", "adam", "sgd", "lion", "adagrad"]
-
-OPTIMIZER_NAMES: tuple[str, ...] = get_args(OptimizerName)
+if TYPE_CHECKING:
+    OptimizerName = str
+else:  # type checkers want a Literal's values written out; pydantic takes them from the table
+    OptimizerName = Literal[tuple(OPTIMIZERS)]
 
 
 class OptimizerSettings(Group):
