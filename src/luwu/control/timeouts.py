@@ -71,11 +71,6 @@ class Timeouts(Group):
     health_seconds: Seconds = 5.0
     """`luwu health` waits this long for an answer."""
 
-    @property
-    def loss_seconds(self) -> float:
-        """Longest time until the ends of a cut link count as lost. A dead process is noticed at once."""
-        return self.keepalive_interval_seconds + self.keepalive_timeout_seconds
-
 
 TIMEOUTS = Timeouts()
 
