@@ -15,8 +15,8 @@ from luwu.core.native import block_specs
 from luwu.core.protocols import LossScale
 from luwu.core.striping import Share
 from luwu.server.membership import Core
-from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.opening import Store
+from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 HyperParameters = Sequence[float]
 
