@@ -21,10 +21,10 @@ from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
+from luwu.core.division import Share
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
-from luwu.core.striping import Share
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
