@@ -180,6 +180,7 @@ class LocalRun:
         run = self._settings.run
         if self._remote is not None:
             return ServerElsewhere(self._folder.path)
+        # Made here and not by `session`: the launcher is no worker, so there is no session that could own the server.
         return LocalServer(
             self._folder.path,
             list(run.stores),
