@@ -11,7 +11,7 @@ from kit.child import serve, settings, take_stdout
 
 from luwu.core.quantities import parse_size
 from luwu.server.server import LocalServer
-from luwu.server.settings import NO_SNAPSHOTS, Snapshots
+from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 
 def main() -> None:

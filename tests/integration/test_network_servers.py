@@ -16,7 +16,7 @@ from tests.integration.udp import in_threads, local_server, remote, train, udp_s
 
 from harness.stored import contents
 from luwu.control import control_pb2 as pb
-from luwu.core.striping import stripe
+from luwu.core.division import divide
 from luwu.errors import LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.server.network import NetworkServer
 from luwu.store.opening import open_reader
@@ -49,7 +49,7 @@ def parts_of(store: Path, count: int) -> list[list[np.ndarray]]:
     manifest = small_manifest()
     planes = len(held) // len(manifest.blocks)
     parts: list[list[np.ndarray]] = [[] for _ in range(count)]
-    for number, pieces in enumerate(stripe(manifest, count).pieces):
+    for number, pieces in enumerate(divide(manifest, count).pieces):
         for piece in pieces:
             for plane in held[planes * number : planes * (number + 1)]:
                 size = plane.nbytes // manifest.blocks[number].elements // plane.itemsize

@@ -19,8 +19,8 @@ from harness.stored import contents
 from harness.training import finish, prepare_small_run, start, start_small_run, steps_of, wait_for_steps
 from luwu.errors import ManifestMismatchError, StoreSpaceError, WorkerLostError
 from luwu.server.server import LocalServer
-from luwu.server.settings import Snapshots
 from luwu.store.opening import open_reader
+from luwu.store.settings import Snapshots
 from luwu.store.snapshots import restore, snapshot_folders, snapshot_steps
 from luwu.store.verifying import verify
 

@@ -7,15 +7,13 @@ from typing import Annotated, Any, Literal
 
 import pytest
 import typer
-from pydantic import Field
 from typer.testing import CliRunner
 
-from luwu.cli import setting_flags as mechanism
 from luwu.cli.main import app
 from luwu.cli.setting_flags import Given, flag_type, flags_of, setting_flags
 from luwu.control.timeouts import Timeouts
 from luwu.core.quantities import AbsolutePath, Count, Size, StoreFolders
-from luwu.core.settings import TOML_ONLY, Flag, Group
+from luwu.core.settings import TOML_ONLY, Flag, Group, to_toml
 from luwu.launch.settings import SampleSettings, Settings
 from luwu.plan.choices import ChoiceGroups
 from luwu.plan.simulation.scenario import SimulationGroups
@@ -42,8 +40,8 @@ class Kitchen(Group):
     """on"""
     off: bool = False
     """off"""
-    first: Annotated[Literal["a", "b"], Flag(before="number", default="the usual")] = "a"
-    """<first> of all"""
+    choice: Annotated[Literal["a", "b"], Flag(default="the usual")] = "a"
+    """<choice> of two"""
     hidden: Annotated[int, TOML_ONLY] = 5
     """only in the file"""
 
@@ -107,31 +105,62 @@ def test_simulate_has_the_flags_of_plan_but_for_what_it_cannot_play():
 
 def test_only_given_values_arrive_each_as_its_setting_takes_it():
     assert run_of(OneTable)[0] == {"kitchen": {}}
-    words = "--number 4 --size 8GiB --folder x --folder y --pair ab --pair c --no-on --off --first b"
+    words = "--number 4 --size 8GiB --folder x --folder y --pair ab --pair c --no-on --off --choice b"
     given, _ = run_of(OneTable, *words.split())
     assert given == {
         "kitchen": {
             "number": 4, "size": "8GiB", "folders": (Path("x"), Path("y")), "pairs": {"ab": 2, "c": 1}, "on": False,
-            "off": True, "first": "b",
+            "off": True, "choice": "b",
         }
     }  # fmt: skip
 
 
 def test_help_comes_from_the_declaration():
     _, shown = run_of(OneTable)
-    assert "a number (3)" in shown and "on (true)" in shown and "<first> of all (the usual)" in shown
+    assert "a number (3)" in shown and "on (true)" in shown and "<choice> of two (the usual)" in shown
     assert "--no-off" not in shown and "--hidden" not in shown and "--length" not in shown
-    assert [setting.name for setting in flags_of(OneTable)][:2] == ["first", "number"]
+
+
+def test_inherited_settings_follow_a_groups_own_in_help_and_file():
+    class Oven(Group):
+        """Settings that two kitchens have."""
+
+        heat: int = 180
+        """heat"""
+
+    class Sink(Group):
+        """More of them."""
+
+        depth: int = 20
+        """depth"""
+
+    class LargeKitchen(Oven, Sink):
+        """A kitchen with both, and a heat of its own."""
+
+        places: int = 4
+        """places"""
+        heat: int = 200
+        """own heat"""
+
+    class LargeHouse(Group):
+        """One group."""
+
+        kitchen: LargeKitchen = LargeKitchen()
+
+    assert [setting.name for setting in flags_of(LargeHouse)] == ["places", "heat", "depth"]
+    assert to_toml(LargeHouse()).split("\n") == [
+        "[kitchen]", "# places", "places = 4", "# own heat", "heat = 200", "# depth", "depth = 20", ""
+    ]  # fmt: skip
 
 
 def test_groups_have_panels_where_there_are_several():
     class TwoTables(OneTable):
         """Two groups with flags."""
 
-        timeouts: Annotated[Timeouts, Flag(before="kitchen")] = Timeouts()
+        timeouts: Timeouts = Timeouts()
 
     shown = run_of(TwoTables)[1]
-    assert 0 < shown.index("─ timeouts ─") < shown.index("─ kitchen ─")
+    assert 0 < shown.index("─ kitchen ─") < shown.index("─ timeouts ─")
     assert "─ kitchen ─" not in run_of(OneTable)[1]
 
 
@@ -149,15 +178,8 @@ def test_a_flag_of_two_settings_is_refused():
         one: Kitchen = Kitchen()
         two: Kitchen = Kitchen()
 
-    with pytest.raises(ValueError, match=r"two.first: --first is the flag of another setting"):
+    with pytest.raises(ValueError, match=r"two.number: --number is the flag of another setting"):
         setting_flags(Twice)
-
-
-def test_a_place_before_no_setting_is_refused():
-    fields = {"a": Field(), "b": Field()}
-    fields["b"].metadata.append(Flag(before="c"))
-    with pytest.raises(ValueError, match="b: expected a place before one of a, found 'c'"):
-        mechanism.in_order_of_help(fields)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_defaults_read_as_a_user_would_write_them():
     ("given", "message"),
     [
         ({"steps": 3}, r"steps: belongs under \[run\], found 3 outside of tables; move it there"),
-        ({"nonsense": 3}, r"nonsense: no such setting; expected tables: \[model\], \[data\]"),
+        ({"nonsense": 3}, r"nonsense: no such setting; expected tables: \[data\], \[model\]"),
         ({"run": 3}, r"run: expected a table of settings such as \[run\], found 3"),
         ({"run": {"steps": "3"}}, r"run\.steps: expected a valid integer, found '3'"),
         ({"run": {"workers": True}}, r"run\.workers: expected a valid integer, found True"),

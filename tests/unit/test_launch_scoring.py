@@ -11,8 +11,8 @@ from tests.unit.fake_session import FakeSession
 
 import luwu.train.scoring as scoring
 from harness.model_families import VOCABULARY, make
+from luwu.core.division import divide
 from luwu.core.manifest import BlockManifest, Manifest, ParameterManifest
-from luwu.core.striping import stripe
 from luwu.errors import ConfigError, DataError
 from luwu.launch.folder import RunFolder
 from luwu.launch.settings import Settings, build_settings
@@ -87,7 +87,7 @@ def test_what_is_too_long_or_too_short_is_refused():
 def test_a_part_of_a_model_is_not_read(tmp_path):
     parameter = ParameterManifest("a.weight", (1 << 20,), 0, 1 << 20)
     whole = Manifest("float32", 1 << 18, (BlockManifest("a", True, (parameter,), 1 << 20),))
-    open_server([tmp_path / "store"], stripe(whole, 2).parts[0], 64 << 20, 1, 1).close()
+    open_server([tmp_path / "store"], divide(whole, 2).parts[0], 64 << 20, 1, 1).close()
     RunFolder(tmp_path).save_settings(Settings())
     with pytest.raises(ConfigError, match=r"is that of one of several servers: it has .*train on one server"):
         ReadableRun(tmp_path)

@@ -59,6 +59,17 @@ TABLE = [
     (BACKWARDS, Event.READ, Around(), IDLE, [ROLL_BACK]),
     (BACKWARDS, Event.READ, HERE, "between backward and optim.step()"),
     (DONE, Event.READ, Around(), "between backward and optim.step()"),
+    # a unit's forward with gradients
+    (FORWARDS, Event.CALL, Around(in_forward=True), FORWARDS, []),
+    *((phase, Event.CALL, HERE, "its forward runs again inside backward; switch the model's") for phase in Phase),
+    (FORWARDS, Event.CALL, Around(in_forward=True, in_backward=True), "its forward runs again inside backward"),
+    *((phase, Event.CALL, Around(), "on its own, expected a call from the forward of the model") for phase in Phase),
+    (FORWARDS, Event.CALL, Around(called=True), "called with gradients on its own"),
+    (FORWARDS, Event.CALL, Around(in_forward=True, called=True), "called a second time in one forward"),
+    # a use of an outer unit with gradients, in the model's forward or after it
+    (FORWARDS, Event.USE, Around(in_forward=True), FORWARDS, []),
+    (FORWARDS, Event.USE, Around(), FORWARDS, []),
+    *((phase, Event.USE, Around(), "because its parameters are not here") for phase in Phase if phase is not FORWARDS),
 ]
 
 

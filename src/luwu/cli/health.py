@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from luwu.cli.setting_flags import option_of
+from luwu.control.credentials import CredentialSettings
+
 
 def health(
     url: Annotated[str, typer.Argument(help="luwu://HOST:PORT of the server")],
-    tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="private key of --tls-cert, PEM; LUWU_TLS_KEY does the same")
-    ] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
+    tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
+    tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
+    tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
 ) -> None:
     """Ask a server whether it serves; prints the answer.
 

@@ -7,13 +7,11 @@ import signal
 import sys
 import time
 
-from luwu.control.credentials import Credentials, find_credentials, tls_files
+from luwu.control.credentials import Credentials, CredentialSettings, find_credentials, tls_files
 from luwu.launch.interrupts import SIGNALS
-from luwu.server.settings import ServerSettings
-from luwu.switch.settings import SwitchSettings
 
 
-def prepare(wanted: ServerSettings | SwitchSettings, name: str) -> tuple[Credentials, logging.Logger]:
+def prepare(wanted: CredentialSettings, name: str) -> tuple[Credentials, logging.Logger]:
     """Find the credentials, start the log, and block the signals that end the command, before it makes threads.
 
     Threads inherit the mask, so the signal comes to the one that waits for it.

@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
-from pydantic.fields import FieldInfo
 
 from luwu.cli.terminal import help_of
 from luwu.core.quantities import absolute, parse_size
-from luwu.core.settings import TOML_ONLY, Flag, Group, describe, fields_of, flag_mark, flag_of
+from luwu.core.settings import TOML_ONLY, Flag, Group, describe, fields_of, flag_of
 
 Given = dict[str, dict[str, Any]]
 """Values of the flags that a user gave, by group and setting."""
@@ -68,7 +67,7 @@ def setting_flags(kind: type[Group], *, without: Collection[str] = ()) -> Callab
         without: names of settings that the command does not take.
 
     Raises:
-        ValueError: two settings have one flag, or a name in ``without`` or in a declared order is no setting.
+        ValueError: two settings have one flag, or a name in ``without`` is no setting.
         TypeError: a setting has a type that no flag has.
     """
     settings = list(flags_of(kind, without))
@@ -98,8 +97,13 @@ def setting_flags(kind: type[Group], *, without: Collection[str] = ()) -> Callab
 
 def flags_of(kind: type[Group], without: Collection[str] = ()) -> Iterator[SettingFlag]:
     """Yield the options of a kind's settings in the order of the help; raises as `setting_flags` does."""
-    groups = in_order_of_help(kind.model_fields)
-    names = [(group, name) for group in groups for name in in_order_of_help(fields_of(kind, group))]
+    groups = [group for group, field in kind.model_fields.items() if TOML_ONLY not in field.metadata]
+    names = [
+        (group, name)
+        for group in groups
+        for name, field in fields_of(kind, group).items()
+        if TOML_ONLY not in field.metadata
+    ]
     unknown = set(without) - {name for _, name in names}
     if unknown:
         raise ValueError(f"expected names of settings of {kind.__name__}, found {', '.join(sorted(unknown))}")
@@ -114,20 +118,9 @@ def flags_of(kind: type[Group], without: Collection[str] = ()) -> Iterator[Setti
         yield SettingFlag(group, name, flag, _option(kind, group, name, flag, group if len(groups) > 1 else None))
 
 
-def in_order_of_help(fields: Mapping[str, FieldInfo]) -> list[str]:
-    """Return the names of settings that have flags: as they are declared, those with a place of their own moved there.
-
-    Raises:
-        ValueError: a place is before no such setting.
-    """
-    marks = {name: flag_mark(field) for name, field in fields.items() if TOML_ONLY not in field.metadata}
-    names = [name for name, mark in marks.items() if not mark.before]
-    for name, mark in marks.items():
-        if mark.before:
-            if mark.before not in names:
-                raise ValueError(f"{name}: expected a place before one of {', '.join(names)}, found {mark.before!r}")
-            names.insert(names.index(mark.before), name)
-    return names
+def option_of(kind: type[Group], name: str) -> Any:
+    """Return the option of one declared setting, with its help, for a command that names it in its signature."""
+    return typer.Option(help=help_of(kind.model_fields[name].description or ""))
 
 
 def _option(kind: type[Group], group: str, name: str, flag: Flag, panel: str | None) -> inspect.Parameter:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from luwu.cli.setting_flags import Given, setting_flags
+from luwu.cli.setting_flags import Given, option_of, setting_flags
+from luwu.control.credentials import CredentialSettings
 from luwu.core.settings import flag_of
 from luwu.launch.settings import Settings
 
@@ -40,12 +41,10 @@ def train(
         bool, typer.Option("--new-run", help="start a new run at step 0 from the weights of another run's store")
     ] = False,
     server: Annotated[str | None, typer.Option(help="luwu://HOST:PORT: train on this server, start none here")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="the server's job key; LUWU_JOB_KEY_FILE does the same")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="certificate, PEM; LUWU_TLS_CERT does the same")] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="private key of --tls-cert, PEM; LUWU_TLS_KEY does the same")
-    ] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="the authority's certificate; LUWU_TLS_CA does the same")] = None,
+    key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
+    tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
+    tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
+    tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
     plain_data: Annotated[bool, typer.Option("--plain-data", help=PLAIN_DATA)] = False,
 ) -> None:
     """Train a language model on text, with the server and the workers on this machine.

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luwu.core.errors import ConfigError
+from luwu.core.quantities import AbsolutePath
+from luwu.core.settings import Group
 
 if TYPE_CHECKING:
     from luwu.control import control_pb2 as pb
@@ -29,6 +31,19 @@ ENVIRONMENT_KEY = "LUWU_JOB_KEY"
 ENVIRONMENT_KEY_FILE = "LUWU_JOB_KEY_FILE"
 ENVIRONMENT_PLAIN_DATA = "LUWU_PLAIN_DATA"
 ENVIRONMENT_TLS = ("LUWU_TLS_CERT", "LUWU_TLS_KEY", "LUWU_TLS_CA")
+
+
+class CredentialSettings(Group):
+    """Files of a participant's credentials."""
+
+    key_file: AbsolutePath | None = None
+    """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
+    tls_cert: AbsolutePath | None = None
+    """own certificate, PEM; a server's names the host that workers connect to; LUWU_TLS_CERT does the same"""
+    tls_key: AbsolutePath | None = None
+    """its private key, PEM; LUWU_TLS_KEY does the same"""
+    tls_ca: AbsolutePath | None = None
+    """certificate of the authority that signed both sides' certificates, PEM; LUWU_TLS_CA does the same"""
 
 
 @dataclass(frozen=True)

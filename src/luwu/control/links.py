@@ -11,10 +11,10 @@ from luwu.control.credentials import TlsFiles
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up, make_wiring
 from luwu.core import native
+from luwu.core.division import Division
 from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
 from luwu.core.protocols import DataEndpoint
-from luwu.core.striping import Striping
 
 
 class LinkEndpoint(DataEndpoint, Protocol):
@@ -75,7 +75,7 @@ class LinkSettings:
     """The settings of a link; ``shared_window``: a device copies parameters from the worker's memory."""
 
     servers: list[ServerLink]
-    striping: Striping
+    division: Division
     rank: int
     workers: int
     manifest: Manifest
@@ -144,7 +144,7 @@ def _common(settings: LinkSettings) -> dict[str, Any]:
             for server in settings.servers
         ],
         "cuts": [
-            [(piece.server, piece.first, piece.elements) for piece in pieces] for pieces in settings.striping.pieces
+            [(piece.server, piece.first, piece.elements) for piece in pieces] for pieces in settings.division.pieces
         ],
         "rank": settings.rank,
         "workers": settings.workers,

@@ -3,11 +3,13 @@
 Each room declares its settings once, beside what they configure, with their meaning below them. A setting marked
 `FIXED` decides which numbers a run computes, so a run that is resumed must keep it; the others may change between two
 starts of the same run. Each setting gets a flag from its declaration (`luwu.cli.setting_flags`): its name, type, help
-and default. `Flag` says where the flag differs; a setting or a group marked `TOML_ONLY` gets none.
+and default. `Flag` says where the flag differs; a setting or a group marked `TOML_ONLY` gets none. Settings that
+several groups have stand in a group that these inherit from.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -36,17 +38,15 @@ TOML_ONLY = "toml only"
 
 @dataclass(frozen=True)
 class Flag:
-    """Mark of a setting whose flag differs from what its declaration gives; also of a group, for its place.
+    """Mark of a setting whose flag differs from what its declaration gives.
 
     Args:
         name: name of the flag; default: ``--`` and the setting's name.
-        before: setting, or group, that the help shows after this one; default: the order of the declarations.
         default: text of the default value in the help; default: the value itself.
         parse: makes the value of the words given, for a flag that may be repeated.
     """
 
     name: str = ""
-    before: str = ""
     default: str = ""
     parse: Callable[[list[str]], object] | None = None
 
@@ -123,7 +123,8 @@ def to_toml(settings: Group) -> str:
     lines: list[str] = []
     for group_name, group in settings:
         lines.append(f"[{group_name}]")
-        for name, value in group:
+        for name in fields_of(type(settings), group_name):
+            value = getattr(group, name)
             lines.append(f"# {describe(group_name, name, type(settings))}")
             shown = format_size(value) if is_size(type(settings), group_name, name) else value
             lines.append(f"# {name} = (not set)" if value is None else f"{name} = {_toml_value(shown)}")
@@ -150,14 +151,9 @@ def default_text(kind: type[Group], group: str, name: str) -> str:
 def flag_of(kind: type[Group], group: str, name: str) -> Flag:
     """Return the flag of one setting, with its name and the text of its default filled in."""
     field = fields_of(kind, group)[name]
-    mark = flag_mark(field)
+    mark = next((mark for mark in field.metadata if isinstance(mark, Flag)), Flag())
     flag = mark.name or f"--{name.replace('_', '-')}"
     return replace(mark, name=flag, default=mark.default or default_text(kind, group, name))
-
-
-def flag_mark(field: FieldInfo) -> Flag:
-    """Return what a setting or a group declares about its flag."""
-    return next((mark for mark in field.metadata if isinstance(mark, Flag)), Flag())
 
 
 def is_size(kind: type[Group], group: str, name: str) -> bool:
@@ -166,11 +162,17 @@ def is_size(kind: type[Group], group: str, name: str) -> bool:
 
 
 def fields_of(kind: type[Group], group: str) -> Mapping[str, FieldInfo]:
-    """Return the settings of a group, or the groups if no group has this name."""
-    field = kind.model_fields.get(group)
-    annotation = field.annotation if field else kind
-    assert isinstance(annotation, type) and issubclass(annotation, Group)
-    return annotation.model_fields
+    """Return the settings of a group, or the groups if no group has this name.
+
+    Their order is that of the help and of the file: a group's own settings, then those of each group that it inherits
+    from.
+    """
+    if group not in kind.model_fields:
+        return kind.model_fields
+    found = kind.model_fields[group].annotation
+    assert isinstance(found, type) and issubclass(found, Group)
+    names = [name for each in found.__mro__ for name in inspect.get_annotations(each)]
+    return {name: found.model_fields[name] for name in names if name in found.model_fields}
 
 
 def _toml_value(value: object) -> str:

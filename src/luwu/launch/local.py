@@ -36,7 +36,6 @@ from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.server import LocalServer
-from luwu.server.settings import Snapshots
 from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
 from luwu.store.run_record import Claim, Counts
@@ -181,13 +180,13 @@ class LocalRun:
         run = self._settings.run
         if self._remote is not None:
             return ServerElsewhere(self._folder.path)
-        snapshots = Snapshots(run.snapshot_every, run.snapshot_keep)
+        # Made here and not by `session`: the launcher is no worker, so there is no session that could own the server.
         return LocalServer(
             self._folder.path,
             list(run.stores),
             run.memory,
             run.workers,
-            snapshots=snapshots,
+            snapshots=run.snapshots,
             on_open=self._on_open,
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             on_room=room_reporter(partial(self._queue, SERVER)),

@@ -15,7 +15,6 @@ from luwu.core.quantities import (
     CountOrZero,
     Dtype,
     Positive,
-    SecondsOrZero,
     Sequences,
     Size,
     StoreFolders,
@@ -25,11 +24,11 @@ from luwu.core.quantities import (
     format_size,
     shown,
 )
-from luwu.core.room import DISK_FULL_WAIT_SECONDS
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_PARTS, ModelSettings
 from luwu.optim.settings import OptimizerSettings
+from luwu.store.settings import DiskSettings
 
 
 def check_pattern(value: str) -> str:
@@ -57,7 +56,26 @@ BlockPattern = Annotated[str, AfterValidator(check_pattern)]
 ROOT = "<root>"
 
 
-class RunSettings(Group):
+class ComputeSettings(Group):
+    """Settings of the workers' computation: its numbers, its device, and what is kept for backward."""
+
+    dtype: Annotated[Dtype, FIXED] = "float32"
+    """dtype that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
+    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED, BLOCK_DTYPE] = {}  # noqa: RUF012 - pydantic copies it
+    """other dtypes for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """device that workers compute on: cpu or cuda; each worker takes a GPU of its own"""
+    device_memory: Size | None = None
+    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: no blocks stay"""
+    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63)] = 0
+    """seed of the initial parameters, the order of the data and dropout"""
+    checkpoint: bool = True
+    """recompute each block's activations in the backward pass instead of keeping them"""
+    offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
+    """folder that keeps blocks' inputs until the backward pass, or host (with cuda); default: the device keeps them"""
+
+
+class RunSettings(DiskSettings, ComputeSettings):
     """Length of the run, number of workers, and resources."""
 
     steps: Count = 1500
@@ -70,30 +88,10 @@ class RunSettings(Group):
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
-    seed: Annotated[int, FIXED, Field(ge=0, lt=2**63), Flag(before="checkpoint")] = 0
-    """seed of the initial parameters, the order of the data and dropout"""
-    dtype: Annotated[Dtype, FIXED] = "float32"
-    """dtype that workers compute in: float32, bfloat16 or float16; the optimizer keeps float32 masters either way"""
-    block_dtypes: Annotated[dict[BlockPattern, Dtype], FIXED, BLOCK_DTYPE] = {}  # noqa: RUF012 - pydantic copies it
-    """other dtypes for some blocks, by pattern of their names, or <root>: the first pattern that matches counts"""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """device that workers compute on: cpu or cuda; each worker takes a GPU of its own"""
-    device_memory: Size | None = None
-    """memory of each GPU for blocks that stay there between uses, for example 8GiB; default: no blocks stay"""
-    checkpoint: bool = True
-    """recompute each block's activations in the backward pass instead of keeping them"""
-    offload: Annotated[str, BeforeValidator(absolute_unless_host)] | None = None
-    """folder that keeps blocks' inputs until the backward pass, or host (with cuda); default: the device keeps them"""
-    memory: Annotated[Size, Flag(before="dtype")] = 8 * 2**30
-    """memory budget of the server, for example 8GiB"""
-    snapshot_every: Annotated[CountOrZero, Flag(before="dtype")] = 0
-    """committed steps between two snapshots of the store; 0: none are taken"""
-    snapshot_keep: Annotated[CountOrZero, Flag(before="dtype")] = 2
-    """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: Annotated[SecondsOrZero, Flag(before="dtype")] = DISK_FULL_WAIT_SECONDS
-    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
-    stores: Annotated[StoreFolders, FIXED, Flag("--store", before="memory")] = ()
+    stores: Annotated[StoreFolders, FIXED, Flag("--store")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
+    memory: Size = 8 * 2**30
+    """memory budget of the server, for example 8GiB"""
 
 
 class SampleSettings(Group):
@@ -108,8 +106,8 @@ class SampleSettings(Group):
 class Settings(Group):
     """Every setting of a run."""
 
+    data: DataSettings = DataSettings()
     model: ModelSettings = ModelSettings()
-    data: Annotated[DataSettings, Flag(before="model")] = DataSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     run: RunSettings = RunSettings()
     sample: Annotated[SampleSettings, TOML_ONLY] = SampleSettings()

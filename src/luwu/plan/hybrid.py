@@ -15,7 +15,7 @@ from luwu.plan.collectives import Algorithm, beside_compute, transfer
 from luwu.plan.constants import GOODPUT_SHARE, RDMA_SHARE
 from luwu.plan.megatron import Parallelism, stage_seconds
 from luwu.plan.pipelines import play
-from luwu.plan.steps import Phase, StepTime
+from luwu.plan.steps import PhaseTime, StepTime
 
 System = Literal["luwu", "sharded"]
 
@@ -60,5 +60,5 @@ def hybrid_step(model: ModelShape, cluster: Cluster, how: Parallelism, replicas:
             "forward": beside_compute(compute["forward"], one),
             "backward": beside_compute(compute["backward"], one + one),
         }
-    phases = tuple(Phase(name, seconds[name], found) for name, found in parts.items())
+    phases = tuple(PhaseTime(name, seconds[name], found) for name, found in parts.items())
     return StepTime(replicas.system, replicas.rows, phases)

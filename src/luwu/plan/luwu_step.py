@@ -14,7 +14,7 @@ from luwu.plan.clusters import Cluster
 from luwu.plan.collectives import Transfer, beside_compute
 from luwu.plan.compute import Kernels, LayerSeconds, head_seconds, layer_seconds
 from luwu.plan.constants import FORWARD_MEMORY_BYTES, GOODPUT_SHARE, HOST_MEMORY_SHARE, UPDATE_FLOP, UPDATE_MEMORY_BYTES
-from luwu.plan.steps import Phase, StepTime
+from luwu.plan.steps import PhaseTime, StepTime
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,10 @@ def step_time(model: ModelShape, cluster: Cluster, rows: int, disk: OnDisk, vari
         "update": update_seconds(cluster, size),
     }
     phases = (
-        Phase("first block", _first_block(model, traffic, disk, cluster), {"pull": 0.0}),
-        Phase("forward", _phase_seconds(forward, variant), forward),
-        Phase("backward", _phase_seconds(backward, variant), backward),
-        Phase("last update", _last_update(model, traffic, disk, cluster), {"push": 0.0}),
+        PhaseTime("first block", _first_block(model, traffic, disk, cluster), {"pull": 0.0}),
+        PhaseTime("forward", _phase_seconds(forward, variant), forward),
+        PhaseTime("backward", _phase_seconds(backward, variant), backward),
+        PhaseTime("last update", _last_update(model, traffic, disk, cluster), {"push": 0.0}),
     )
     return StepTime("luwu", rows, phases, traffic.link_bytes)
 

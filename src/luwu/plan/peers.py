@@ -29,7 +29,7 @@ from luwu.plan.constants import (
     SWAP_WRITE_BYTES,
 )
 from luwu.plan.luwu_step import OnDisk, Variant, layer_times, step_time
-from luwu.plan.steps import Phase, StepTime
+from luwu.plan.steps import PhaseTime, StepTime
 
 GPU_UPDATE_BYTES = 30  # as on a CPU: states, gradient and the copy pass through memory once
 
@@ -49,7 +49,10 @@ def zero3(model: ModelShape, cluster: Cluster, rows: int, settings: PeerSettings
     phases = _sharded_phases(model, cluster, rows, settings)
     update = model.parameters / cluster.workers * GPU_UPDATE_BYTES / (cluster.gpu.memory_rate * MEMORY_SHARE.value)
     return StepTime(
-        "zero3", rows, (*phases, Phase("update", update, {"update": update})), _sharded_bytes(model, cluster, settings)
+        "zero3",
+        rows,
+        (*phases, PhaseTime("update", update, {"update": update})),
+        _sharded_bytes(model, cluster, settings),
     )
 
 
@@ -67,13 +70,14 @@ def zero_infinity(model: ModelShape, cluster: Cluster, rows: int, settings: Peer
     forward, backward = _sharded_phases(model, cluster, rows, settings)
     reads = disk.seconds(2 * here, 0) / count
     phases = tuple(
-        Phase(phase.name, max(phase.seconds, reads), {**phase.parts, "disk": reads}) for phase in (forward, backward)
+        PhaseTime(phase.name, max(phase.seconds, reads), {**phase.parts, "disk": reads})
+        for phase in (forward, backward)
     )
     parts = {"disk": swap, "update": update}
     return StepTime(
         "zero_infinity",
         rows,
-        (*phases, Phase("update", max(parts.values()), parts)),
+        (*phases, PhaseTime("update", max(parts.values()), parts)),
         _sharded_bytes(model, cluster, settings),
     )
 
@@ -92,13 +96,13 @@ def zero_offload(model: ModelShape, cluster: Cluster, rows: int, settings: PeerS
         "zero_offload",
         rows,
         (
-            Phase("forward", compute["forward"], {"compute": compute["forward"]}),
-            Phase(
+            PhaseTime("forward", compute["forward"], {"compute": compute["forward"]}),
+            PhaseTime(
                 "backward",
                 max(backward, across),
                 {"compute": compute["backward"], "push": scatter.seconds, "copy": across},
             ),
-            Phase("update", update + across + gather, {"update": update, "copy": across, "pull": gather}),
+            PhaseTime("update", update + across + gather, {"update": update, "copy": across, "pull": gather}),
         ),
         {"worker, down": link_bytes("all_gather", settings.algorithm, size, cluster.workers) * 2},
     )
@@ -115,9 +119,9 @@ def replicated(model: ModelShape, cluster: Cluster, rows: int, settings: PeerSet
         "replicated",
         rows,
         (
-            Phase("forward", compute["forward"], {"compute": compute["forward"]}),
-            Phase("backward", backward, {"compute": compute["backward"], "push": reduce.seconds}),
-            Phase("update", update, {"update": update}),
+            PhaseTime("forward", compute["forward"], {"compute": compute["forward"]}),
+            PhaseTime("backward", backward, {"compute": compute["backward"], "push": reduce.seconds}),
+            PhaseTime("update", update, {"update": update}),
         ),
         {"worker, up": link_bytes("all_reduce", settings.algorithm, payload, cluster.workers)},
     )
@@ -159,7 +163,9 @@ def _collective_rate(cluster: Cluster) -> float:
     return min(links, inside) if inside else links / cluster.host.gpus
 
 
-def _sharded_phases(model: ModelShape, cluster: Cluster, rows: int, settings: PeerSettings) -> tuple[Phase, Phase]:
+def _sharded_phases(
+    model: ModelShape, cluster: Cluster, rows: int, settings: PeerSettings
+) -> tuple[PhaseTime, PhaseTime]:
     compute = _compute(model, cluster, rows, settings)
     size, rate, workers = 2.0 * model.parameters / model.layers, _collective_rate(cluster), cluster.workers
     gather = transfer("all_gather", settings.algorithm, size, workers, rate, model.layers)
@@ -167,8 +173,8 @@ def _sharded_phases(model: ModelShape, cluster: Cluster, rows: int, settings: Pe
     forward = beside_compute(compute["forward"], gather, interferes=settings.interferes)
     backward = beside_compute(compute["backward"], gather + scatter, interferes=settings.interferes)
     return (
-        Phase("forward", forward, {"compute": compute["forward"], "pull": gather.seconds}),
-        Phase(
+        PhaseTime("forward", forward, {"compute": compute["forward"], "pull": gather.seconds}),
+        PhaseTime(
             "backward",
             backward,
             {"compute": compute["backward"], "pull": gather.seconds, "push": scatter.seconds},

@@ -9,7 +9,7 @@ from luwu.models.shapes import ModelShape
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseTime:
     """A stretch of a step in which several things go on at once; it lasts as long as it must."""
 
     name: str
@@ -29,7 +29,7 @@ class StepTime:
 
     system: str
     rows: int
-    phases: tuple[Phase, ...]
+    phases: tuple[PhaseTime, ...]
     link_bytes: Mapping[str, float] = field(default_factory=dict)
     """bytes a step by link and direction, such as "worker, down" """
 

@@ -11,12 +11,12 @@ from luwu.control.credentials import TlsFiles
 from luwu.control.links import native_timing
 from luwu.control.timeouts import Timeouts
 from luwu.core import native
+from luwu.core.division import Share
 from luwu.core.native import block_specs
 from luwu.core.protocols import LossScale
-from luwu.core.striping import Share
 from luwu.server.membership import Core
-from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.opening import Store
+from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 HyperParameters = Sequence[float]
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from luwu.core import native
+from luwu.core.division import Standing
 from luwu.core.errors import LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.native import block_specs
-from luwu.core.striping import Standing
-from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.store.folders import ORIGIN_NAME, read_identity
 from luwu.store.opening import Store, open_store, reader_of
 from luwu.store.run_record import Claim, Counts, claim_store
+from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 
 def open_server(

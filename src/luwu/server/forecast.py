@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from luwu.core import native
+from luwu.core.division import divide
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 from luwu.core.native import block_specs
-from luwu.core.striping import stripe
 
 LISTED_ELEMENTS = 2**36
 """Most elements of a model whose chunks are listed, which takes a moment."""
@@ -75,7 +75,7 @@ def forecast(
     names = [ROOT_NAME] + [str(number) for number in range(1, len(block_elements))]
     blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
     whole = Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
-    largest = max(stripe(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
+    largest = max(divide(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
     found = native.plan_store(
         block_specs(largest),
         DEFAULT_CHUNK_ELEMENTS,

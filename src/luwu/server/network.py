@@ -21,10 +21,10 @@ from luwu.control.door import FEWEST_STRANGERS, ControlDoor, answer_health, make
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
+from luwu.core.division import Share
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWait, log_room
-from luwu.core.striping import Share
 from luwu.server.cores import TRANSPORTS, CoreSettings, NetworkCore, StartCore
 from luwu.server.folders import claims_of, standing_of, step_at_rest
 from luwu.server.gate import Gate
@@ -32,7 +32,7 @@ from luwu.server.grpc_carrier import servicer_of
 from luwu.server.network_service import NetworkService
 from luwu.server.run import OpenCore
 from luwu.server.runs import Runs
-from luwu.server.settings import ServerSettings, Snapshots
+from luwu.server.settings import ServerSettings
 from luwu.server.topology import PlanTopology, star
 from luwu.server.tree import UdpPlan
 from luwu.store.folders import has_store, make_folder
@@ -219,7 +219,7 @@ class NetworkServer:
                 share=share,
                 tls=self._tls,
                 timeouts=self._timeouts,
-                snapshots=Snapshots(settings.snapshot_every, settings.snapshot_keep),
+                snapshots=settings.snapshots,
                 disk_full_wait_seconds=settings.disk_full_wait_seconds,
             )
 

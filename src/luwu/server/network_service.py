@@ -10,9 +10,9 @@ from luwu.control import control_pb2 as pb
 from luwu.control.credentials import switch_request, worker_request
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
+from luwu.core.division import Share, Standing
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
-from luwu.core.striping import Share, Standing
 from luwu.server.cores import StepEnding
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line

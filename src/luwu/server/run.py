@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
+from luwu.core.division import Share
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.protocols import LossScale
-from luwu.core.striping import Share
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
 from luwu.server.membership import Membership
 from luwu.server.participants import Participant

@@ -19,11 +19,11 @@ from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayR
 from luwu.server.folders import open_server
 from luwu.server.local_service import LocalService
 from luwu.server.membership import Membership
-from luwu.server.settings import NO_SNAPSHOTS, Snapshots
 from luwu.server.socket_carrier import SocketCarrier
 from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
 from luwu.store.run_record import Counts
+from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 Report = dict[str, Any]
 

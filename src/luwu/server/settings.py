@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import Timeouts
-from luwu.core.quantities import AbsolutePath, CountOrZero, Port, SecondsOrZero, Size, StoreFolders, Workers
-from luwu.core.room import DISK_FULL_WAIT_SECONDS
+from luwu.core.quantities import Port, Size, StoreFolders, Workers
 from luwu.core.settings import TOML_ONLY, Flag, Group
+from luwu.store.settings import DiskSettings
 
 
-class ServerSettings(Group):
+class ServerSettings(DiskSettings, CredentialSettings):
     """Settings of a server: its store, its workers, and the addresses that it listens at."""
 
     stores: Annotated[StoreFolders, Field(min_length=1), Flag("--store")]
@@ -44,20 +45,6 @@ class ServerSettings(Group):
         default_factory=lambda: len(os.sched_getaffinity(0))
     )
     """threads of the update; default: the processors that this process may use"""
-    snapshot_every: CountOrZero = 0
-    """committed steps between two snapshots of the store; 0: none are taken"""
-    snapshot_keep: CountOrZero = 2
-    """number of those snapshots that stay, the newest; each takes the room of half the store; 0: all"""
-    disk_full_wait_seconds: SecondsOrZero = DISK_FULL_WAIT_SECONDS
-    """seconds that a full disk may pause the run, which continues by itself when there is room; 0: it ends the run"""
-    key_file: AbsolutePath | None = None
-    """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
-    tls_cert: AbsolutePath | None = None
-    """this server's certificate, PEM, naming the host that workers connect to; LUWU_TLS_CERT does the same"""
-    tls_key: AbsolutePath | None = None
-    """its private key, PEM; LUWU_TLS_KEY does the same"""
-    tls_ca: AbsolutePath | None = None
-    """certificate of the authority that signed both sides' certificates, PEM; LUWU_TLS_CA does the same"""
 
 
 class ServerFile(Group):
@@ -65,13 +52,3 @@ class ServerFile(Group):
 
     server: ServerSettings
     timeouts: Annotated[Timeouts, TOML_ONLY] = Timeouts()
-
-
-class Snapshots(NamedTuple):
-    """Schedule of snapshots: one every ``every`` committed steps, 0: none; the newest ``keep`` stay, 0: all."""
-
-    every: int = 0
-    keep: int = 0
-
-
-NO_SNAPSHOTS = Snapshots()

@@ -16,9 +16,9 @@ from luwu.control.credentials import Credentials, TlsFiles, find_credentials
 from luwu.control.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
+from luwu.core.division import Division, Share, cut_segments, divide, share_out
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StepOrderError
 from luwu.core.manifest import Manifest
-from luwu.core.striping import Share, Striping, cut_segments, share_out, stripe
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
 from luwu.session.session import Session, choose_place
@@ -52,7 +52,7 @@ class RemoteSession(Session):
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._error: LuwuError | None = None
-        self._striping: Striping | None = None
+        self._division: Division | None = None
         self._servers: list[RemoteServer] = []
         try:
             for address in parse_urls(url):
@@ -66,7 +66,7 @@ class RemoteSession(Session):
     def has_store(self, manifest: Manifest) -> bool:
         """Return True where the servers have a store made for this manifest. Called before `attach`."""
         try:
-            parts = stripe(manifest, len(self._servers)).parts
+            parts = divide(manifest, len(self._servers)).parts
         except ConfigError:  # too few blocks for so many servers: no such store was made
             return False
         return all(server.has_store(part) for server, part in zip(self._servers, parts, strict=True))
@@ -78,8 +78,8 @@ class RemoteSession(Session):
 
     def set_segments(self, block: int, segments: Sequence[tuple[int, int]]) -> None:
         """Set the optimizer group of each part of a block: ascending (end element, group). Before the first step."""
-        assert self._striping is not None
-        for piece in self._striping.pieces[block]:
+        assert self._division is not None
+        for piece in self._division.pieces[block]:
             request = pb.SetSegmentsRequest(block=piece.block)
             for end, group in cut_segments(segments, piece):
                 request.segments.add(end=end, group=group)
@@ -124,12 +124,12 @@ class RemoteSession(Session):
         return found[0]
 
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
-        striping = stripe(manifest, len(self._servers))
-        replies = self._attach_all(striping, kept)
+        division = divide(manifest, len(self._servers))
+        replies = self._attach_all(division, kept)
         link = self._open_link(
             LinkSettings(
                 servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
-                striping=striping,
+                division=division,
                 rank=self.rank,
                 workers=self.workers,
                 manifest=manifest,
@@ -139,18 +139,18 @@ class RemoteSession(Session):
             )
         )
         with self._lock:
-            self._link, self._striping = link, striping
+            self._link, self._division = link, division
             error = self._error
         if error is not None:  # it came before there was a link to tell
             link.fail(type(error).__name__, str(error))
         controls = [server.control for server in self._servers]
-        self._endpoint = RemoteEndpoint(link, controls, striping)
+        self._endpoint = RemoteEndpoint(link, controls, division)
         self._note_counts(replies[0])
         for reply in reversed(replies):  # a server may have no block that needs one
             self._note_loss_scale(reply)
         return any(reply.fresh for reply in replies)
 
-    def _attach_all(self, striping: Striping, kept: Sequence[str]) -> list[pb.AttachReply]:
+    def _attach_all(self, division: Division, kept: Sequence[str]) -> list[pb.AttachReply]:
         """Attach to all servers at once.
 
         Each answers when all workers have come, and some when there are first values.
@@ -161,7 +161,7 @@ class RemoteSession(Session):
         run = "" if self.claim is None else self.claim.to_json()
         calls = [
             server.attach(part, share, self._transport, self._switch, run, kept)
-            for server, part, share in zip(self._servers, striping.parts, shares, strict=True)
+            for server, part, share in zip(self._servers, division.parts, shares, strict=True)
         ]
         others = "the server to open its store, and for the other workers and the switches of the run,"
         with saying(log, others, self._timeouts.gather_seconds):

@@ -12,8 +12,8 @@ import grpc
 from luwu.control import control_pb2 as pb
 from luwu.control.client import ControlClient
 from luwu.control.links import LinkEndpoint, WorkerLink
+from luwu.core.division import Division
 from luwu.core.protocols import HyperParameters, LossScale, Memory
-from luwu.core.striping import Striping
 
 
 class RemoteEndpoint:
@@ -24,14 +24,14 @@ class RemoteEndpoint:
     Args:
         link: the data plane.
         controls: control clients of the servers.
-        striping: distribution of each block over the servers.
+        division: pieces of each block on the servers.
     """
 
-    def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], striping: Striping) -> None:
+    def __init__(self, link: WorkerLink, controls: Sequence[ControlClient], division: Division) -> None:
         self._link = link
         self._data: LinkEndpoint = link.endpoint()
         self._controls = controls
-        self._striping = striping
+        self._division = division
         self._pushes = [0] * len(controls)
         self._last_pushes: dict[int, int] = {}  # by server; each has its own answered in their order
         self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # by handle: time of the request, and its calls
@@ -101,7 +101,7 @@ class RemoteEndpoint:
 
     def note_push(self, block: int, handle: int) -> None:
         """Count a push: a commit tells each server the number of pushes to wait for."""
-        for server in self._striping.servers_of(block):
+        for server in self._division.servers_of(block):
             self._pushes[server] += 1
             self._last_pushes[server] = handle
 

@@ -16,9 +16,9 @@ from luwu.control.links import ServerLink
 from luwu.control.timeouts import Timeouts
 from luwu.control.wiring import look_up
 from luwu.core import native
+from luwu.core.division import Share, Standing
 from luwu.core.errors import LuwuError, ServerError
 from luwu.core.manifest import Manifest
-from luwu.core.striping import Share, Standing
 
 
 class RemoteServer:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import Timeouts
-from luwu.core.quantities import AbsolutePath
 from luwu.core.settings import TOML_ONLY, Group
 
 
-class SwitchSettings(Group):
+class SwitchSettings(CredentialSettings):
     """Settings of a switch: the server that it joins, the address it listens at, and its place in the tree."""
 
     server: str
@@ -29,14 +29,6 @@ class SwitchSettings(Group):
     """with --xdp, the user that the switch becomes after root has started it; it keeps the rights that XDP needs"""
     parent: str = ""
     """name of the switch above it; empty: the server chooses"""
-    key_file: AbsolutePath | None = None
-    """file with the job key; LUWU_JOB_KEY or LUWU_JOB_KEY_FILE of the environment do the same"""
-    tls_cert: AbsolutePath | None = None
-    """this switch's certificate, PEM; LUWU_TLS_CERT does the same"""
-    tls_key: AbsolutePath | None = None
-    """its private key, PEM; LUWU_TLS_KEY does the same"""
-    tls_ca: AbsolutePath | None = None
-    """certificate of the authority that signed both sides' certificates, PEM; LUWU_TLS_CA does the same"""
 
 
 class SwitchFile(Group):

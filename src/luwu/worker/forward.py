@@ -22,8 +22,8 @@ from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
 from luwu.worker.recompute import NamedRecompute, RowState
-from luwu.worker.rules import why_no_part
 from luwu.worker.runtime import Runtime
+from luwu.worker.step_machine import NOT_HERE
 from luwu.worker.uncopyable import Uncopyable
 
 
@@ -81,7 +81,7 @@ class PartForward(WrappedForward):
         if runtime.residence.has(root):
             return self._original(*args, **kwargs)
         if torch.is_grad_enabled():
-            raise StepOrderError(why_no_part(self._name))
+            raise StepOrderError(f"module {self._name}: {NOT_HERE}")
         with runtime.evaluation():
             return runtime.residence.copied_out(root, self._original(*args, **kwargs))
 

@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from torch import nn
 
 from luwu.core.errors import ConfigError, StepOrderError
 from luwu.worker.flatten import Slot, Unit
 from luwu.worker.residence import Residence
-
-
-def why_no_call(unit: Unit, how: Literal["recomputed", "alone", "again"]) -> str:
-    """Say why a unit's forward with gradients is refused."""
-    if how == "recomputed":
-        return (
-            f"block {unit.name}: its forward runs again inside backward; switch the model's own activation "
-            "checkpointing off: parallelize(checkpoint=True) does it"
-        )
-    if how == "alone":
-        return (
-            f"block {unit.name}: called with gradients on its own, expected a call from the forward of the model "
-            "given to parallelize; call the model, or use torch.no_grad()"
-        )
-    return (
-        f"block {unit.name}: called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` "
-        "for none), then its parameters lie in the root, which may be used any number of times"
-    )
-
-
-def why_no_part(name: str) -> str:
-    """Say why a forward with gradients of a module outside of the units is refused."""
-    return (
-        f"module {name}: called with gradients on its own, expected a call from the forward of the model given to "
-        "parallelize, because its parameters are not here; call the model, or use torch.no_grad()"
-    )
 
 
 def why_late(unit: Unit, what: str) -> str:

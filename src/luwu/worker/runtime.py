@@ -1,7 +1,7 @@
-"""Drives the units of a model through attempts at steps: asks the step machine, and carries its actions out.
+"""Drives the units of a model: the calls of forwards, of autograd and of the optimizer become events of attempts.
 
-`step_machine` has what may happen when, `server_attempt` the server's side of an attempt, `backward` the units' work in
-backward, and `residence` the values that are here.
+`step_machine` has what may happen when, `executor` carries it out, `server_attempt` has the server's side of an
+attempt, `backward` the units' work in backward, and `residence` the values that are here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import partial
 
 from torch import Tensor
 
-from luwu.core.errors import StepOrderError
 from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, TrainablePart, WorkerSession
-from luwu.worker.autograd import at_end_of_backward, backward_id, saved_tensors_are_seen
+from luwu.worker.autograd import backward_id, saved_tensors_are_seen
 from luwu.worker.backward import Backward
+from luwu.worker.executor import Executor
 from luwu.worker.flatten import Unit, trainable_parts
 from luwu.worker.gradients import Gradients
 from luwu.worker.host_memory import check_room_for_sums
@@ -26,25 +26,16 @@ from luwu.worker.micro_batches import MicroBatches
 from luwu.worker.offload import Offload
 from luwu.worker.passes import Pass
 from luwu.worker.residence import Residence
-from luwu.worker.rules import (
-    check_all_known,
-    check_held_unwritten,
-    check_parameters,
-    check_unit_unwritten,
-    note_versions,
-    why_late,
-    why_no_call,
-    why_no_part,
-)
+from luwu.worker.rules import check_held_unwritten, check_unit_unwritten, note_versions
 from luwu.worker.server_attempt import ServerAttempt
 from luwu.worker.staging import Staging
-from luwu.worker.step_machine import Action, Around, Decision, Event, Phase, decide
+from luwu.worker.step_machine import Around, Event, Phase
 from luwu.worker.uncopyable import Uncopyable
 from luwu.worker.window import Window
 
 
 class Runtime(Uncopyable):
-    """Drives the units of one model through attempts; ``attempt`` numbers their forwards.
+    """Drives the units of one model through attempts.
 
     ``optimizer`` is the kind whose states the store keeps; ``scaler``, where blocks are float16, has the loss's scale.
     """
@@ -64,25 +55,22 @@ class Runtime(Uncopyable):
     ) -> None:
         self.units = units
         self.optimizer = optimizer
-        self._window = Window(staging, kept)
-        self.residence = Residence(units, self._window, staging.device)
+        window = Window(staging, kept)
+        self.residence = Residence(units, window, staging.device)
         self.micro_batches = micro_batches
         self.checkpoint = checkpoint
         self.offload = offload
         self.mixed = len({block.dtype for unit in units for block in unit.blocks}) > 1
-        self.attempt = 0
         self._staging = staging
         self._server = ServerAttempt(session, scaler)
         self.backward = Backward(units, self.residence, Gradients(units, staging), session.workers)
-        self._phase = Phase.IDLE
+        self._executor = Executor(units, self.residence, window, staging, self._server, self.backward, offload)
         self._in_root = False
         self._in_evaluation = False
         self._called: set[int] = set()
         self._uses: dict[int, int] = {}  # uses of outer units in this forward
-        self._backward_id = -1
         self._scaled_backward = -1  # the last one that began with a scaled loss
-        self._accumulating = False  # asked for
-        self._passes = Pass(), Pass()  # training, evaluation
+        self._evaluation_pass = Pass()
         note_versions(units)
         for unit in units:
             if unit.trainable is not None:
@@ -121,6 +109,11 @@ class Runtime(Uncopyable):
         return self._staging.device_bytes
 
     @property
+    def attempt(self) -> int:
+        """Number of the forward that came last."""
+        return self._executor.attempt
+
+    @property
     def loss_scale(self) -> float:
         """Factor on the loss of the attempt that is under way, or comes next; 1 without float16 blocks."""
         return self._server.loss_scale
@@ -142,7 +135,9 @@ class Runtime(Uncopyable):
         Raises:
             StepOrderError: the last attempt's backward is done but its step is not, or there is no optimizer.
         """
-        self._carry_out(Event.FORWARD, Around(self._in_root, backward_id() != -1, kept=self.backward.kept))
+        self._executor.carry_out(Event.FORWARD, Around(self._in_root, backward_id() != -1, kept=self.backward.kept))
+        self._called.clear()
+        self._uses.clear()
         self._in_root = True
         try:
             self.residence.acquire(self.units[0])
@@ -161,11 +156,11 @@ class Runtime(Uncopyable):
         """
         if not self.backward.kept:
             check_room_for_sums(self.units)
-        outer, self._accumulating = self._accumulating, True
+        outer, self._executor.accumulating = self._executor.accumulating, True
         try:
             yield
         finally:
-            self._accumulating = outer
+            self._executor.accumulating = outer
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -173,10 +168,10 @@ class Runtime(Uncopyable):
         if self._in_evaluation:
             yield
             return
-        self._carry_out(Event.READ, Around(in_backward=backward_id() != -1))
+        self._executor.carry_out(Event.READ, Around(in_backward=backward_id() != -1))
         self._in_evaluation = True
         try:
-            with self.residence.inner_pass(self._passes[1]):
+            with self.residence.inner_pass(self._evaluation_pass):
                 self.residence.acquire(self.units[0])
                 yield
                 check_held_unwritten(self.units, self.residence)
@@ -190,7 +185,7 @@ class Runtime(Uncopyable):
             yield
             return
         if not self._in_root and not self._in_evaluation:
-            self._carry_out(Event.READ, Around(in_backward=backward_id() != -1))
+            self._executor.carry_out(Event.READ, Around(in_backward=backward_id() != -1))
             with self.residence.inner_pass(Pass()):
                 self.residence.acquire(unit)
                 yield
@@ -215,12 +210,8 @@ class Runtime(Uncopyable):
         Raises:
             StepOrderError: the unit runs outside the model's forward, or twice in one.
         """
-        if backward_id() != -1:
-            raise StepOrderError(why_no_call(unit, "recomputed"))
-        if not self._in_root:
-            raise StepOrderError(why_no_call(unit, "alone"))
-        if unit.index in self._called:
-            raise StepOrderError(why_no_call(unit, "again"))
+        around = Around(self._in_root, backward_id() != -1, called=unit.index in self._called)
+        self._executor.require(Event.CALL, around, f"block {unit.name}: ")
         self._called.add(unit.index)
         return self.attempt
 
@@ -234,8 +225,7 @@ class Runtime(Uncopyable):
         """
         if self._in_evaluation or backward_id() != -1 or self.residence.is_held(unit):
             return None
-        if self._phase is not Phase.FORWARD:
-            raise StepOrderError(why_no_part(unit.name))
+        self._executor.require(Event.USE, Around(self._in_root), f"module {unit.name}: ")
         if saved_tensors_are_seen():
             return None
         number = self._uses.get(unit.index, 0)
@@ -248,10 +238,11 @@ class Runtime(Uncopyable):
         Returns:
             False outside of both, where nobody has values.
         """
-        if not (self._in_root or self._in_evaluation or self._phase is Phase.FORWARD or backward_id() != -1):
+        in_backward = backward_id() != -1
+        if not (self._in_root or self._in_evaluation or in_backward or self._executor.phase is Phase.FORWARD):
             return False
-        if backward_id() != -1 and self.backward.has_finished(unit):
-            raise StepOrderError(why_late(unit, "a use of its values"))
+        if in_backward:
+            self.backward.require_open(unit, "a use of its values")
         self.residence.hold(unit)
         return True
 
@@ -263,11 +254,11 @@ class Runtime(Uncopyable):
         """
         task = backward_id()
         current = attempt is None or attempt == self.attempt
-        if current and self._phase is Phase.BACKWARD and task == self._backward_id:
+        own = task == self._executor.backward_id
+        if current and own and self._executor.phase is Phase.BACKWARD:
             return  # as the machine would say, for each gradient
         scaled = not self._server.scales or self._scaled_backward == task
-        around = Around(self._in_root, task != -1, task == self._backward_id, current, scaled)
-        self._carry_out(Event.BACKWARD, around)
+        self._executor.carry_out(Event.BACKWARD, Around(self._in_root, task != -1, own, current, scaled))
 
     def enter_unit(self, unit: Unit, attempt: int) -> None:
         """Enter a unit before any work of it in backward: pull its values, and end the unit that ran before."""
@@ -284,7 +275,8 @@ class Runtime(Uncopyable):
 
     def finished(self, unit: Unit, attempt: int) -> bool:
         """Return True if the unit's work in the backward of this attempt is over."""
-        return attempt == self.attempt and self._phase is Phase.BACKWARD and self.backward.has_finished(unit)
+        in_backward = attempt == self.attempt and self._executor.phase is Phase.BACKWARD
+        return in_backward and self.backward.has_finished(unit)
 
     def commit(self) -> bool:
         """End the attempt; True if the server committed it, False if it rolled it back.
@@ -292,104 +284,16 @@ class Runtime(Uncopyable):
         Raises:
             StepOrderError: there was no forward or no backward, or hyper-parameters changed since the forward.
         """
-        over = self._phase in (Phase.BETWEEN, Phase.DONE)
-        changed = over and self.backward.gradients_seen and self._server.settings_changed()
-        around = Around(gradients=self.backward.gradients_seen, settings_changed=changed)
-        if Action.PUSH_KEPT in self._require(Event.STEP, around).actions:
-            try:
-                self.backward.push_kept()
-            except BaseException:
-                self.roll_back()
-                raise
-            self._phase = Phase.DONE
-        return self._end_attempt(skip=False)
+        return self._executor.commit()
 
     def drop_gradients(self) -> None:
         """Roll back an attempt whose backward has run; one that is before a backward goes on, without earlier ones."""
-        self._carry_out(Event.DROP, Around(in_backward=backward_id() != -1, kept=self.backward.kept))
-
-    def roll_back(self) -> None:
-        """Give the current attempt up; parameters stay as the last committed step left them."""
-        self.residence.drop_pass()
-        self.residence.release_all()
-        self.backward.clear()
-        if self.offload is not None:
-            self.offload.clear()
-        self._end_attempt(skip=True)
+        self._executor.carry_out(Event.DROP, Around(in_backward=backward_id() != -1, kept=self.backward.kept))
 
     def take_gradient(self, unit: Unit, index: int, gradient: Tensor) -> None:
         """Take the gradient of a trainable parameter of the unit, by its slot."""
         self.enter_backward()
         self.backward.take(unit, index, gradient)
-
-    def _require(self, event: Event, around: Around) -> Decision:
-        decision = decide(self._phase, event, around)
-        if decision.refusal:
-            raise StepOrderError(decision.refusal)
-        return decision
-
-    def _carry_out(self, event: Event, around: Around) -> None:
-        """Carry out the decision on an event; the phase changes once everything has succeeded."""
-        decision = self._require(event, around)
-        for action in decision.actions:
-            self._act(action)
-        self._phase = decision.phase
-
-    def _act(self, action: Action) -> None:
-        if action is Action.ROLL_BACK:
-            self.roll_back()
-        elif action is Action.BEGIN:
-            self._begin()
-        elif action is Action.CHECK_PARAMETERS:
-            check_parameters(self.units)
-        elif action is Action.START_FORWARD:
-            self._start_forward()
-        elif action is Action.START_BACKWARD:
-            self._backward_id = backward_id()
-            self.backward.keeping = self._accumulating
-            at_end_of_backward(self._finish_backward)
-        elif action is Action.CLEAR_KEPT:
-            self.backward.clear()
-            self.backward.gradients_seen = False
-        else:
-            raise AssertionError(f"{action} belongs to a call that returns something")
-
-    def _begin(self) -> None:
-        hyper_parameters = self._server.hyper_parameters()
-        if not self._server.begun:
-            check_all_known(self.units[0].module, self.units)
-        check_parameters(self.units)
-        self._server.begin(hyper_parameters)
-        self.backward.gradients_seen = False
-        self._passes[0].remember()
-        self._window.begin_attempt()
-
-    def _start_forward(self) -> None:
-        self._phase = Phase.FORWARD
-        self.attempt += 1
-        self._called.clear()
-        self._uses.clear()
-        self.backward.start_forward()
-        self.residence.start_pass(self._passes[0])
-
-    def _finish_backward(self) -> None:
-        self.backward.finish_all()
-        self.residence.finish_pass()
-        if self.offload is not None:
-            self.offload.clear()
-        self._carry_out(Event.BACKWARD_END, Around(keeping=self.backward.keeping))
-
-    def _end_attempt(self, *, skip: bool) -> bool:
-        self._staging.settle()
-        end = self._server.wait_for_end(skip=skip)
-        self._phase = Phase.IDLE
-        committed = self._server.count(end)
-        self._staging.answered()
-        if not committed:
-            # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
-            self._passes[0].revert()
-        self._window.end_attempt(committed=committed)  # last: it takes a while, and Ctrl-C finds the step ended
-        return committed
 
 
 def _hand_over_gradient(runtime: weakref.ref[Runtime], unit: int, index: int, parameter: Tensor) -> None:

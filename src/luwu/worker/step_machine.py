@@ -1,7 +1,7 @@
 """The steps of a worker as a pure machine: a phase and an event give actions and the next phase, or a refusal.
 
 An attempt at a step starts at the root's forward, goes on in backward, perhaps with more of both, and ends with
-``optim.step()``. The machine knows no tensor and no server: `Runtime` asks it, and carries its actions out in order. A
+``optim.step()``. The machine knows no tensor and no server: `Executor` asks it, and carries its actions out in order. A
 phase is entered when all of them have succeeded.
 """
 
@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 FINISH_FIRST = "call optim.step(), or optim.zero_grad() to drop the gradients, first"
+ALONE = "called with gradients on its own, expected a call from the forward of the model given to parallelize"
+CALL_THE_MODEL = "call the model, or use torch.no_grad()"
+NOT_HERE = f"{ALONE}, because its parameters are not here; {CALL_THE_MODEL}"
 ANNOUNCE = "run all backward passes of a step but the last within `with luwu.no_sync(model):`"
 
 
@@ -33,6 +36,8 @@ class Event(Enum):
     STEP = auto()  # optim.step()
     DROP = auto()  # optim.zero_grad()
     READ = auto()  # a use of values without gradients
+    CALL = auto()  # a unit's forward with gradients begins
+    USE = auto()  # a use of an outer unit with gradients begins
 
 
 class Action(Enum):
@@ -62,6 +67,7 @@ class Around:
         kept: gradients of earlier backward passes are kept here.
         gradients: a parameter has got a gradient in this attempt.
         settings_changed: hyper-parameters have changed since the attempt began.
+        called: the unit of a call has been called in this forward before.
     """
 
     in_forward: bool = False
@@ -73,6 +79,7 @@ class Around:
     kept: bool = False
     gradients: bool = True
     settings_changed: bool = False
+    called: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,28 @@ def _read(phase: Phase, around: Around) -> Decision:
     return Decision(phase)
 
 
+def _call(phase: Phase, around: Around) -> Decision:
+    if around.in_backward:
+        return _refused(
+            phase,
+            "its forward runs again inside backward; switch the model's own activation checkpointing off: "
+            "parallelize(checkpoint=True) does it",
+        )
+    if not around.in_forward:
+        return _refused(phase, f"{ALONE}; {CALL_THE_MODEL}")
+    if around.called:
+        return _refused(
+            phase,
+            "called a second time in one forward, expected once; pass `blocks` without it (`blocks=[]` for none), "
+            "then its parameters lie in the root, which may be used any number of times",
+        )
+    return Decision(phase)
+
+
+def _use(phase: Phase, around: Around) -> Decision:
+    return Decision(phase) if phase is Phase.FORWARD else _refused(phase, NOT_HERE)
+
+
 _RULES = {
     Event.FORWARD: _forward,
     Event.BACKWARD: _backward,
@@ -172,6 +201,8 @@ _RULES = {
     Event.STEP: _step,
     Event.DROP: _drop,
     Event.READ: _read,
+    Event.CALL: _call,
+    Event.USE: _use,
 }
 
 

@@ -14,8 +14,8 @@ from luwu.control.control_pb2_grpc import ControlServicer
 from luwu.control.credentials import NONCE_BYTES, Credentials
 from luwu.control.rpc import ERROR_METADATA, PROTOCOL_VERSION, SESSION_METADATA
 from luwu.core import errors
+from luwu.core.division import Standing
 from luwu.core.manifest import Manifest
-from luwu.core.striping import Standing
 from luwu.errors import AuthenticationError, LuwuError, ServerError
 from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of

@@ -112,7 +112,7 @@ class _Data:
     def end_step(self) -> None: ...
 
 
-class _Striping:
+class _Division:
     def servers_of(self, block: int) -> list[int]:
         return [0]
 
@@ -145,7 +145,7 @@ def test_one_input(data: bytes) -> None:
 
 
 def _step(server: RemoteServer) -> None:
-    endpoint = RemoteEndpoint(_Data(), [server.control], _Striping())  # type: ignore[arg-type]
+    endpoint = RemoteEndpoint(_Data(), [server.control], _Division())  # type: ignore[arg-type]
     endpoint.begin([(0.1,)])
     assert endpoint.wait(endpoint.commit()) in (pb.COMMITTED, pb.ROLLED_BACK, pb.NOT_FINITE), "a step ends"
     assert endpoint.grad_norm is None or endpoint.grad_norm >= 0 or endpoint.grad_norm != endpoint.grad_norm

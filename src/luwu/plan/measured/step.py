@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from luwu.launch.settings import RunSettings
 from luwu.models.shapes import ModelShape
-from luwu.plan.steps import Phase, StepTime
+from luwu.plan.steps import PhaseTime, StepTime
 from luwu.probe.training import Machine, backward_seconds
 from luwu.server.forecast import Forecast
 
@@ -39,12 +39,12 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
     forward_delay = delay_seconds(machine, reading, forward)
     backward_delay = delay_seconds(machine, update + requests + reading, backward)
     phases = (
-        Phase(
+        PhaseTime(
             "forward",
             max(forward.kernels + forward.alone + forward_delay, disk.forward),
             {"compute": forward.kernels, "blocks": forward.alone, "server": forward_delay, "disk": disk.forward},
         ),
-        Phase(
+        PhaseTime(
             "backward",
             max(
                 backward.kernels + backward.alone + backward_delay + disk.last_record,
@@ -57,7 +57,7 @@ def local_step(model: ModelShape, run: RunSettings, machine: Machine, server: Fo
                 "disk": disk.backward,
             },
         ),
-        Phase("commit", machine.costs.fixed_seconds, {"commit": machine.costs.fixed_seconds}),
+        PhaseTime("commit", machine.costs.fixed_seconds, {"commit": machine.costs.fixed_seconds}),
     )
     return StepTime("luwu train", rows, phases, {})
 

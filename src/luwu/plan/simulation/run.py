@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import simpy
 
+from luwu.core.division import divide
 from luwu.core.errors import ConfigError, MemoryBudgetError
 from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
 from luwu.core.native import StepMachine, block_specs
-from luwu.core.striping import stripe
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
 from luwu.plan.luwu_step import Variant, layer_times
@@ -121,7 +121,7 @@ def _server(
     names = [ROOT_NAME] + [str(block) for block in range(1, len(elements))]
     blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, elements, strict=True))
     whole = Manifest(run.dtype, DEFAULT_CHUNK_ELEMENTS, blocks, request.settings.optimizer.name)
-    part = stripe(whole, request.cluster.servers).parts[number]
+    part = divide(whole, request.cluster.servers).parts[number]
     if len(part.blocks) != len(blocks):
         raise ConfigError(f"servers: expected blocks large enough for all {request.cluster.servers}; use fewer servers")
     try:

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.fabric_worker import small_manifest
 
 from luwu.control.address import parse_urls
-from luwu.core.striping import PIECE_STEP, Piece, Share, Standing, cut_segments, share_out, stripe
+from luwu.core.division import PIECE_STEP, Piece, Share, Standing, cut_segments, divide, share_out
 from luwu.errors import ConfigError, ManifestMismatchError
 
 URLS = ["luwu://a:1", "luwu://b:1", "luwu://c:1"]
@@ -19,36 +19,36 @@ SECOND = uuid.uuid5(uuid.UUID(int=7), "1").hex
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 def test_every_server_has_as_much_of_every_block(servers: int) -> None:
     manifest = small_manifest(blocks=5, elements=20 * PIECE_STEP + 7)
-    striping = stripe(manifest, servers)
-    for number, (block, pieces) in enumerate(zip(manifest.blocks, striping.pieces, strict=True)):
+    division = divide(manifest, servers)
+    for number, (block, pieces) in enumerate(zip(manifest.blocks, division.pieces, strict=True)):
         end = 0
         for piece in pieces:
             assert (piece.first, piece.first % PIECE_STEP) == (end, 0)
             end += piece.elements
-            own = striping.parts[piece.server].blocks[piece.block]
+            own = division.parts[piece.server].blocks[piece.block]
             assert (own.name, own.first, own.elements) == (block.name, piece.first, piece.elements)
             assert own.parameters == block.parameters
         assert end == block.elements
         if number > 0:
-            assert sorted(striping.servers_of(number)) == list(range(servers))
+            assert sorted(division.servers_of(number)) == list(range(servers))
             lengths = [piece.elements for piece in pieces]
             assert max(lengths) <= -(-block.elements // servers) + PIECE_STEP
-    assert sum(len(part.blocks) for part in striping.parts) == sum(map(len, striping.pieces))
+    assert sum(len(part.blocks) for part in division.parts) == sum(map(len, division.pieces))
 
 
 def test_small_blocks_go_to_the_servers_in_turn() -> None:
-    striping = stripe(small_manifest(blocks=5, elements=100), 3)
-    assert [striping.servers_of(block) for block in range(6)] == [[0], [1], [2], [0], [1], [2]]
+    division = divide(small_manifest(blocks=5, elements=100), 3)
+    assert [division.servers_of(block) for block in range(6)] == [[0], [1], [2], [0], [1], [2]]
 
 
 def test_one_server_has_all() -> None:
     manifest = small_manifest()
-    assert stripe(manifest, 1).parts == (manifest,)
+    assert divide(manifest, 1).parts == (manifest,)
 
 
 def test_a_server_with_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="at most 3 for so small a model, found 4"):
-        stripe(small_manifest(blocks=2, elements=100), 4)
+        divide(small_manifest(blocks=2, elements=100), 4)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Distribution of a model's blocks over several servers, the same for every worker that asks."""
+"""Division of a model's blocks among several servers, the same for every worker that asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Striping:
+class Division:
     """``pieces`` of each block, in the order of their elements, and ``parts``: each server's own manifest."""
 
     pieces: tuple[tuple[Piece, ...], ...]
@@ -61,7 +61,7 @@ class Share:
     step: int | None = None
 
 
-def stripe(manifest: Manifest, servers: int) -> Striping:
+def divide(manifest: Manifest, servers: int) -> Division:
     """Cut each block into one piece for each server, so that all links and disks carry the same.
 
     Cuts are at multiples of `PIECE_STEP` elements. Of a block with fewer pieces than servers, the next servers in turn
@@ -84,7 +84,7 @@ def stripe(manifest: Manifest, servers: int) -> Striping:
         pieces.append(tuple(found))
     if not all(parts):
         raise ConfigError(f"servers: expected at most {sum(map(bool, parts))} for so small a model, found {servers}")
-    return Striping(tuple(pieces), tuple(replace(manifest, blocks=tuple(part)) for part in parts))
+    return Division(tuple(pieces), tuple(replace(manifest, blocks=tuple(part)) for part in parts))
 
 
 def cut_segments(segments: Sequence[tuple[int, int]], piece: Piece) -> list[tuple[int, int]]:
