@@ -34,7 +34,15 @@ SELECTED = (
 
 SECTIONS = {
     "The same results": ("parity", "parity_models", "network_parity", "xdp_parity", "interchange"),
-    "Nothing is lost": ("crash_resume", "power_cuts", "fault_points", "network_faults", "strangers"),
+    "Nothing is lost": (
+        "crash_resume",
+        "power_cuts",
+        "step_machine",
+        "fault_points",
+        "rot",
+        "network_faults",
+        "strangers",
+    ),
     "Training": ("train_vs_deepspeed", "train_vs_torch", "worker_memory", "micro_batches", "lora", "streaming_memory"),
     "The server": ("optimizer_memory", "optimizer_disk", "state_8bit", "clipping", "snapshots", "out_of_core"),
     "Between processes": (
@@ -47,7 +55,9 @@ SECTIONS = {
         "xdp_packet",
         "xdp_goodput",
     ),
+    "On a simulated GPU": ("device_twin", "device_schedule"),
     "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "display_truth"),
+    "The code": ("fuzz_coverage", "structure"),
 }
 """The sections of docs/figures.md and their benchmarks."""
 
