@@ -83,6 +83,17 @@ def test_the_readme_has_the_selected_rows_and_the_page_has_all(tmp_path, monkeyp
     assert "LoRA" in figures.page(report) and "LoRA" not in figures.selection(report)
 
 
+def test_the_page_has_a_benchmarks_note_which_says_who_was_faster(tmp_path, monkeypatch):
+    speeds = {(1, "luwu"): 10, (1, "fsdp2"): 9, (1, "ddp"): 12, (1, "ddp, glibc malloc"): 11, (2, "luwu"): 8}
+    measured = [
+        {"ranks": ranks, "side": side, "dtype": "float32", "tokens_per_second": rate}
+        for (ranks, side), rate in speeds.items()
+    ]
+    training = reported("train_vs_torch", False) | {"details": {"measured": measured}}
+    report = figures_of(tmp_path / "2026-01-01.json", [training], monkeypatch)
+    assert "\n\nTraining faster than LuWu: ddp (1 worker, float32). FSDP2 and" in figures.page(report)
+
+
 def test_a_selected_row_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "SELECTED", (("lora", "no such row"),))
     lora = reported("lora", True) | {"details": {"store_bytes": 4, "frozen": 2, "pushed_bytes": 6, "adapters": 3}}
