@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kit.common import arguments, native_file, result, run, table
+from kit.common import Row, arguments, native_file, result, run, table
 
 NAME = "device_schedule"
 BAR = "at 4k, 16k and 64k tokens a step, within 5 % of the slowest of compute, copies and server"
@@ -45,6 +46,20 @@ def simulated(tokens: int, blocks: int, steps: int) -> dict[str, float]:
         "server": blocks * update,
     }
     return json.loads(done.stdout) | parts
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    over, before = found["over"], found["before"]
+    yield (
+        f"a step of {', '.join(map(str, over))} tokens on a simulated GPU, {found['blocks']} blocks",
+        f"{_times(over)} times the slowest of compute, copies and server",
+        f"one stream, a wait for each gradient: {_times(before)}",
+    )
+
+
+def _times(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{figure:.2f}" for figure in figures.values())
 
 
 def main() -> int:

@@ -12,11 +12,11 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.common import ROOT, BenchmarkError, NotInstalledError, arguments, result, run, table
+from kit.common import ROOT, BenchmarkError, NotInstalledError, Row, arguments, result, run, table
 from kit.device_removals import REMOVALS, Removal, check_complete, is_reported
 from kit.removals import RemovalError
 
@@ -60,6 +60,17 @@ def build() -> None:
         raise BenchmarkError(f"the native tests of the device fail:\n{ended.stdout[-3000:]}")
     if not (ROOT / "build/native/harness/native/libluwu_twin.so").exists():
         raise NotInstalledError("the native tests were built without the simulated device: install liburing-dev")
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    different, reported = found["different"], found["reported"]
+    bits = f"**other bits in {len(different)}**" if different else "the CPU's bits"
+    yield (
+        f"{found['tests']} tests of the worker on a simulated GPU, {found['gradients']:,} gradients",
+        f"{bits}; {sum(reported.values())} of {len(reported)} removed waits reported",
+        "the CPU; all",
+    )
 
 
 def main() -> int:

@@ -16,12 +16,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kit.common import Options, arguments, native_file, result, run, table
+from kit.common import Options, Row, arguments, native_file, result, run, table
 
 from harness.disk import rotten_stores
 from harness.disk.damages import Share, damages
@@ -107,6 +107,16 @@ def _result(tally: Tally, judged: dict[str, bool], seconds: float) -> dict[str, 
         right=not tally.bad and all(judged.values()),
         details={"tried": sum(totals.values()), **totals, "seconds": seconds, "kinds": kinds, "controls": judged},
     )  # fmt: skip
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    yield (
+        f"{found['tried']:,} flipped bits, stale sectors and lost writes in a store",
+        f"{found['noticed']:,} noticed by name, {found['harmless']:,} harmless, {found['unnamed']} not named, "
+        f"{found['silent']} accepted silently; {found['fresh']} stores became fresh",
+        "each noticed by name or harmless",
+    )
 
 
 def main() -> int:

@@ -15,11 +15,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kit.common import BenchmarkError, arguments, native_file, result, run, table
+from kit.common import BenchmarkError, Row, arguments, native_file, result, run, table
 from kit.removals import RemovalError
 from kit.step_removals import REMOVALS, all_noticed, check_complete, noticed_by
 
@@ -49,6 +50,17 @@ def histories(program: Path, count: int) -> list[dict[str, Any]]:
 def unseen(parts: list[dict[str, Any]]) -> list[str]:
     """Name the transitions, refusals and actions that no part has seen."""
     return sorted(set.intersection(*(set(part["missing"]) for part in parts)))
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    noticed = found["noticed"].values()
+    missing = f"**{len(found['missing'])} transitions or refusals not seen**; " if found["missing"] else ""
+    yield (
+        f"{found['histories']:,} random histories of a server's step, {found['steps']:,} steps",
+        f"{found['different']} differ; {missing}{sum(map(bool, noticed))} of {len(noticed)} rules shown to be needed",
+        "a naive reference; all",
+    )
 
 
 def main() -> int:

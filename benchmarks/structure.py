@@ -7,11 +7,11 @@ function's docstring does not count. What is too large for a good reason is list
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from kit.common import ROOT, arguments, result, run, table
+from kit.common import ROOT, Row, arguments, result, run, table
 from kit.structure_sources import Size, circles, cxx_rooms, python_rooms, sizes, sources
 
 NAME = "structure"
@@ -81,6 +81,16 @@ def look(root: Path, folders: Iterable[str] = FOLDERS, exceptions: Mapping[str, 
         place: why for place, why in exceptions.items() if place.startswith(tuple(f"{each}/" for each in folders))
     }
     return found + size_findings(measured, inside)
+
+
+def rows(found: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the rows of docs/figures.md, from the details of a result."""
+    limits = f"{LIMITS['file']} lines, {LIMITS['class']} methods, {LIMITS['function']} lines"
+    yield (
+        f"circles of rooms, and files, classes and functions over {limits}",
+        f"{len(found['findings'])} without a reason, {found['with_reason']} with one",
+        "0 without a reason",
+    )
 
 
 def main() -> int:

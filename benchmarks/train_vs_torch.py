@@ -63,12 +63,31 @@ def measure_group(
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
-    groups: dict[tuple[int, str], dict[str, float]] = {}
-    for row in found["measured"]:
-        groups.setdefault((row["ranks"], row["dtype"]), {})[row["side"]] = row["tokens_per_second"]
-    for (ranks, dtype), speed in groups.items():
+    for group, speed in _speeds(found).items():
         peers = "; ".join(f"{name} {rate:.0f}" for name, rate in speed.items() if name != "luwu")
-        yield f"training, {ranks} worker{'s' * (ranks > 1)}, {dtype}", f"{speed['luwu']:.0f} tokens/s", peers
+        yield f"training, {group}", f"{speed['luwu']:.0f} tokens/s", peers
+
+
+def note(found: Mapping[str, Any]) -> str:
+    """Return the text below the rows: the peers that are faster, and why a peer may be."""
+    faster = []
+    for group, speed in _speeds(found).items():
+        peers = dict.fromkeys(name.partition(",")[0] for name, rate in speed.items() if rate > speed["luwu"])
+        if peers:
+            faster.append(f"{' and '.join(peers)} ({group})")
+    return (
+        f"Training faster than LuWu: {'; '.join(faster) or 'no peer'}. FSDP2 and DDP keep nothing on disk, and "
+        "one worker has no collective operation to save ([where the time goes](decisions/0005-shared-processors.md))."
+    )
+
+
+def _speeds(found: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the tokens per second of each side, by number of workers and dtype in words."""
+    groups: dict[str, dict[str, float]] = {}
+    for row in found["measured"]:
+        group = f"{row['ranks']} worker{'s' * (row['ranks'] > 1)}, {row['dtype']}"
+        groups.setdefault(group, {})[row["side"]] = row["tokens_per_second"]
+    return groups
 
 
 def main() -> int:

@@ -2,7 +2,8 @@
 
 usage: python tools/figures.py benchmarks/results/DATE.json
 
-Each benchmark in `SECTIONS` describes its rows itself: `rows` of its program makes them from the details of its result.
+Each benchmark in `SECTIONS` describes its rows itself: `rows` of its program makes them from the details of its result,
+and `note`, where it has one, the text below them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]
@@ -34,7 +36,15 @@ SELECTED = (
 
 SECTIONS = {
     "The same results": ("parity", "parity_models", "network_parity", "xdp_parity", "interchange"),
-    "Nothing is lost": ("crash_resume", "power_cuts", "fault_points", "network_faults", "strangers"),
+    "Nothing is lost": (
+        "crash_resume",
+        "power_cuts",
+        "step_machine",
+        "fault_points",
+        "rot",
+        "network_faults",
+        "strangers",
+    ),
     "Training": ("train_vs_deepspeed", "train_vs_torch", "worker_memory", "micro_batches", "lora", "streaming_memory"),
     "The server": ("optimizer_memory", "optimizer_disk", "state_8bit", "clipping", "snapshots", "out_of_core"),
     "Between processes": (
@@ -47,7 +57,9 @@ SECTIONS = {
         "xdp_packet",
         "xdp_goodput",
     ),
+    "On a simulated GPU": ("device_twin", "device_schedule"),
     "Plans and displays": ("plan_paper", "plan_megatron", "plan_measured", "display_truth"),
+    "The code": ("fuzz_coverage", "structure"),
 }
 """The sections of docs/figures.md and their benchmarks."""
 
@@ -58,12 +70,6 @@ ABOUT = """# All figures
 Every figure comes from a program in [benchmarks](../benchmarks/README.md) that measures LuWu and its peer in one run.
 Everything ran on CPUs: no figure here is a GPU's. Figures are medians. "Peer or limit" is the other system, or what the
 bar of the program names."""
-
-AFTER = """## How to read the training rows
-
-With one worker on an otherwise idle machine DDP is faster than LuWu, and FSDP2 in float32 is as fast or a little
-faster. They keep nothing on disk, and one worker has no collective operation to save
-([where the time goes](decisions/0005-shared-processors.md)). With two workers or more LuWu is faster."""
 
 HEAD = ("| what | LuWu | peer or limit |", "|---|---|---|")
 
@@ -96,10 +102,16 @@ class Report:
 
     def rows(self, name: str) -> list[Row]:
         """Return the rows of one benchmark; none if it was not run."""
-        if name not in self.results:
-            return []
-        program = importlib.import_module(f"benchmarks.{name}")
-        return list(program.rows(self.results[name]["details"]))
+        return list(_program(name).rows(self.results[name]["details"])) if name in self.results else []
+
+    def note(self, name: str) -> str:
+        """Return the text below the rows of one benchmark; empty if it has none or was not run."""
+        describe = getattr(_program(name), "note", None) if name in self.results else None
+        return describe(self.results[name]["details"]) if describe else ""
+
+
+def _program(name: str) -> ModuleType:
+    return importlib.import_module(f"benchmarks.{name}")
 
 
 def page(report: Report) -> str:
@@ -110,7 +122,8 @@ def page(report: Report) -> str:
         rows = [f"| {' | '.join(row)} |" for name in names for row in report.rows(name)]
         if rows:
             parts.append("\n".join([f"## {heading}", "", *HEAD, *rows]))
-    return "\n\n".join([*parts, AFTER]) + "\n"
+        parts += filter(None, map(report.note, names))
+    return "\n\n".join(parts) + "\n"
 
 
 def selection(report: Report) -> str:

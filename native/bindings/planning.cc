@@ -87,6 +87,9 @@ nb::dict plan_store(const std::vector<BlockSpec>& blocks, std::uint64_t chunk_el
 }  // namespace
 
 void bind_planning(nb::module_& module) {
+    module.attr("CHUNK_STEP") = store::kChunkStep;
+    module.attr("LEAST_STATE_BUFFERS") = schedule::kStateBuffersMinimum;
+    module.attr("PAGE_BYTES") = store::kPage;
     module.def(
         "plan_store", &plan_store, "blocks"_a, "chunk_elements"_a, "optimizer"_a, "folders"_a, "memory_bytes"_a,
         "workers"_a, "float32_gradients"_a = false,

@@ -12,8 +12,7 @@ namespace luwu::schedule {
 
 namespace {
 
-constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
-constexpr std::uint32_t kKeptBuffers = 4;          // of gradients on their way to the disk or back
+constexpr std::uint32_t kKeptBuffers = 4;  // of gradients on their way to the disk or back
 // More in flight than this did not move the disk any faster. Small states, such as those of 8 bits, need more buffers
 // for as many bytes, up to a few more than an I/O engine takes at once.
 constexpr std::uint64_t kStateBytesUseful = 36U << 20;

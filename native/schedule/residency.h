@@ -10,6 +10,8 @@
 
 namespace luwu::schedule {
 
+inline constexpr std::uint32_t kStateBuffersMinimum = 4;  // one being read, one updated, two written
+
 // The window is the memory that workers read parameters from: pinned blocks first, then `slots` of equal size that the
 // other blocks take turns in. States are pinned chunk by chunk; `state_buffers` of equal size serve the others.
 struct ResidencyPlan {

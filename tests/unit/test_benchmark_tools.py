@@ -1,5 +1,6 @@
 """The tools that read benchmarks' results."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -82,6 +83,17 @@ def test_the_readme_has_the_selected_rows_and_the_page_has_all(tmp_path, monkeyp
     assert "LoRA" in figures.page(report) and "LoRA" not in figures.selection(report)
 
 
+def test_the_page_has_a_benchmarks_note_which_says_who_was_faster(tmp_path, monkeypatch):
+    speeds = {(1, "luwu"): 10, (1, "fsdp2"): 9, (1, "ddp"): 12, (1, "ddp, glibc malloc"): 11, (2, "luwu"): 8}
+    measured = [
+        {"ranks": ranks, "side": side, "dtype": "float32", "tokens_per_second": rate}
+        for (ranks, side), rate in speeds.items()
+    ]
+    training = reported("train_vs_torch", False) | {"details": {"measured": measured}}
+    report = figures_of(tmp_path / "2026-01-01.json", [training], monkeypatch)
+    assert "\n\nTraining faster than LuWu: ddp (1 worker, float32). FSDP2 and" in figures.page(report)
+
+
 def test_a_selected_row_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "SELECTED", (("lora", "no such row"),))
     lora = reported("lora", True) | {"details": {"store_bytes": 4, "frozen": 2, "pushed_bytes": 6, "adapters": 3}}
@@ -90,10 +102,24 @@ def test_a_selected_row_that_is_not_there_is_named(tmp_path, monkeypatch):
         figures.selection(report)
 
 
-def test_every_benchmark_with_rows_is_in_one_section():
+def test_every_benchmark_describes_its_rows_and_is_in_one_section():
     listed = [name for names in figures.SECTIONS.values() for name in names]
-    described = [name for name, path in known_programs().items() if "\ndef rows(" in path.read_text()]
-    assert sorted(listed) == described
+    assert sorted(listed) == sorted(known_programs())
+    assert [name for name, path in known_programs().items() if "\ndef rows(" not in path.read_text()] == []
+
+
+def test_every_result_of_the_newest_report_has_rows():
+    report = figures.Report(max((ROOT / "benchmarks" / "results").glob("????-??-??.json")))
+    measured = [name for name, result in report.results.items() if not result["failed"]]
+    assert [name for name in measured if not report.rows(name)] == []
+
+
+def test_fuzz_coverage_describes_the_parser_with_the_fewest_lines_reached():
+    target = {"share": 1.0, "executions": 600, "finding": False}
+    found = {"targets": {"hello": target, "packet": target | {"share": 0.956, "finding": True}}}
+    coverage, findings = importlib.import_module("benchmarks.fuzz_coverage").rows(found)
+    assert coverage[0].startswith("lines of each of 2 parsers") and coverage[1] == "95.6% at least"
+    assert findings[0].startswith("findings in 1,200 executions") and findings[1] == "1"
 
 
 GOOD = {"bar": "b", "ok": None, "ours": 1.0, "left_out": [], "details": {}}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from luwu._native import (
+    CHUNK_STEP,
+    LEAST_STATE_BUFFERS,
+    PAGE_BYTES,
     BlockSpec,
     CopyEngine,
     DiskProbe,
@@ -44,6 +47,9 @@ from luwu._native import (
 from luwu.core.manifest import ROOT_NAME, Manifest
 
 __all__ = [
+    "CHUNK_STEP",
+    "LEAST_STATE_BUFFERS",
+    "PAGE_BYTES",
     "BlockSpec",
     "CopyEngine",
     "DiskProbe",

@@ -11,10 +11,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from luwu.core.errors import ConfigError
 from luwu.core.quantities import shown
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG_NAME = "config.json"
+Model = TypeVar("Model", bound=nn.Module)
 
 SAID_CHARACTERS = 300
 """Characters of transformers' own message in an error; it may list all models."""
@@ -39,8 +40,8 @@ def load_transformers(what: str) -> ModuleType:
         raise ConfigError(f"{what} the package transformers, found none; pip install transformers") from error
 
 
-def on_meta(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Make a model without memory for its parameters."""
+def on_meta(make: Callable[[], Model]) -> Model:
+    """Make a model, of any kind, without memory for its parameters."""
     with torch.device("meta"):
         return make()
 

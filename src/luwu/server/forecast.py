@@ -14,11 +14,6 @@ from luwu.core.native import block_specs
 LISTED_ELEMENTS = 2**36
 """Most elements of a model whose chunks are listed, which takes a moment."""
 
-PAGE_BYTES = 4096
-CHUNK_STEP = 2048
-STATE_BUFFERS = 4
-"""Three numbers of the native core: see its store/layout.h and schedule/residency.cc."""
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -123,7 +118,7 @@ def least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, w
 def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, workers: int) -> int:
     """Compute `least_memory` without a list of chunks, for a model that has more of them than state buffers."""
     element_bytes = 4 if dtype == "float32" else 2
-    held, *others = (_rounded_up(count * element_bytes, PAGE_BYTES) for count in block_elements)
+    held, *others = (_rounded_up(count * element_bytes, native.PAGE_BYTES) for count in block_elements)
     others.sort(reverse=True)
     largest = others[0] if others else 0
     # A few blocks that are much larger than the rest have places of their own, the rest take turns in slots.
@@ -131,13 +126,13 @@ def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimize
     window = min([own[-1], *(before + (2 * workers + 2) * size for before, size in zip(own, others, strict=False))])
     chunk = max(_chunk_elements(count) for count in set(block_elements))
     states = forecast([chunk], dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=1).chunk_state_bytes
-    return held + workers * (held + 2 * largest) + window + STATE_BUFFERS * states
+    return held + workers * (held + 2 * largest) + window + native.LEAST_STATE_BUFFERS * states
 
 
 def _chunk_elements(elements: int) -> int:
     """Return the elements of a block's first chunk. No other chunk of it has more."""
     chunks = -(-elements // DEFAULT_CHUNK_ELEMENTS)
-    return min(elements, _rounded_up(-(-elements // chunks), CHUNK_STEP))
+    return min(elements, _rounded_up(-(-elements // chunks), native.CHUNK_STEP))
 
 
 def _rounded_up(count: int, step: int) -> int:

@@ -22,7 +22,7 @@ from luwu.optim.kinds import torch_optimizers
 from luwu.store.checkpoint import listed
 from luwu.store.dcp_output import METADATA_NAME
 from luwu.store.dcp_tensor import SavedPiece
-from luwu.store.sources import described_files, match_names
+from luwu.store.sources import described_files, match_parameters
 from luwu.store.values import moment_names
 
 MOST_OPEN = 8
@@ -235,7 +235,7 @@ class DcpSource:
             )
         self.reader.prefix = self._find_model(parameters)
         state_names = [] if self._state_prefix is None else [f"^{re.escape(self._state_prefix)}state\\."]
-        self._names = match_names(self.reader, manifest, [*ignore, *state_names])
+        self._names = match_parameters(self.reader, manifest, [*ignore, *state_names])
         self._states = self.reader.under("")
         self._updates = {block.name: self._read_updates(block) for block in manifest.blocks}
 

@@ -67,7 +67,7 @@ class CheckpointSource:
 
     def __init__(self, reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> None:
         self._reader = reader
-        self._names = match_names(reader, manifest, ignore)
+        self._names = match_parameters(reader, manifest, ignore)
 
     @property
     def origin(self) -> Mapping[str, Any]:
@@ -97,8 +97,8 @@ def described_files(files: Iterable[Path]) -> list[list[Any]]:
     return [[str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def match_names(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> dict[str, str]:
-    """Return the tensor of each parameter, by the parameters' names; arguments and errors as `CheckpointSource`."""
+def match_parameters(reader: TensorReader, manifest: Manifest, ignore: Iterable[str] = ()) -> dict[str, str]:
+    """Return the tensor of each of the manifest's parameters by their names; all else as for `CheckpointSource`."""
     parameters = [parameter for block in manifest.blocks for parameter in block.parameters]
     there = set(reader.names())
     found = {each.name: [name for name in (each.name, *each.aliases) if name in there] for each in parameters}

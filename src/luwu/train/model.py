@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from luwu.launch.settings import Settings
 from luwu.models.gpt import GPT, Block, GPTConfig
 from luwu.models.kv_cache import KeyValueCache
 from luwu.models.language import CausalForward
-from luwu.models.pretrained import build_causal_on_meta
+from luwu.models.pretrained import build_causal_on_meta, on_meta
 from luwu.optim.choosing import optimizer_class
 from luwu.session.session import Session
 from luwu.worker.parallelize import parallelize
@@ -84,8 +85,8 @@ def make_model(settings: Settings, session: Session, device: torch.device, vocab
     module: nn.Module
     predict: Predict
     if path is None:
-        with torch.device("meta"):
-            module = predict = GPT(GPTConfig(**settings.model.model_dump(exclude={"path"}), vocabulary=vocabulary))
+        config = GPTConfig(**settings.model.model_dump(exclude={"path"}), vocabulary=vocabulary)
+        module = predict = on_meta(partial(GPT, config))
     else:
         module = build_causal_on_meta(path, vocabulary, settings.model.seq)
         predict = CausalForward(module, vocabulary)

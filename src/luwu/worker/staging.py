@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from luwu.core.errors import MemoryBudgetError, StepOrderError
-from luwu.core.native import copy_past_cache
+from luwu.core.native import PAGE_BYTES, copy_past_cache
 from luwu.core.protocols import Endpoint
 from luwu.worker.flatten import Block, Unit
 
 _LARGE_BYTES = 1 << 18
 """Bytes from which a copy past the cache is faster than torch's."""
 
-_PAGE_BYTES = 4096
 _BUFFERS_USED = 4
 _MUCH_LARGER = 2
 
@@ -225,4 +224,4 @@ def _trainable_blocks(units: list[Unit]) -> Iterator[Block]:
 
 
 def _whole_pages(nbytes: int) -> int:
-    return -(-nbytes // _PAGE_BYTES) * _PAGE_BYTES
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES

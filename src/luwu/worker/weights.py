@@ -40,7 +40,7 @@ class CheckpointWeights:
         reader = CheckpointReader(path)
         self._reader: TensorReader = reader if inner is None else PretrainedReader(reader, inner, plain)
         self._there = set(self._reader.names())
-        self._found = self._find()
+        self._found = self._match_tensors()
         self._check_names(plain, getattr(inner, "_keys_to_ignore_on_load_unexpected", None) or ())
         for name, source in self._found.items():
             tensor = self._tensors[name]
@@ -60,8 +60,10 @@ class CheckpointWeights:
         shape = self._reader.shape(source)
         return self._reader.read_range(source, 0, math.prod(shape)).view(shape)
 
-    def _find(self) -> dict[str, str]:
+    def _match_tensors(self) -> dict[str, str]:
         """Return by the model's name of a tensor its name in the checkpoint, perhaps of one that it is tied to."""
+        # `match_parameters` of the store matches the parameters of a manifest, each once for all its tied names. These
+        # are a live model's tensors, buffers included, each name by itself; where peft has wrapped, names have changed.
         of_tensor = {
             id(tensor): plain_name(name) for name, tensor in self._tensors.items() if plain_name(name) in self._there
         }
