@@ -11,6 +11,7 @@
 #include "schedule/residency.h"
 #include "step/ending.h"
 #include "step/settings.h"
+#include "store/error.h"
 #include "store/io_engine.h"
 
 namespace luwu::pipeline {
@@ -54,6 +55,9 @@ struct Outcome {
     double squares = kNoSquares;  // commit and decide: step::Ending
 };
 using Reply = std::function<void(Outcome)>;
+
+// The failure of a run whose server is closed.
+[[nodiscard]] inline Error server_closed() { return {ErrorKind::server, "the server was closed"}; }
 
 struct PipelineStats {
     std::uint64_t bytes_pulled = 0;  // to all workers

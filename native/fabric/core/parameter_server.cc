@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "fabric/core/refusals.h"
 #include "store/snapshots.h"
 
 namespace luwu::fabric {
@@ -58,12 +59,12 @@ void ParameterServer::go_to_step(std::uint64_t step) {
 ParameterServer::~ParameterServer() { pipeline_.reset(); }
 
 void ParameterServer::initialise(std::uint32_t block, const float* values) {
-    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    check_no_values(initialised_);
     pipeline_->initialise(block, values);
 }
 
 void ParameterServer::finish_initialise() {
-    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    check_no_values(initialised_);
     pipeline_->finish_initialise();
     initialised_ = true;
 }
@@ -86,16 +87,10 @@ void ParameterServer::set_segments(std::uint32_t block, std::vector<pipeline::Se
     pipeline_->set_segments(block, std::move(segments));
 }
 
-void ParameterServer::check_worker(std::uint32_t worker) const {
-    if (worker < config_.workers) return;
-    throw Error(ErrorKind::invalid,
-                "worker " + std::to_string(worker) + " is not one of this server's " + std::to_string(config_.workers));
-}
-
 pipeline::Pipeline::Begun ParameterServer::begin(std::uint32_t worker,
                                                  const std::vector<pipeline::GroupSettings>& groups,
                                                  const pipeline::GradientSettings& gradient) {
-    check_worker(worker);
+    check_worker(worker, config_.workers);
     return pipeline_->begin(worker, groups, gradient);
 }
 
@@ -115,12 +110,12 @@ void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Rep
 }
 
 void ParameterServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    check_worker(worker);
+    check_worker(worker, config_.workers);
     pipeline_->vote(worker, roll_back, pushes);
 }
 
 std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    check_worker(worker);
+    check_worker(worker, config_.workers);
     return pipeline_->wait_for_end(worker, at_most);
 }
 
@@ -140,17 +135,17 @@ pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
 }
 
 void ParameterServer::close() {
-    fail(Error(ErrorKind::server, "the server was closed"));
+    fail(pipeline::server_closed());
     if (const auto error = pipeline_->wait_until_written()) throw *error;
 }
 
 void ParameterServer::joined(std::uint32_t worker) {
-    check_worker(worker);
+    check_worker(worker, config_.workers);
     pipeline_->joined(worker);
 }
 
 void ParameterServer::leave(std::uint32_t worker) {
-    check_worker(worker);
+    check_worker(worker, config_.workers);
     pipeline_->leave(worker);
 }
 

@@ -92,7 +92,6 @@ class ParameterServer {
 
   private:
     void go_to_step(std::uint64_t step);
-    void check_worker(std::uint32_t worker) const;
 
     ServerConfig config_;
     store::Layout layout_;

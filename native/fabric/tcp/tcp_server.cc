@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/core/refusals.h"
+
 namespace luwu::fabric {
 
 namespace {
@@ -35,7 +37,7 @@ TcpServer::TcpServer(ServerConfig server, const TcpConfig& config)
 }
 
 TcpServer::~TcpServer() {
-    core_->fail(Error(ErrorKind::server, "the server was closed"));
+    core_->fail(pipeline::server_closed());
     closing_ = true;
     bell_.ring();
     acceptor_.join();
@@ -52,10 +54,7 @@ TcpServer::~TcpServer() {
 }
 
 void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
-    if (rank >= members_.size()) {
-        throw Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " is not one of this server's " +
-                                            std::to_string(members_.size()));
-    }
+    check_worker(rank, members_.size());
     TcpMember& member = *members_[rank];
     std::unique_lock lock(member.mutex);
     member.token = token;

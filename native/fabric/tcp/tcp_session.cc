@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
@@ -177,7 +178,7 @@ void TcpSession::serve_initialise(const Frame& frame) {
     const std::uint64_t bytes = finishes ? 0 : core_.layout().shape().blocks[frame.block].elements * sizeof(float);
     if (frame.bytes != bytes) throw Dropped(Drop::oversized);
     try {
-        if (core_.initialised()) throw Error(ErrorKind::order, "the store is initialised already");
+        check_no_values(core_.initialised());
         if (!member_.buffers.all_free()) throw Dropped(Drop::malformed);
         if (finishes) {
             core_.finish_initialise();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
@@ -116,9 +117,8 @@ void TcpWorker::read(const Piece& piece, std::span<std::byte> into, StepPath::Do
 }
 
 void TcpWorker::handle(Request& request) {
-    if (request.block >= shape_.blocks.size()) {
-        fail(Error(ErrorKind::invalid, "the worker named block " + std::to_string(request.block) + " of " +
-                                           std::to_string(shape_.blocks.size())));
+    if (const auto error = unknown_block("the worker", request.block, shape_.blocks.size())) {
+        fail(*error);
         return Streams::reply(request, false);
     }
     switch (request.kind) {
@@ -158,9 +158,7 @@ std::optional<std::span<const std::byte>> TcpWorker::sent(const Request& request
 void TcpWorker::handle_push(Request& request) {
     const store::BlockShape& block = shape_.blocks[request.block];
     const auto gradient = sent(request, block.bytes());
-    if (gradient && !block.trainable) {
-        fail(Error(ErrorKind::invalid, "the worker pushed block '" + block.name + "', which is frozen"));
-    }
+    if (gradient && !block.trainable) fail(frozen_push("the worker", block.name));
     if (!gradient || !block.trainable) return Streams::reply(request, false);
     const auto pieces = placement_.pieces(request.block);
     const auto all = when_all(pieces.size(), [&request](bool ok) { Streams::reply(request, ok); });

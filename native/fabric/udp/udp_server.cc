@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
@@ -44,8 +45,8 @@ ServerConfig UdpServer::one_stream(ServerConfig config) {
 }
 
 UdpServer::~UdpServer() {
-    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks
-    tasks_.stop();                                                   // they use the loop
+    core().fail(pipeline::server_closed());  // its replies go to the tasks
+    tasks_.stop();                           // they use the loop
     loop_.reset();
 }
 
@@ -138,7 +139,7 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
 
 UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                                   const pipeline::GradientSettings& gradient) {
-    if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
+    check_network(started_);
     // A step that nobody has given up has the epoch that it began with.
     const std::uint32_t epoch = epoch_;
     const auto begun = core().begin(worker, groups, gradient);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "fabric/core/refusals.h"
+
 namespace luwu::fabric {
 
 UdpWorker::UdpWorker(const TcpWorkerConfig& config, std::vector<UdpSocket> sockets) : placement_(config.placement) {
@@ -30,7 +32,7 @@ void UdpWorker::start(std::uint32_t server, Wiring wiring, const Address& parent
 
 void UdpWorker::begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up) {
     Tree& tree = *trees_[server];
-    if (!tree.port.started()) throw Error(ErrorKind::order, "a step began before the network did");
+    check_network(tree.port.started());
     tree.port.call([&] {
         tree.port.enter_epoch(epoch);
         tree.in_step = true;
