@@ -149,7 +149,7 @@ void bind_endpoint(nb::module_& module) {
         .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Sends a block's gradient; the handle is done when the buffer may be used again.")
-        .def("commit", &fabric::Endpoint::commit, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
+        .def("commit", &fabric::Endpoint::vote, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
              "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for, 3 when "
              "it was rolled back because a gradient was not finite.")
         .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,

@@ -104,14 +104,14 @@ void bind_tcp_server(nb::module_& module) {
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-                self.core().commit(worker, roll_back, pushes);
+                self.core().vote(worker, roll_back, pushes);
             },
             "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
             "A worker's vote on its step; counts when `pushes` pushes in all have come since allow_worker.")
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return make_ending(self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
+                return make_ending(self.core().wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
             "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), None when that "

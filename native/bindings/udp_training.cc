@@ -89,12 +89,12 @@ void bind_server(nb::module_& module) {
             },
             "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
             "Starts a worker's step; returns what the worker's begin_step wants to know.")
-        .def("commit", &Self::commit, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
+        .def("commit", &Self::vote, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return make_ending(self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
+                return make_ending(self.wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")

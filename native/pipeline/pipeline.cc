@@ -102,7 +102,7 @@ void Pipeline::push(std::uint32_t stream, std::uint32_t block, const std::byte* 
     executor_->tell(std::move(actions));
 }
 
-void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
+void Pipeline::vote(std::uint32_t worker, bool roll_back, Reply reply) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
     if (shared.failed()) return reply({false, 0});

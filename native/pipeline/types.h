@@ -51,8 +51,8 @@ struct PipelineSettings {
 
 struct Outcome {
     bool ok = true;               // false: the pipeline failed; failure() tells why
-    std::int64_t value = 0;       // pull: offset in the window; commit and decide: a StepEnd
-    double squares = kNoSquares;  // commit and decide: step::Ending
+    std::int64_t value = 0;       // pull: offset in the window; vote and decide: a StepEnd
+    double squares = kNoSquares;  // vote and decide: step::Ending
 };
 using Reply = std::function<void(Outcome)>;
 

@@ -44,7 +44,7 @@ class SharedMemoryJob final : public TestJob {
     fabric::ParameterServer& core() override { return server_->core(); }
     Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
     void begin(std::uint32_t rank, const Groups& groups) override { endpoints_[rank]->begin(groups); }
-    void vote(std::uint32_t rank, bool roll_back) override { votes_[rank] = endpoints_[rank]->commit(roll_back); }
+    void vote(std::uint32_t rank, bool roll_back) override { votes_[rank] = endpoints_[rank]->vote(roll_back); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
         return endpoints_[rank]->wait(votes_[rank], at_most);
     }
@@ -69,9 +69,9 @@ class TcpJob final : public TestJob {
     fabric::ParameterServer& core() override { return server_->core(); }
     Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
     void begin(std::uint32_t rank, const Groups& groups) override { core().begin(rank, groups); }
-    void vote(std::uint32_t rank, bool roll_back) override { core().commit(rank, roll_back, pushes(rank)); }
+    void vote(std::uint32_t rank, bool roll_back) override { core().vote(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        const auto result = core().wait_commit(rank, at_most);
+        const auto result = core().wait_for_end(rank, at_most);
         return result ? std::optional(result->value) : std::nullopt;
     }
     void leave(std::uint32_t rank) override { core().leave(rank); }
@@ -144,9 +144,9 @@ class UdpJob final : public UdpTestJob {
         const auto begun = server_->begin(rank, groups);
         workers_[rank]->begin_step(0, begun.epoch, begun.given_up);
     }
-    void vote(std::uint32_t rank, bool roll_back) override { server_->commit(rank, roll_back, pushes(rank)); }
+    void vote(std::uint32_t rank, bool roll_back) override { server_->vote(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        const auto result = server_->wait_commit(rank, at_most);
+        const auto result = server_->wait_for_end(rank, at_most);
         if (!result) return std::nullopt;
         workers_[rank]->end_step();
         return result->value;

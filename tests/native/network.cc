@@ -130,9 +130,9 @@ std::int64_t Trainee::step(std::uint64_t number, bool roll_back) {
     }
     finish(*endpoint_, push(number, 0));
     endpoint_->release(0);
-    server_.core().commit(rank_, roll_back, pushes);
+    server_.core().vote(rank_, roll_back, pushes);
     std::optional<pipeline::Outcome> outcome;
-    while (!(outcome = server_.core().wait_commit(rank_, std::chrono::milliseconds(1000)))) {
+    while (!(outcome = server_.core().wait_for_end(rank_, std::chrono::milliseconds(1000)))) {
     }
     return outcome->value;
 }

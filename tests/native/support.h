@@ -163,7 +163,7 @@ class Rig {
             pipeline_->release(block);
         }
         const std::int64_t outcome = wait([&](pipeline::Reply reply) {
-            pipeline_->commit(worker, roll_back, [this, reply = std::move(reply)](pipeline::Outcome ended) {
+            pipeline_->vote(worker, roll_back, [this, reply = std::move(reply)](pipeline::Outcome ended) {
                 squares_ = ended.squares;
                 reply(ended);
             });

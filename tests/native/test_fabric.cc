@@ -82,7 +82,7 @@ void run_step(Endpoint& endpoint, std::uint32_t rank, std::uint64_t step) {
         }
         endpoint.release(block);
     }
-    CHECK(finish(endpoint, endpoint.commit(false)) == 1);
+    CHECK(finish(endpoint, endpoint.vote(false)) == 1);
 }
 
 }  // namespace
@@ -182,13 +182,13 @@ TEST_CASE("a worker that leaves while others go on fails the run") {
     }
     SUBCASE("within their step") {
         first->begin(kGroups);
-        const auto handle = first->commit(false);
+        const auto handle = first->vote(false);
         CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
         server.leave(1);
         CHECK(failure([&] { finish(*first, handle); }) == expected);
     }
     SUBCASE("and a vote without a step is refused") {
-        CHECK_THROWS_AS((void)finish(*second, second->commit(false)), Error);
+        CHECK_THROWS_AS((void)finish(*second, second->vote(false)), Error);
     }
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("a worker that waits is told when the server fails or closes") {
     auto second = join(*server, 1);
     initialise(*first);
     first->begin(kGroups);
-    const auto handle = first->commit(false);  // the second worker never commits
+    const auto handle = first->vote(false);  // the second worker never votes
     CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
     SUBCASE("a lost worker") {
         server->fail(Error(ErrorKind::worker_lost, "worker 1 is lost"));
@@ -228,7 +228,7 @@ TEST_CASE("a server process that is gone is noticed through the socket") {
     std::array<int, 2> sockets{};
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
     auto endpoint = join(server, 0, sockets[0]);
-    const auto handle = endpoint->commit(false);
+    const auto handle = endpoint->vote(false);
     close(sockets[1]);
     CHECK_THROWS_AS((void)finish(*endpoint, handle), Error);
     close(sockets[0]);

@@ -77,8 +77,8 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
                             [](pipeline::Outcome) {});
                 ++pushes;
             }
-            server.commit(0, false, pushes);
-            CHECK(server.wait_commit(0, kLong)->value == 1);
+            server.vote(0, false, pushes);
+            CHECK(server.wait_for_end(0, kLong)->value == 1);
         }
         const auto plain = schedule::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
         CHECK(server.memory().plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
@@ -91,30 +91,30 @@ TEST_CASE("a vote that overtakes its worker's pushes counts when they have come"
     const std::vector<std::byte> gradient(1 << 16);  // outlives the server
     ParameterServer server(make_config(scratch.folder(), 1), [](const Error&) {});
     initialise(server);
-    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
+    CHECK_THROWS_AS((void)server.wait_for_end(0, kLong), Error);
     for (std::uint64_t step = 1; step <= 2; ++step) {
         server.begin(0, kGroups);
         const auto trainable = static_cast<std::uint32_t>(server.layout().block_count() - 1);
         for (std::uint32_t block = 0; block < trainable; ++block) {
             if (block != 1) server.push(0, block, gradient.data(), [](pipeline::Outcome) {});
         }
-        server.commit(0, step == 2, trainable * step);
-        CHECK_THROWS_AS(server.commit(0, false, trainable * step), Error);
-        CHECK_FALSE(server.wait_commit(0, std::chrono::milliseconds(20)).has_value());
+        server.vote(0, step == 2, trainable * step);
+        CHECK_THROWS_AS(server.vote(0, false, trainable * step), Error);
+        CHECK_FALSE(server.wait_for_end(0, std::chrono::milliseconds(20)).has_value());
         server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
-        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
+        CHECK(server.wait_for_end(0, kLong)->value == (step == 2 ? 0 : 1));
+        CHECK(server.wait_for_end(0, kLong)->value == (step == 2 ? 0 : 1));
     }
     server.joined(0);
-    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
+    CHECK_THROWS_AS((void)server.wait_for_end(0, kLong), Error);
     server.begin(0, kGroups);
-    server.commit(0, true, 1);
+    server.vote(0, true, 1);
     server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-    CHECK(server.wait_commit(0, kLong)->value == 0);
+    CHECK(server.wait_for_end(0, kLong)->value == 0);
     CHECK_THROWS_AS(server.begin(1, kGroups), Error);
     server.begin(0, kGroups);
-    server.commit(0, false, 99);
-    auto waiter = std::async(std::launch::async, [&] { (void)server.wait_commit(0, kLong); });
+    server.vote(0, false, 99);
+    auto waiter = std::async(std::launch::async, [&] { (void)server.wait_for_end(0, kLong); });
     server.fail(Error(ErrorKind::worker_lost, "worker 3 is lost"));
     CHECK_THROWS_WITH_AS(waiter.get(), "worker 3 is lost", Error);
 }

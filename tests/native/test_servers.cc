@@ -123,10 +123,10 @@ class Job {
         bool commits = true;
         std::vector<std::int64_t> ends;
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            servers_[server]->core().commit(rank, false, pushes_[rank][server]);
+            servers_[server]->core().vote(rank, false, pushes_[rank][server]);
         }
         for (const auto& server : servers_) {
-            ends.push_back(wait_for([&] { return server->core().wait_commit(rank, kLook); }));
+            ends.push_back(wait_for([&] { return server->core().wait_for_end(rank, kLook); }));
             commits = commits && ends.back() == pipeline::kPrepared;
         }
         CHECK(commits == !spoil);

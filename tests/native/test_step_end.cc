@@ -170,10 +170,10 @@ TEST_CASE("workers in threads of their own go through the same steps") {
                         server->push(0, block, gradient.data(), [](pipeline::Outcome) {});
                     }
                 }
-                server->commit(worker, gives_up(worker, step), (step + 1) * trainable);
+                server->vote(worker, gives_up(worker, step), (step + 1) * trainable);
                 bool any = false;
                 for (std::uint32_t other = 0; other < kWorkers; ++other) any = any || gives_up(other, step);
-                const auto outcome = server->wait_commit(worker, kLong);
+                const auto outcome = server->wait_for_end(worker, kLong);
                 CHECK((outcome.has_value() && outcome->value == (any ? 0 : 1)));
             }
         });
@@ -192,9 +192,9 @@ TEST_CASE("an exception of an action ends the run with its text, and the server 
     fabric::ParameterServer server(config, [&](const Error& error) { told.emplace_back(error.what()); });
     initialise(server);
     CHECK_FALSE(server.begin(0, kSettings.groups).refusal.has_value());
-    CHECK(test::kind_of([&] { server.commit(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
+    CHECK(test::kind_of([&] { server.vote(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
     CHECK(told == std::vector<std::string>{"the server cannot go on: no epoch"});
-    CHECK(test::kind_of([&] { static_cast<void>(server.wait_commit(0, kLong)); }, "no epoch") == ErrorKind::server);
+    CHECK(test::kind_of([&] { static_cast<void>(server.wait_for_end(0, kLong)); }, "no epoch") == ErrorKind::server);
 }
 
 TEST_CASE("votes that make no sense are refused by the worker's name") {

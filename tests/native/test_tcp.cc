@@ -148,7 +148,7 @@ TEST_CASE("whoever waits is told why the server or this worker has failed") {
     }
     SUBCASE("requests that make no sense") {
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(99)), Error);
-        CHECK_THROWS_AS(test::finish(all[1]->endpoint(), all[1]->endpoint().commit(false)), Error);
+        CHECK_THROWS_AS(test::finish(all[1]->endpoint(), all[1]->endpoint().vote(false)), Error);
     }
 }
 

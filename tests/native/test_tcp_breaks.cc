@@ -75,8 +75,8 @@ TEST_CASE("an answer that is lost is not a push that is lost, nor one that count
             proxy.cut_after(~0ULL, ~0ULL);
             test::finish(all[0]->endpoint(), push);
         }
-        server->core().commit(0, false, all[0]->pushes);
-        CHECK(server->core().wait_commit(0, std::chrono::seconds(20))->value == 1);
+        server->core().vote(0, false, all[0]->pushes);
+        CHECK(server->core().wait_for_end(0, std::chrono::seconds(20))->value == 1);
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kFull), test::expected_contents(kFull, 1, 1)));
 }

@@ -105,16 +105,17 @@ void ParameterServer::push(std::uint32_t stream, std::uint32_t block, const std:
     pipeline_->push(stream, block, gradient, std::move(reply));
 }
 
-void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
-    pipeline_->commit(worker, roll_back, std::move(reply));
+void ParameterServer::vote(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
+    pipeline_->vote(worker, roll_back, std::move(reply));
 }
 
-void ParameterServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+void ParameterServer::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
     check_worker(worker, config_.workers);
     pipeline_->vote(worker, roll_back, pushes);
 }
 
-std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
+std::optional<pipeline::Outcome> ParameterServer::wait_for_end(std::uint32_t worker,
+                                                               std::chrono::milliseconds at_most) {
     check_worker(worker, config_.workers);
     return pipeline_->wait_for_end(worker, at_most);
 }

@@ -64,12 +64,13 @@ class ParameterServer {
     void release(std::uint32_t block) { pipeline_->release(block); }
     void push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient, pipeline::Reply reply);
     // The worker's vote, where it and the worker's pushes travel in order.
-    void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
+    void vote(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
     // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
-    // since it joined. wait_commit gives how the step ended, nothing when that takes longer; a second time the same,
+    // since it joined. wait_for_end gives how the step ended, nothing when that takes longer; a second time the same,
     // until the next vote. Both throw Error(order) or what failed the server.
-    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
+                                                                std::chrono::milliseconds at_most);
     // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
     // nothing when that takes longer, to be asked again. Throws what failed the server.
     [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,

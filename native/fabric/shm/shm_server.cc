@@ -62,8 +62,8 @@ void ShmServer::handle(std::uint32_t rank, Request& request) {
             return reply({});
         case RequestKind::push:
             return handle_push(rank, request);
-        case RequestKind::commit:
-            return core_->commit(rank, request.flag != 0, reply);
+        case RequestKind::vote:
+            return core_->vote(rank, request.flag != 0, reply);
         case RequestKind::initialise:
         case RequestKind::finish_initialise:
             return handle_initialise(rank, request);

@@ -1,5 +1,5 @@
 // The server of workers on other hosts: a ParameterServer behind TCP, with TLS if asked for. What travels through this
-// port is in fabric/tcp/frames.h; a worker joins, begins and commits its steps through the control plane.
+// port is in fabric/tcp/frames.h; a worker joins, begins its steps and votes on them through the control plane.
 #pragma once
 
 #include <array>

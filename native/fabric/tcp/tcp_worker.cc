@@ -134,7 +134,7 @@ void TcpWorker::handle(Request& request) {
         case RequestKind::finish_initialise:
             return finish_initialise(request, 0);
         case RequestKind::begin:
-        case RequestKind::commit:
+        case RequestKind::vote:
             fail(Error(ErrorKind::order, "over a network a step begins and ends through the control plane"));
             return Streams::reply(request, false);
     }

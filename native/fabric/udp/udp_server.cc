@@ -147,12 +147,12 @@ UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeli
     return {begun.given_up, epoch};
 }
 
-void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    core().commit(worker, roll_back, pushes);
+void UdpServer::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+    core().vote(worker, roll_back, pushes);
 }
 
-std::optional<pipeline::Outcome> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    return core().wait_commit(worker, at_most);
+std::optional<pipeline::Outcome> UdpServer::wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    return core().wait_for_end(worker, at_most);
 }
 
 void UdpServer::leave(std::uint32_t worker) { core().leave(worker); }

@@ -37,8 +37,9 @@ class UdpServer {
     };
     Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                 const pipeline::GradientSettings& gradient = {});
-    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
+                                                                std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
     [[nodiscard]] std::optional<ServerCounts> counts();
     [[nodiscard]] std::optional<UdpCounters> socket_counts();
