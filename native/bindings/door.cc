@@ -17,15 +17,15 @@ namespace {
 std::unique_ptr<fabric::Door> make_door(const std::string& address, std::uint16_t port, const std::string& inside,
                                         std::size_t most_strangers, double burst, double patience,
                                         const fabric::Timing& timing) {
-    fabric::DoorConfig config;
-    config.address = address;
-    config.port = port;
-    config.inside = inside;
-    config.most_strangers = most_strangers;
-    config.burst = burst;
-    config.patience = milliseconds("patience_seconds", patience);
-    config.timing = timing;
-    return std::make_unique<fabric::Door>(config);
+    fabric::DoorSettings settings;
+    settings.address = address;
+    settings.port = port;
+    settings.inside = inside;
+    settings.most_strangers = most_strangers;
+    settings.burst = burst;
+    settings.patience = milliseconds("patience_seconds", patience);
+    settings.timing = timing;
+    return std::make_unique<fabric::Door>(settings);
 }
 
 nb::dict counts(fabric::Door& self) {

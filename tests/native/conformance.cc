@@ -27,14 +27,14 @@ using fabric::Address;
 using fabric::Endpoint;
 using std::chrono::milliseconds;
 
-fabric::ServerConfig config_of(const JobOptions& options) {
-    return network_config(options.folder, options.dtype, options.workers, options.memory_bytes);
+fabric::ServerSettings settings_of(const JobOptions& options) {
+    return network_settings(options.folder, options.dtype, options.workers, options.memory_bytes);
 }
 
 class SharedMemoryJob final : public TestJob {
   public:
     explicit SharedMemoryJob(const JobOptions& options) : TestJob(options), votes_(options.workers) {
-        server_ = std::make_unique<fabric::ShmServer>(config_of(options));
+        server_ = std::make_unique<fabric::ShmServer>(settings_of(options));
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             const auto files = server_->files_of(rank);
             endpoints_.push_back(std::make_unique<Endpoint>(fabric::EndpointFiles{files[0], files[1], files[2], -1},
@@ -59,9 +59,10 @@ class SharedMemoryJob final : public TestJob {
 
 class TcpJob final : public TestJob {
   public:
-    explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(config_of(options))) {
+    explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(settings_of(options))) {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-            workers_.push_back(std::make_unique<fabric::TcpWorker>(tcp_worker_config(*server_, server_->port(), rank)));
+            workers_.push_back(
+                std::make_unique<fabric::TcpWorker>(tcp_worker_settings(*server_, server_->port(), rank)));
             endpoints_.push_back(workers_.back()->endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->wait_connected(milliseconds(100)); });
@@ -122,15 +123,15 @@ class UdpJob final : public UdpTestJob {
             sockets.emplace_back(where_.address(1 + rank));
         }
         const auto inside = where_.enter(0);
-        server_ = std::make_unique<fabric::UdpServer>(config_of(options), tcp_config(), where_.address(0),
+        server_ = std::make_unique<fabric::UdpServer>(settings_of(options), tcp_settings(), where_.address(0),
                                                       fabric::UdpSettings{});
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             server_->allow_worker(rank, token_of(rank));
-            auto config = tcp_worker_config(server_->side(), server_->side().port(), rank);
-            config.links[0].workers = options.workers;
+            auto settings = tcp_worker_settings(server_->side(), server_->side().port(), rank);
+            settings.links[0].workers = options.workers;
             std::vector<fabric::UdpSocket> own;
             own.push_back(std::move(sockets[rank]));
-            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(own)));
+            workers_.push_back(std::make_unique<fabric::UdpWorker>(settings, std::move(own)));
             endpoints_.push_back(workers_.back()->remote().endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });

@@ -17,7 +17,7 @@
 
 namespace luwu::fabric {
 
-struct ServerConfig {
+struct ServerSettings {
     std::vector<std::string> folders;  // of the store's stripes; they exist
     store::Uuid uuid{};
     store::OpenMode mode = store::OpenMode::open;
@@ -42,12 +42,12 @@ struct ServerConfig {
 class ParameterServer {
   public:
     // Throws Error as the store and the residency plan do. `on_failure` is called once, with the pipeline's lock held.
-    ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure);
+    ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure);
     ~ParameterServer();  // fails the pipeline first, so `on_failure` must still work
     ParameterServer(const ParameterServer&) = delete;
     ParameterServer& operator=(const ParameterServer&) = delete;
 
-    [[nodiscard]] const ServerConfig& config() const { return config_; }
+    [[nodiscard]] const ServerSettings& settings() const { return settings_; }
     [[nodiscard]] const store::Layout& layout() const { return layout_; }
     [[nodiscard]] const ServerMemory& memory() const { return memory_; }
 
@@ -94,7 +94,7 @@ class ParameterServer {
   private:
     void go_to_step(std::uint64_t step);
 
-    ServerConfig config_;
+    ServerSettings settings_;
     store::Layout layout_;
     ServerMemory memory_;  // before the store: a budget that is too small leaves it alone
     store::ChunkStore store_;

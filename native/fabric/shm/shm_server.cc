@@ -18,12 +18,12 @@ pipeline::Reply reply_to(Request& request) {
 
 }  // namespace
 
-ShmServer::ShmServer(ServerConfig config) : streams_(config.workers, bytes_of_blocks(config.shape)) {
-    core_ = std::make_unique<ParameterServer>(std::move(config),
+ShmServer::ShmServer(ServerSettings settings) : streams_(settings.workers, bytes_of_blocks(settings.shape)) {
+    core_ = std::make_unique<ParameterServer>(std::move(settings),
                                               [this](const Error& error) { streams_.announce_failure(error); });
     streams_.control().gradient_bytes = core_->memory().plan().arena_bytes;
-    for (std::uint32_t rank = 0; rank < core_->config().workers; ++rank) {
-        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->config().shape, core_->memory().plan()));
+    for (std::uint32_t rank = 0; rank < core_->settings().workers; ++rank) {
+        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->settings().shape, core_->memory().plan()));
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
     streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });

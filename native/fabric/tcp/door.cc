@@ -74,19 +74,19 @@ bool passes() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR
 
 }  // namespace
 
-Door::Door(const DoorConfig& config)
-    : config_(config),
+Door::Door(const DoorSettings& settings)
+    : settings_(settings),
       prefix_(unique_prefix()),
-      lobby_(std::in_place, listen_at(config.address, config.port), config.most_silent, config.patience,
-             config.timing.backoff),
+      lobby_(std::in_place, listen_at(settings.address, settings.port), settings.most_silent, settings.patience,
+             settings.timing.backoff),
       port_(bound_port(lobby_->listener())),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      strangers_(config.most_strangers),
-      pace_(config.burst, config.per_second),
+      strangers_(settings.most_strangers),
+      pace_(settings.burst, settings.per_second),
       room_(kRoomBytes) {
-    if (config.inside.size() >= sizeof(sockaddr_un::sun_path)) {
-        throw Error(ErrorKind::invalid, config.inside + ": too long for the path of a Unix socket");
+    if (settings.inside.size() >= sizeof(sockaddr_un::sun_path)) {
+        throw Error(ErrorKind::invalid, settings.inside + ": too long for the path of a Unix socket");
     }
     if (events_.get() < 0 || wake_.get() < 0) throw store::system_error("make", "an event queue", errno);
     const std::array<std::pair<int, std::uint64_t>, 2> always{{{wake_.get(), kWake}, {lobby_->descriptor(), kLobby}}};
@@ -106,7 +106,7 @@ Door::~Door() { close(); }
 void Door::close() {
     if (!thread_.joinable()) return;
     shut();
-    stops_at_ = Clock::now() + config_.timing.farewell;
+    stops_at_ = Clock::now() + settings_.timing.farewell;
     eventfd_write(wake_.get(), 1);
     thread_.join();
     const std::lock_guard lock(mutex_);
@@ -198,11 +198,11 @@ void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
     Visitor visitor;
     visitor.origin = guest.origin;
     visitor.peer = text_of(guest.socket);
-    visitor.inside = connect_inside(config_.inside, name_of_visitor(number));
+    visitor.inside = connect_inside(settings_.inside, name_of_visitor(number));
     if (visitor.inside.get() < 0) return;
-    tune(guest.socket, config_.timing);
+    tune(guest.socket, settings_.timing);
     visitor.outside = std::move(guest.socket);
-    visitor.until = now + config_.patience;
+    visitor.until = now + settings_.patience;
     const auto place = visitors_.emplace(number, std::move(visitor)).first;
     if (const auto goes = strangers_.enter(number, guest.origin)) {
         ++counts_.evicted;
@@ -216,7 +216,7 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
         const ssize_t count = recv(visitor.outside.get(), room_.data(), room_.size(), 0);
         return count > 0 || (count < 0 && passes());
     }
-    const std::uint64_t most = visitor.admitted ? kNoLimit : config_.most_bytes;
+    const std::uint64_t most = visitor.admitted ? kNoLimit : settings_.most_bytes;
     if (!pass(visitor.outside, visitor.inside, visitor.in, most)) return false;
     if (visitor.in.moved > most) {
         ++counts_.talkative;
@@ -227,7 +227,7 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
     if (visitor.out.ended && visitor.out.left.empty()) {
         shutdown(visitor.outside.get(), SHUT_WR);
         visitor.leaving = true;
-        visitor.until = now + config_.timing.farewell;
+        visitor.until = now + settings_.timing.farewell;
     }
     return true;
 }

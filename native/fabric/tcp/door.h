@@ -19,7 +19,7 @@
 
 namespace luwu::fabric {
 
-struct DoorConfig {
+struct DoorSettings {
     std::string address;
     std::uint16_t port = 0;               // 0: the kernel chooses
     std::string inside;                   // path of the Unix socket; connected to when somebody has spoken
@@ -34,7 +34,7 @@ struct DoorConfig {
 
 class Door {
   public:
-    explicit Door(const DoorConfig& config);  // throws Error
+    explicit Door(const DoorSettings& settings);  // throws Error
     ~Door();
     Door(const Door&) = delete;
     Door& operator=(const Door&) = delete;
@@ -92,7 +92,7 @@ class Door {
     [[nodiscard]] std::string name_of_visitor(std::uint64_t number) const;
     [[nodiscard]] std::optional<std::uint64_t> number_of(const std::string& name) const;
 
-    DoorConfig config_;
+    DoorSettings settings_;
     std::string prefix_;  // of the names in the abstract namespace
     std::mutex mutex_;    // guards all below
     std::optional<Lobby> lobby_;

@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-struct TcpConfig {
+struct TcpSettings {
     std::string address;     // of this host: a name, IPv4 or IPv6
     std::uint16_t port = 0;  // 0: the kernel chooses
     std::uint64_t job = 0;
@@ -27,8 +27,8 @@ struct TcpConfig {
 
 class TcpServer {
   public:
-    TcpServer(ServerConfig server, const TcpConfig& config);  // throws Error
-    ~TcpServer();                                             // workers that wait are told that the server was closed
+    TcpServer(ServerSettings server, const TcpSettings& settings);  // throws Error
+    ~TcpServer();  // workers that wait are told that the server was closed
     TcpServer(const TcpServer&) = delete;
     TcpServer& operator=(const TcpServer&) = delete;
 
@@ -65,7 +65,7 @@ class TcpServer {
     void count(Drop reason) { ++drops_[static_cast<std::size_t>(reason)]; }
     void failed(const Error& error);
 
-    TcpConfig config_;
+    TcpSettings settings_;
     std::optional<TlsContext> tls_;
     Lobby lobby_;  // of the accepting thread
     Lobby::Counts seen_;

@@ -71,7 +71,7 @@ std::vector<std::uint64_t> gradient_bytes(const ParameterServer& core) {
 
 TcpMember::TcpMember(const ParameterServer& core, std::uint32_t rank)
     : rank(rank),
-      buffers(core.layout().shape(), core.config().held, gradient_bytes(core),
+      buffers(core.layout().shape(), core.settings().held, gradient_bytes(core),
               arena_file_bytes(core.layout().shape(), core.memory().plan()), rank) {}
 
 void TcpMember::abort_connections() {

@@ -11,9 +11,9 @@ namespace luwu::fabric {
 
 namespace {
 
-TcpConfig with_readers(TcpConfig config, std::uint32_t workers) {
-    config.readers = workers;
-    return config;
+TcpSettings with_readers(TcpSettings settings, std::uint32_t workers) {
+    settings.readers = workers;
+    return settings;
 }
 
 std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
@@ -22,13 +22,13 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
         const bool trainable = core.layout().shape().blocks[block].trainable;
         bytes.push_back(trainable ? core.memory().gradient_bytes(block) : 0);
     }
-    return std::make_unique<GradientBuffers>(core.layout().shape(), core.config().held, bytes,
+    return std::make_unique<GradientBuffers>(core.layout().shape(), core.settings().held, bytes,
                                              core.memory().plan().arena_bytes + kArenaSlackBytes, 0);
 }
 
 }  // namespace
 
-UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
+UdpServer::UdpServer(ServerSettings server, const TcpSettings& tcp, const Address& bound, const UdpSettings& udp)
     : tasks_("luwu-3-pull"),
       side_(one_stream(server), with_readers(tcp, server.workers)),
       socket_(std::in_place, bound, udp),
@@ -37,11 +37,11 @@ UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& b
 }
 
 // The pipeline gets the fp32 sum of all workers' gradients. It calls with its lock held.
-ServerConfig UdpServer::one_stream(ServerConfig config) {
-    config.one_stream = true;
-    config.gradient_dtype = kernels::Dtype::float32;
-    config.on_given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
-    return config;
+ServerSettings UdpServer::one_stream(ServerSettings settings) {
+    settings.one_stream = true;
+    settings.gradient_dtype = kernels::Dtype::float32;
+    settings.on_given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
+    return settings;
 }
 
 UdpServer::~UdpServer() {
@@ -52,8 +52,8 @@ UdpServer::~UdpServer() {
 
 void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
     if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
-    wiring.workers = core().config().workers;
-    wiring.blocks = wire_blocks(side_.core().config().shape);
+    wiring.workers = core().settings().workers;
+    wiring.blocks = wire_blocks(side_.core().settings().shape);
     epoch_ = wiring.epoch;
     node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
     UdpSocket socket = std::move(*socket_);

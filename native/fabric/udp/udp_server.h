@@ -18,7 +18,7 @@ namespace luwu::fabric {
 class UdpServer {
   public:
     // `server` is as for any transport, `workers` being those of the job. Throws Error.
-    UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp);
+    UdpServer(ServerSettings server, const TcpSettings& tcp, const Address& bound, const UdpSettings& udp);
     ~UdpServer();
     UdpServer(const UdpServer&) = delete;
     UdpServer& operator=(const UdpServer&) = delete;
@@ -48,7 +48,7 @@ class UdpServer {
     [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
     [[nodiscard]] ParameterServer& core() { return side_.core(); }
     [[nodiscard]] ServerEvents node_events();
-    [[nodiscard]] ServerConfig one_stream(ServerConfig config);
+    [[nodiscard]] ServerSettings one_stream(ServerSettings settings);
     void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
     void push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place);
     void begin_epoch();

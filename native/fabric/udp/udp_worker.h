@@ -13,7 +13,7 @@ class UdpWorker final : private StepPath {
   public:
     // The sockets, one for each server, are bound before the servers can know where this worker's data comes from.
     // Throws Error.
-    UdpWorker(const TcpWorkerConfig& config, std::vector<UdpSocket> sockets);
+    UdpWorker(const TcpWorkerSettings& settings, std::vector<UdpSocket> sockets);
     ~UdpWorker() override;
 
     [[nodiscard]] TcpWorker& remote() { return *remote_; }
