@@ -121,12 +121,12 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& se
     return worker;
 }
 
-// The counts of one server's tree, as network_stats wants them.
+// The stats of one server's tree, as network_stats wants them.
 struct WorkerTree {
     fabric::UdpWorker& worker;
     std::uint32_t server;
-    [[nodiscard]] auto counts() { return worker.counts(server); }
-    [[nodiscard]] auto socket_counts() { return worker.socket_counts(server); }
+    [[nodiscard]] auto stats() { return worker.stats(server); }
+    [[nodiscard]] auto socket_stats() { return worker.socket_stats(server); }
 };
 
 nb::dict worker_stats(fabric::UdpWorker& self) {

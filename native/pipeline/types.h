@@ -1,4 +1,4 @@
-// The types that a pipeline's callers use: its settings, its replies and its counts.
+// The types that a pipeline's callers use: its settings, its replies and its stats.
 #pragma once
 
 #include <chrono>

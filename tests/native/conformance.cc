@@ -162,15 +162,15 @@ class UdpJob final : public UdpTestJob {
         return all;
     }
     std::vector<fabric::PacketDrops> drops() override {
-        std::vector<fabric::PacketDrops> all{server_counts().drops};
-        for (const auto& worker : workers_) all.push_back(worker->counts(0).value().drops);
-        for (const auto& node : switches_) all.push_back(node->counts().value().drops);
+        std::vector<fabric::PacketDrops> all{server_stats().drops};
+        for (const auto& worker : workers_) all.push_back(worker->stats(0).value().drops);
+        for (const auto& node : switches_) all.push_back(node->stats().value().drops);
         return all;
     }
-    fabric::ServerCounts server_counts() override { return server_->counts().value(); }
+    fabric::ServerNodeStats server_stats() override { return server_->stats().value(); }
     std::uint64_t copies() override {
         std::uint64_t sum = 0;
-        for (const auto& node : switches_) sum += node->counts()->packets_out - node->counts()->sums_sent;
+        for (const auto& node : switches_) sum += node->stats()->packets_out - node->stats()->sums_sent;
         return sum;
     }
 

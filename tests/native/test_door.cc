@@ -98,7 +98,7 @@ TEST_CASE("bytes go both ways, any number of them for those who were admitted, a
     REQUIRE(door.admit(name));
     CHECK_FALSE(door.admit(name + "0"));
     CHECK_FALSE(door.admit("somebody"));
-    CHECK(door.counts().strangers == 0);
+    CHECK(door.stats().strangers == 0);
     const std::string much(4 << 20, 'm');
     const auto echo = [](const Descriptor& from, const Descriptor& to, const std::string& text) {
         std::thread sender([&] {
@@ -135,7 +135,7 @@ TEST_CASE("a stranger may send little") {
     CHECK(hear(served, 100).size() == 100);
     say(stranger, "y");
     CHECK(hear(stranger, 1).empty());
-    wait_until([&] { return door.counts().talkative == 1 && door.counts().visitors == 0; });
+    wait_until([&] { return door.stats().talkative == 1 && door.stats().visitors == 0; });
 }
 
 TEST_CASE(
@@ -152,7 +152,7 @@ TEST_CASE(
     REQUIRE(door.admit(name));
     std::vector<Descriptor> silent;
     for (int i = 0; i < 50; ++i) silent.push_back(connect(door));
-    wait_until([&] { return door.counts().lobby.crowded == 42; });
+    wait_until([&] { return door.stats().lobby.crowded == 42; });
     CHECK_FALSE(inside.anybody());
     std::vector<Descriptor> strangers;
     std::vector<std::pair<Descriptor, std::string>> seen;
@@ -161,8 +161,8 @@ TEST_CASE(
         say(strangers.back(), "x");
         seen.push_back(inside.next());
     }
-    wait_until([&] { return door.counts().evicted == 16; });
-    CHECK(door.counts().strangers == 4);
+    wait_until([&] { return door.stats().evicted == 16; });
+    CHECK(door.stats().strangers == 4);
     for (int i = 0; i < 16; ++i) CHECK_FALSE(door.admit(seen[static_cast<std::size_t>(i)].second));
     CHECK(door.admit(seen.back().second));
     say(worker, "still here");
@@ -190,9 +190,9 @@ TEST_CASE("one origin brings strangers at a pace, and any number of those who ar
         strangers.push_back(connect(door));
         say(strangers.back(), "x");
     }
-    wait_until([&] { return door.counts().hasty == 6; });
-    CHECK(door.counts().strangers == 4);
-    CHECK(door.counts().visitors == 24);
+    wait_until([&] { return door.stats().hasty == 6; });
+    CHECK(door.stats().strangers == 4);
+    CHECK(door.stats().visitors == 24);
 }
 
 TEST_CASE("who is not admitted in time has to go") {
@@ -206,8 +206,8 @@ TEST_CASE("who is not admitted in time has to go") {
     say(stranger, "x");
     CHECK(hear(stranger, 1).empty());
     CHECK(hear(silent, 1).empty());
-    wait_until([&] { return door.counts().visitors == 0; });
-    CHECK(door.counts().lobby.silent + door.counts().late == 2);
+    wait_until([&] { return door.stats().visitors == 0; });
+    CHECK(door.stats().lobby.silent + door.stats().late == 2);
 }
 
 TEST_CASE("a door that was shut lets nobody in, and those inside stay; a path that is too long is refused") {

@@ -135,12 +135,12 @@ void Door::shut() {
     lobby_.reset();  // closed descriptors leave the queue of events by themselves
 }
 
-Door::Counts Door::counts() {
+Door::Stats Door::stats() {
     const std::lock_guard lock(mutex_);
-    if (lobby_) counts_.lobby = lobby_->counts();
-    counts_.strangers = strangers_.size();
-    counts_.visitors = visitors_.size();
-    return counts_;
+    if (lobby_) stats_.lobby = lobby_->stats();
+    stats_.strangers = strangers_.size();
+    stats_.visitors = visitors_.size();
+    return stats_;
 }
 
 std::string Door::name_of_visitor(std::uint64_t number) const { return prefix_ + std::to_string(number); }
@@ -191,7 +191,7 @@ bool Door::turn() {
 
 void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
     if (!pace_.take(guest.origin, now)) {
-        ++counts_.hasty;
+        ++stats_.hasty;
         return;
     }
     const std::uint64_t number = next_++;
@@ -205,7 +205,7 @@ void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
     visitor.until = now + settings_.patience;
     const auto place = visitors_.emplace(number, std::move(visitor)).first;
     if (const auto goes = strangers_.enter(number, guest.origin)) {
-        ++counts_.evicted;
+        ++stats_.evicted;
         remove(*goes);
     }
     watch(number, place->second);
@@ -219,7 +219,7 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
     const std::uint64_t most = visitor.admitted ? kNoLimit : settings_.most_bytes;
     if (!pass(visitor.outside, visitor.inside, visitor.in, most)) return false;
     if (visitor.in.moved > most) {
-        ++counts_.talkative;
+        ++stats_.talkative;
         return false;
     }
     if (!pass(visitor.inside, visitor.outside, visitor.out, kNoLimit)) return false;
@@ -286,7 +286,7 @@ void Door::sweep(Clock::time_point now) {
     for (auto entry = visitors_.begin(); entry != visitors_.end();) {
         const auto& [number, visitor] = *entry;
         const bool over = visitor.until <= now && (visitor.leaving || !visitor.admitted);
-        if (over && !visitor.leaving) ++counts_.late;
+        if (over && !visitor.leaving) ++stats_.late;
         if (over) strangers_.leave(number);
         entry = over ? visitors_.erase(entry) : std::next(entry);
     }

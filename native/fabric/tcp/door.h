@@ -50,8 +50,8 @@ class Door {
     // time.
     void close();
 
-    struct Counts {
-        Lobby::Counts lobby;
+    struct Stats {
+        Lobby::Stats lobby;
         std::uint64_t evicted = 0;    // strangers that were closed for others
         std::uint64_t talkative = 0;  // strangers that sent too much
         std::uint64_t late = 0;       // strangers that were not admitted in time
@@ -59,7 +59,7 @@ class Door {
         std::size_t strangers = 0;    // now
         std::size_t visitors = 0;     // now, strangers and admitted ones
     };
-    [[nodiscard]] Counts counts();
+    [[nodiscard]] Stats stats();
 
   private:
     struct Pipe {
@@ -104,7 +104,7 @@ class Door {
     std::unordered_map<std::uint64_t, Visitor> visitors_;
     std::uint64_t next_ = 1;
     Clock::time_point swept_at_;
-    Counts counts_;
+    Stats stats_;
     std::vector<std::byte> room_;
     std::atomic<Clock::time_point> stops_at_{Clock::time_point::max()};
     std::thread thread_;  // last: it uses all of the above

@@ -90,7 +90,7 @@ void TcpServer::accept_connections() {
 
 void TcpServer::look_into_lobby() {
     for (Lobby::Guest& guest : lobby_.look(Clock::now())) accept_one(std::move(guest));
-    const Lobby::Counts before = std::exchange(seen_, lobby_.counts());
+    const Lobby::Stats before = std::exchange(seen_, lobby_.stats());
     drops_[static_cast<std::size_t>(Drop::crowded)] += seen_.crowded - before.crowded;
     drops_[static_cast<std::size_t>(Drop::timeout)] += seen_.silent - before.silent;
     drops_[static_cast<std::size_t>(Drop::closed)] += seen_.closed - before.closed;

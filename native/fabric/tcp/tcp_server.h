@@ -68,7 +68,7 @@ class TcpServer {
     TcpSettings settings_;
     std::optional<TlsContext> tls_;
     Lobby lobby_;  // of the accepting thread
-    Lobby::Counts seen_;
+    Lobby::Stats seen_;
     std::uint16_t port_;
     std::array<std::atomic<std::uint64_t>, kDrops> drops_{};
     std::atomic<std::uint32_t> greeting_{0};

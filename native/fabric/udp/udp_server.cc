@@ -157,14 +157,14 @@ std::optional<pipeline::Outcome> UdpServer::wait_for_end(std::uint32_t worker, s
 
 void UdpServer::leave(std::uint32_t worker) { core().leave(worker); }
 
-std::optional<ServerCounts> UdpServer::counts() {
+std::optional<ServerNodeStats> UdpServer::stats() {
     if (!started_) return std::nullopt;
-    return loop().call([this] { return node_->counts(); });
+    return loop().call([this] { return node_->stats(); });
 }
 
-std::optional<UdpCounters> UdpServer::socket_counts() {
+std::optional<UdpStats> UdpServer::socket_stats() {
     if (!started_) return std::nullopt;
-    return loop().counters();
+    return loop().stats();
 }
 
 }  // namespace luwu::fabric

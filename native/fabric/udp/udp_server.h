@@ -41,8 +41,8 @@ class UdpServer {
     [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
                                                                 std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
-    [[nodiscard]] std::optional<ServerCounts> counts();
-    [[nodiscard]] std::optional<UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<ServerNodeStats> stats();
+    [[nodiscard]] std::optional<UdpStats> socket_stats();
 
   private:
     [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
