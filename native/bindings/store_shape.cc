@@ -30,7 +30,7 @@ kernels::Dtype get_dtype(const std::string& name) {
 const kernels::Optimizer& get_optimizer(const std::string& name) {
     if (const kernels::Optimizer* const found = kernels::find_optimizer(name)) return *found;
     std::string known;
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         known += (known.empty() ? "" : ", ") + std::string(optimizer->name);
     }
     throw Error(ErrorKind::invalid, "optimizer is '" + name + "'; expected one of " + known);

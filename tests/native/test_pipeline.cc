@@ -63,7 +63,7 @@ class FailingEngine final : public store::IoEngine {
 }  // namespace
 
 TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, also after a roll-back and a restart") {
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         for (const auto dtype : {kFloat, kLow, kHalf}) {
             CAPTURE(std::string(optimizer->name));
             CAPTURE(static_cast<int>(dtype));
