@@ -76,7 +76,7 @@ void UdpAggregator::advance(std::uint32_t number) {
     });
 }
 
-std::optional<fabric::ServerNodeStats> UdpAggregator::stats() {
+std::optional<fabric::ServerNodeStats> UdpAggregator::node_stats() {
     if (!started_) return std::nullopt;
     return loop().call([this] { return node_->stats(); });
 }

@@ -29,7 +29,7 @@ void add_socket_stats(nanobind::dict& result, const fabric::UdpStats& stats);
 template <class Self>
 [[nodiscard]] nanobind::dict network_stats(Self& self) {
     nanobind::dict stats;
-    if (const auto node = self.stats()) {
+    if (const auto node = self.node_stats()) {
         stats["packets_in"] = node->packets_in;
         stats["packets_out"] = node->packets_out;
         if constexpr (requires { node->bytes_in; }) {

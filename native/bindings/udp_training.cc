@@ -125,7 +125,7 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& se
 struct WorkerTree {
     fabric::UdpWorker& worker;
     std::uint32_t server;
-    [[nodiscard]] auto stats() { return worker.stats(server); }
+    [[nodiscard]] auto node_stats() { return worker.node_stats(server); }
     [[nodiscard]] auto socket_stats() { return worker.socket_stats(server); }
 };
 

@@ -72,7 +72,7 @@ void UdpSwitch::stop() {
     if (!socket_) socket_.emplace(open_socket(bound_, settings_));
 }
 
-std::optional<SwitchNodeStats> UdpSwitch::stats() {
+std::optional<SwitchNodeStats> UdpSwitch::node_stats() {
     if (loop_ == nullptr) return std::nullopt;
     SwitchNodeStats stats = loop_->call([this] { return node_->stats(); });
     if (program_ == nullptr) return stats;

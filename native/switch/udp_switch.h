@@ -29,7 +29,7 @@ class UdpSwitch {
     void start(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
                const std::vector<fabric::Address>& children);
     void stop();  // for no job, until it is started again
-    [[nodiscard]] std::optional<SwitchNodeStats> stats();
+    [[nodiscard]] std::optional<SwitchNodeStats> node_stats();
     [[nodiscard]] std::optional<fabric::UdpStats> socket_stats();
     [[nodiscard]] std::exception_ptr failure();
     [[nodiscard]] std::optional<XdpStatus> xdp() const;  // nothing without interfaces

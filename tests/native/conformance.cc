@@ -163,14 +163,14 @@ class UdpJob final : public UdpTestJob {
     }
     std::vector<fabric::PacketDrops> drops() override {
         std::vector<fabric::PacketDrops> all{server_stats().drops};
-        for (const auto& worker : workers_) all.push_back(worker->stats(0).value().drops);
-        for (const auto& node : switches_) all.push_back(node->stats().value().drops);
+        for (const auto& worker : workers_) all.push_back(worker->node_stats(0).value().drops);
+        for (const auto& node : switches_) all.push_back(node->node_stats().value().drops);
         return all;
     }
-    fabric::ServerNodeStats server_stats() override { return server_->stats().value(); }
+    fabric::ServerNodeStats server_stats() override { return server_->node_stats().value(); }
     std::uint64_t copies() override {
         std::uint64_t sum = 0;
-        for (const auto& node : switches_) sum += node->stats()->packets_out - node->stats()->sums_sent;
+        for (const auto& node : switches_) sum += node->node_stats()->packets_out - node->node_stats()->sums_sent;
         return sum;
     }
 

@@ -56,7 +56,7 @@ WorkerEvents UdpPort::node_events() {
     return events;
 }
 
-std::optional<WorkerNodeStats> UdpPort::stats() {
+std::optional<WorkerNodeStats> UdpPort::node_stats() {
     if (!started_) return std::nullopt;
     return loop_->call([this] { return node_->stats(); });
 }

@@ -53,7 +53,7 @@ class UdpPort {
     [[nodiscard]] std::uint32_t epoch() const { return node_->epoch(); }
     void post(std::function<void()> task) { tasks_.post(std::move(task)); }  // where `done` is called, too
 
-    [[nodiscard]] std::optional<WorkerNodeStats> stats();
+    [[nodiscard]] std::optional<WorkerNodeStats> node_stats();
     [[nodiscard]] std::optional<UdpStats> socket_stats();
 
   private:

@@ -157,7 +157,7 @@ std::optional<pipeline::Outcome> UdpServer::wait_for_end(std::uint32_t worker, s
 
 void UdpServer::leave(std::uint32_t worker) { core().leave(worker); }
 
-std::optional<ServerNodeStats> UdpServer::stats() {
+std::optional<ServerNodeStats> UdpServer::node_stats() {
     if (!started_) return std::nullopt;
     return loop().call([this] { return node_->stats(); });
 }

@@ -41,7 +41,7 @@ class UdpServer {
     [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
                                                                 std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
-    [[nodiscard]] std::optional<ServerNodeStats> stats();
+    [[nodiscard]] std::optional<ServerNodeStats> node_stats();
     [[nodiscard]] std::optional<UdpStats> socket_stats();
 
   private:

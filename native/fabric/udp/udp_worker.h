@@ -26,7 +26,9 @@ class UdpWorker final : private StepPath {
     // the step up already. Between these two, pulls and pushes are those of all workers.
     void begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up);
     void end_step();
-    [[nodiscard]] std::optional<WorkerNodeStats> stats(std::uint32_t server) { return trees_[server]->port.stats(); }
+    [[nodiscard]] std::optional<WorkerNodeStats> node_stats(std::uint32_t server) {
+        return trees_[server]->port.node_stats();
+    }
     [[nodiscard]] std::optional<UdpStats> socket_stats(std::uint32_t server) {
         return trees_[server]->port.socket_stats();
     }
