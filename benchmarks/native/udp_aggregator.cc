@@ -76,14 +76,14 @@ void UdpAggregator::advance(std::uint32_t number) {
     });
 }
 
-std::optional<fabric::ServerCounts> UdpAggregator::counts() {
+std::optional<fabric::ServerNodeStats> UdpAggregator::node_stats() {
     if (!started_) return std::nullopt;
-    return loop().call([this] { return node_->counts(); });
+    return loop().call([this] { return node_->stats(); });
 }
 
-std::optional<fabric::UdpCounters> UdpAggregator::socket_counts() {
+std::optional<fabric::UdpStats> UdpAggregator::socket_stats() {
     if (!started_) return std::nullopt;
-    return loop().counters();
+    return loop().stats();
 }
 
 }  // namespace luwu::bench

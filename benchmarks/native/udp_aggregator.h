@@ -24,8 +24,8 @@ class UdpAggregator {
     // Once. With `echo`, each pull of a block waits for its next push and brings the mean of that; without, pulls bring
     // whatever lies there, and pushes come to nothing.
     void start(const fabric::Wiring& wiring, const fabric::Address& child, const fabric::Address& group, bool echo);
-    [[nodiscard]] std::optional<fabric::ServerCounts> counts();
-    [[nodiscard]] std::optional<fabric::UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<fabric::ServerNodeStats> node_stats();
+    [[nodiscard]] std::optional<fabric::UdpStats> socket_stats();
 
   private:
     [[nodiscard]] fabric::NodeLoop& loop();  // for tasks, which only a loop causes

@@ -218,14 +218,14 @@ DeviceJob::DeviceJob(const JobShape& shape, const TwinSettings& settings, std::f
     driver_ = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
     device_ = std::make_unique<device::Device>(driver_, 0);
     server_ = std::make_unique<ServerTwin>(shape_, settings.seed, settings.seconds_per_second);
-    engine_ = std::make_unique<device::CopyEngine>(device::EngineConfig{driver_,
-                                                                        0,
-                                                                        shape_.block_bytes,
-                                                                        server_->window(),
-                                                                        server_->arena(),
-                                                                        shape_.depth,
-                                                                        {},
-                                                                        std::move(make_room)},
+    engine_ = std::make_unique<device::CopyEngine>(device::EngineSettings{driver_,
+                                                                          0,
+                                                                          shape_.block_bytes,
+                                                                          server_->window(),
+                                                                          server_->arena(),
+                                                                          shape_.depth,
+                                                                          {},
+                                                                          std::move(make_room)},
                                                    *server_);
     driver_->check(driver_->functions().stream_create(&compute_, 1), "make a stream");
 }

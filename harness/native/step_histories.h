@@ -61,14 +61,14 @@ inline constexpr std::array<std::string_view, kStepSettings> kStepSettingsNames{
 // State that a transition changes, as it was before an event.
 struct StepShape {
     step::Stage stage = step::Stage::collecting;
-    std::vector<step::Phase> phases;
+    std::vector<step::BlockStage> block_stages;
 
     void take(const step::State& state);
 };
 
 // Counts of what histories or rows of tests have shown.
 struct StepCoverage {
-    std::array<std::uint64_t, step::kTransitions.size()> blocks{};
+    std::array<std::uint64_t, step::kBlockTransitions.size()> blocks{};
     std::array<std::uint64_t, step::kStageTransitions.size()> stages{};
     std::array<std::uint64_t, std::variant_size_v<step::Action>> actions{};
     std::array<std::uint64_t, kEventKinds> events{};

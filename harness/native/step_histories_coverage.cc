@@ -38,9 +38,9 @@ void count_rows(const Table& table, State from, State to, Event end, bool ends,
 
 void StepShape::take(const step::State& state) {
     stage = state.stage;
-    phases.resize(state.blocks.size());
-    std::transform(state.blocks.begin(), state.blocks.end(), phases.begin(),
-                   [](const step::Block& block) { return block.phase; });
+    block_stages.resize(state.blocks.size());
+    std::transform(state.blocks.begin(), state.blocks.end(), block_stages.begin(),
+                   [](const step::Block& block) { return block.stage; });
 }
 
 const std::vector<std::string>& StepCoverage::refusal_texts() {
@@ -83,9 +83,9 @@ void StepCoverage::note(const StepShape& before, const StepEvent& event, const s
         }
     }
     count_rows(step::kStageTransitions, before.stage, after.stage, step::StageEvent::end, ends, stages);
-    for (std::size_t block = 0; block < before.phases.size(); ++block) {
-        count_rows(step::kTransitions, before.phases[block], after.blocks[block].phase, step::BlockEvent::end, ends,
-                   blocks);
+    for (std::size_t block = 0; block < before.block_stages.size(); ++block) {
+        count_rows(step::kBlockTransitions, before.block_stages[block], after.blocks[block].stage,
+                   step::BlockEvent::end, ends, blocks);
     }
 }
 
@@ -105,8 +105,8 @@ std::vector<std::string> StepCoverage::missing() const {
     std::vector<std::string> names;
     const auto number = [](auto value) { return std::to_string(static_cast<int>(value)); };
     for (std::size_t row = 0; row < blocks.size(); ++row) {
-        const step::BlockTransition& entry = step::kTransitions[row];
-        if (blocks[row] == 0) names.push_back("block phase " + number(entry.from) + " event " + number(entry.event));
+        const step::BlockTransition& entry = step::kBlockTransitions[row];
+        if (blocks[row] == 0) names.push_back("block stage " + number(entry.from) + " event " + number(entry.event));
     }
     for (std::size_t row = 0; row < stages.size(); ++row) {
         const step::StageTransition& entry = step::kStageTransitions[row];

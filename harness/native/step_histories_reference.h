@@ -1,5 +1,5 @@
 // A naive server's step: sets of everything that has happened, and the rules written down as ifs over them. It shares
-// no code with the machine, only the names of events and actions. It has no phases and no stages: each question is
+// no code with the machine, only the names of events and actions. It has no stages: each question is
 // asked of the sets anew.
 #pragma once
 

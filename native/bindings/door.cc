@@ -17,28 +17,28 @@ namespace {
 std::unique_ptr<fabric::Door> make_door(const std::string& address, std::uint16_t port, const std::string& inside,
                                         std::size_t most_strangers, double burst, double patience,
                                         const fabric::Timing& timing) {
-    fabric::DoorConfig config;
-    config.address = address;
-    config.port = port;
-    config.inside = inside;
-    config.most_strangers = most_strangers;
-    config.burst = burst;
-    config.patience = milliseconds("patience_seconds", patience);
-    config.timing = timing;
-    return std::make_unique<fabric::Door>(config);
+    fabric::DoorSettings settings;
+    settings.address = address;
+    settings.port = port;
+    settings.inside = inside;
+    settings.most_strangers = most_strangers;
+    settings.burst = burst;
+    settings.patience = milliseconds("patience_seconds", patience);
+    settings.timing = timing;
+    return std::make_unique<fabric::Door>(settings);
 }
 
-nb::dict counts(fabric::Door& self) {
-    const fabric::Door::Counts counts = self.counts();
+nb::dict stats(fabric::Door& self) {
+    const fabric::Door::Stats stats = self.stats();
     nb::dict result;
-    result["crowded"] = counts.lobby.crowded + counts.evicted;
-    result["silent"] = counts.lobby.silent;
-    result["closed"] = counts.lobby.closed;
-    result["talkative"] = counts.talkative;
-    result["late"] = counts.late;
-    result["hasty"] = counts.hasty;
-    result["strangers"] = counts.strangers;
-    result["visitors"] = counts.visitors;
+    result["crowded"] = stats.lobby.crowded + stats.evicted;
+    result["silent"] = stats.lobby.silent;
+    result["closed"] = stats.lobby.closed;
+    result["talkative"] = stats.talkative;
+    result["late"] = stats.late;
+    result["hasty"] = stats.hasty;
+    result["strangers"] = stats.strangers;
+    result["visitors"] = stats.visitors;
     return result;
 }
 
@@ -59,7 +59,7 @@ void bind_door(nb::module_& module) {
         .def("shut", &Self::shut, nb::call_guard<nb::gil_scoped_release>(), "From now on nobody comes in.")
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(),
              "Nobody comes in, and those who are in go when they have read what was said to them.")
-        .def("counts", &counts, "Number of connections that were closed, by reason, and number that there are.");
+        .def("counts", &stats, "Number of connections that were closed, by reason, and number that there are.");
 }
 
 }  // namespace luwu::bindings

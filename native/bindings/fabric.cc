@@ -36,11 +36,12 @@ std::unique_ptr<fabric::ShmServer> make_server(const std::vector<std::string>& f
                                                std::uint64_t memory_bytes, std::uint32_t workers,
                                                std::uint32_t optimizer_threads, const Snapshots& snapshots,
                                                bool read_only, double disk_full_wait_seconds) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
-                                              workers, optimizer_threads, snapshots, disk_full_wait_seconds);
-    if (read_only) config.mode = store::OpenMode::read_only;
+    fabric::ServerSettings settings =
+        make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
+                             optimizer_threads, snapshots, disk_full_wait_seconds);
+    if (read_only) settings.mode = store::OpenMode::read_only;
     const nb::gil_scoped_release release;
-    return std::make_unique<fabric::ShmServer>(std::move(config));
+    return std::make_unique<fabric::ShmServer>(std::move(settings));
 }
 
 void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm,
@@ -149,7 +150,7 @@ void bind_endpoint(nb::module_& module) {
         .def("release", &fabric::Endpoint::release, "block"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Sends a block's gradient; the handle is done when the buffer may be used again.")
-        .def("commit", &fabric::Endpoint::commit, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
+        .def("commit", &fabric::Endpoint::vote, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
              "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for, 3 when "
              "it was rolled back because a gradient was not finite.")
         .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,

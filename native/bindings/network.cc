@@ -29,13 +29,14 @@ std::unique_ptr<WithoutGil<fabric::TcpServer>> make_server(
     std::uint32_t optimizer_threads, const std::string& address, std::uint16_t port, std::uint64_t job,
     const fabric::Timing& timing, const std::optional<TlsFiles>& tls, bool one_of_several,
     std::optional<std::uint64_t> at_step, const Snapshots& snapshots, double disk_full_wait_seconds) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
-                                              workers, optimizer_threads, snapshots, disk_full_wait_seconds);
-    config.one_of_several = one_of_several;
-    config.at_step = at_step;
+    fabric::ServerSettings settings =
+        make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
+                             optimizer_threads, snapshots, disk_full_wait_seconds);
+    settings.one_of_several = one_of_several;
+    settings.at_step = at_step;
     const nb::gil_scoped_release release;
     return std::make_unique<WithoutGil<fabric::TcpServer>>(
-        std::move(config), fabric::TcpConfig{address, port, job, make_tls(tls), timing});
+        std::move(settings), fabric::TcpSettings{address, port, job, make_tls(tls), timing});
 }
 
 std::unique_ptr<fabric::TcpWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,
@@ -43,8 +44,8 @@ std::unique_ptr<fabric::TcpWorker> make_worker(const std::vector<ServerLink>& se
                                                const std::vector<BlockSpec>& blocks, double reconnect_seconds,
                                                const fabric::Timing& timing, const std::optional<TlsFiles>& tls,
                                                bool shared_window) {
-    auto worker = std::make_unique<fabric::TcpWorker>(
-        make_tcp_worker_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window}));
+    auto worker = std::make_unique<fabric::TcpWorker>(make_tcp_worker_settings(
+        {servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window}));
     wait_connected(*worker);
     return worker;
 }
@@ -104,14 +105,14 @@ void bind_tcp_server(nb::module_& module) {
         .def(
             "commit",
             [](Self& self, std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-                self.core().commit(worker, roll_back, pushes);
+                self.core().vote(worker, roll_back, pushes);
             },
             "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
             "A worker's vote on its step; counts when `pushes` pushes in all have come since allow_worker.")
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return make_ending(self.core().wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
+                return make_ending(self.core().wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
             "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), None when that "

@@ -37,23 +37,23 @@ std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files
     return fabric::TlsSettings{certificate, key, authority, ""};
 }
 
-fabric::TcpWorkerConfig make_tcp_worker_config(const WorkerParts& parts) {
+fabric::TcpWorkerSettings make_tcp_worker_settings(const WorkerParts& parts) {
     const store::StoreShape shape = make_shape(parts.blocks);
-    fabric::TcpWorkerConfig config{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
-    if (parts.shared_window) config.window_mode = fabric::MapMode::shared;
-    for (const BlockSpec& block : parts.blocks) config.held.push_back(block.held);
-    if (config.placement.servers() != parts.servers.size()) {
+    fabric::TcpWorkerSettings settings{shape, {}, {}, fabric::Placement(shape, parts.cuts)};
+    if (parts.shared_window) settings.window_mode = fabric::MapMode::shared;
+    for (const BlockSpec& block : parts.blocks) settings.held.push_back(block.held);
+    if (settings.placement.servers() != parts.servers.size()) {
         throw Error(ErrorKind::invalid, "cuts: expected " + std::to_string(parts.servers.size()) + " servers, found " +
-                                            std::to_string(config.placement.servers()));
+                                            std::to_string(settings.placement.servers()));
     }
     fabric::Timing timing = parts.timing;
     timing.reconnect = milliseconds("reconnect_seconds", parts.reconnect_seconds);
     for (const ServerLink& server : parts.servers) {
-        config.links.push_back({server.address, server.port, server.job, parts.rank, parts.workers, server.token,
-                                make_tls(parts.tls), timing});
-        config.initialised.push_back(server.initialised);
+        settings.links.push_back({server.address, server.port, server.job, parts.rank, parts.workers, server.token,
+                                  make_tls(parts.tls), timing});
+        settings.initialised.push_back(server.initialised);
     }
-    return config;
+    return settings;
 }
 
 void wait_connected(fabric::TcpWorker& worker) {

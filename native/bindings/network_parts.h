@@ -43,7 +43,7 @@ struct WorkerParts {
     std::optional<TlsFiles> tls;
     bool shared_window;
 };
-[[nodiscard]] fabric::TcpWorkerConfig make_tcp_worker_config(const WorkerParts& parts);
+[[nodiscard]] fabric::TcpWorkerSettings make_tcp_worker_settings(const WorkerParts& parts);
 void wait_connected(fabric::TcpWorker& worker);  // with the interpreter's lock held; Ctrl-C is seen
 [[nodiscard]] nanobind::dict link_stats_of(const fabric::TcpWorker& worker);
 [[nodiscard]] nanobind::dict tcp_stats_of(const fabric::TcpServer& server);

@@ -12,20 +12,20 @@ nb::dict dict_of(const fabric::PacketDrops& drops) {
     return result;
 }
 
-void add_socket_counts(nb::dict& stats, const fabric::UdpCounters& counts) {
+void add_socket_stats(nb::dict& result, const fabric::UdpStats& stats) {
     nb::dict socket;
-    socket["datagrams_sent"] = counts.datagrams_sent;
-    socket["bytes_sent"] = counts.bytes_sent;
-    socket["datagrams_received"] = counts.datagrams_received;
-    socket["bytes_received"] = counts.bytes_received;
-    socket["send_calls"] = counts.send_calls;
-    socket["receive_calls"] = counts.receive_calls;
-    socket["wait_calls"] = counts.wait_calls;
-    socket["dropped_full"] = counts.dropped_full;
-    socket["dropped_refused"] = counts.dropped_refused;
-    socket["dropped_cut"] = counts.dropped_cut;
-    socket["receive_errors"] = counts.receive_errors;
-    stats["socket"] = socket;
+    socket["datagrams_sent"] = stats.datagrams_sent;
+    socket["bytes_sent"] = stats.bytes_sent;
+    socket["datagrams_received"] = stats.datagrams_received;
+    socket["bytes_received"] = stats.bytes_received;
+    socket["send_calls"] = stats.send_calls;
+    socket["receive_calls"] = stats.receive_calls;
+    socket["wait_calls"] = stats.wait_calls;
+    socket["dropped_full"] = stats.dropped_full;
+    socket["dropped_refused"] = stats.dropped_refused;
+    socket["dropped_cut"] = stats.dropped_cut;
+    socket["receive_errors"] = stats.receive_errors;
+    result["socket"] = socket;
 }
 
 }  // namespace luwu::bindings

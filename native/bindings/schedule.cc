@@ -76,10 +76,7 @@ class WindowSchedule {
     }
     [[nodiscard]] State state(std::uint32_t block) const { return window_.state(checked(block)); }
     [[nodiscard]] std::uint32_t checked(std::uint32_t block) const {
-        if (block >= layout_.block_count()) {
-            throw Error(ErrorKind::invalid, "the model has no block " + std::to_string(block));
-        }
-        return block;
+        return checked_block(block, layout_.block_count());
     }
 
     store::Layout layout_;

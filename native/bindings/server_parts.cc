@@ -8,23 +8,24 @@ namespace nb = nanobind;
 
 namespace luwu::bindings {
 
-fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid, bool create,
-                                 const std::vector<BlockSpec>& blocks, std::uint64_t chunk_elements,
-                                 const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
-                                 std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                 double disk_full_wait_seconds) {
-    fabric::ServerConfig config;
-    config.folders = folders;
-    config.uuid = make_uuid(uuid);
-    config.mode = create ? store::OpenMode::create : store::OpenMode::open;
-    config.shape = make_shape(blocks, chunk_elements, optimizer);
-    for (const BlockSpec& block : blocks) config.held.push_back(block.held);
-    config.memory_bytes = memory_bytes;
-    config.workers = workers;
-    config.optimizer_threads = optimizer_threads;
-    config.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
-    config.disk_full_wait = std::chrono::nanoseconds(std::llround(disk_full_wait_seconds * 1e9));
-    return config;
+fabric::ServerSettings make_server_settings(const std::vector<std::string>& folders, const std::string& uuid,
+                                            bool create, const std::vector<BlockSpec>& blocks,
+                                            std::uint64_t chunk_elements, const std::string& optimizer,
+                                            std::uint64_t memory_bytes, std::uint32_t workers,
+                                            std::uint32_t optimizer_threads, const Snapshots& snapshots,
+                                            double disk_full_wait_seconds) {
+    fabric::ServerSettings settings;
+    settings.folders = folders;
+    settings.uuid = make_uuid(uuid);
+    settings.mode = create ? store::OpenMode::create : store::OpenMode::open;
+    settings.shape = make_shape(blocks, chunk_elements, optimizer);
+    for (const BlockSpec& block : blocks) settings.held.push_back(block.held);
+    settings.memory_bytes = memory_bytes;
+    settings.workers = workers;
+    settings.optimizer_threads = optimizer_threads;
+    settings.snapshots = {std::get<0>(snapshots), std::get<1>(snapshots)};
+    settings.disk_full_wait = std::chrono::nanoseconds(std::llround(disk_full_wait_seconds * 1e9));
+    return settings;
 }
 
 std::vector<pipeline::GroupSettings> make_groups(const std::vector<Group>& groups) {

@@ -1,4 +1,4 @@
-// Common parts of the bindings of every server: its configuration, and its counts.
+// Common parts of the bindings of every server: its settings, and its stats.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,12 +18,10 @@ using Segments = std::vector<std::tuple<std::uint64_t, std::uint32_t>>;
 
 using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // steps between two, and the number to keep
 
-[[nodiscard]] fabric::ServerConfig make_config(const std::vector<std::string>& folders, const std::string& uuid,
-                                               bool create, const std::vector<BlockSpec>& blocks,
-                                               std::uint64_t chunk_elements, const std::string& optimizer,
-                                               std::uint64_t memory_bytes, std::uint32_t workers,
-                                               std::uint32_t optimizer_threads, const Snapshots& snapshots,
-                                               double disk_full_wait_seconds);
+[[nodiscard]] fabric::ServerSettings make_server_settings(
+    const std::vector<std::string>& folders, const std::string& uuid, bool create, const std::vector<BlockSpec>& blocks,
+    std::uint64_t chunk_elements, const std::string& optimizer, std::uint64_t memory_bytes, std::uint32_t workers,
+    std::uint32_t optimizer_threads, const Snapshots& snapshots, double disk_full_wait_seconds);
 // End of a step: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);

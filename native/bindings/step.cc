@@ -90,10 +90,7 @@ class StepMachine {
         return found;
     }
     [[nodiscard]] std::uint32_t checked(std::uint32_t block) const {
-        if (block >= machine_.state().blocks.size()) {
-            throw Error(ErrorKind::invalid, "the model has no block " + std::to_string(block));
-        }
-        return block;
+        return checked_block(block, machine_.state().blocks.size());
     }
 
     step::Machine machine_;

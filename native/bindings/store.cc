@@ -39,10 +39,7 @@ store::Layout make_layout(const std::vector<std::string>& folders, const std::ve
 }
 
 std::span<const store::ChunkPlace> chunks_of(const store::Layout& layout, std::uint32_t block) {
-    if (block >= layout.block_count()) {
-        throw Error(ErrorKind::invalid, "the store has no block " + std::to_string(block));
-    }
-    return layout.chunks_of(block);
+    return layout.chunks_of(checked_block(block, layout.block_count(), "store"));
 }
 
 const store::ChunkPlace& place_of(const store::Layout& layout, std::uint32_t block, std::uint32_t chunk) {

@@ -15,6 +15,11 @@ store::StoreShape make_shape(const std::vector<BlockSpec>& blocks, std::uint64_t
     return shape;
 }
 
+std::uint32_t checked_block(std::uint32_t block, std::size_t blocks, const char* owner) {
+    if (block < blocks) return block;
+    throw Error(ErrorKind::invalid, std::string("the ") + owner + " has no block " + std::to_string(block));
+}
+
 kernels::Dtype get_dtype(const std::string& name) {
     if (name == "float32") return kernels::Dtype::float32;
     if (name == "bfloat16") return kernels::Dtype::bfloat16;
@@ -25,7 +30,7 @@ kernels::Dtype get_dtype(const std::string& name) {
 const kernels::Optimizer& get_optimizer(const std::string& name) {
     if (const kernels::Optimizer* const found = kernels::find_optimizer(name)) return *found;
     std::string known;
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         known += (known.empty() ? "" : ", ") + std::string(optimizer->name);
     }
     throw Error(ErrorKind::invalid, "optimizer is '" + name + "'; expected one of " + known);

@@ -89,7 +89,7 @@ nb::dict xdp_stats(const switching::UdpSwitch& self) {
     nb::dict stats;
     const auto status = self.xdp();
     if (!status) return stats;
-    for (std::size_t what = 0; what < kNames.size(); ++what) stats[kNames[what]] = status->counts[what];
+    for (std::size_t what = 0; what < kNames.size(); ++what) stats[kNames[what]] = status->stats[what];
     nb::dict ports;
     for (const auto& [name, mode] : status->modes) ports[name.c_str()] = mode;
     stats["ports"] = ports;

@@ -23,31 +23,31 @@ using HostAndPort = std::tuple<std::string, std::uint16_t>;
     return place ? make_address(*place) : fabric::Address{};  // nobody
 }
 [[nodiscard]] nanobind::dict dict_of(const fabric::PacketDrops& drops);
-void add_socket_counts(nanobind::dict& stats, const fabric::UdpCounters& counts);
+void add_socket_stats(nanobind::dict& result, const fabric::UdpStats& stats);
 
-// Counts of a node of the tree and of its socket; empty before its network has started.
+// Stats of a node of the tree and of its socket; empty before its network has started.
 template <class Self>
 [[nodiscard]] nanobind::dict network_stats(Self& self) {
     nanobind::dict stats;
-    if (const auto counts = self.counts()) {
-        stats["packets_in"] = counts->packets_in;
-        stats["packets_out"] = counts->packets_out;
-        if constexpr (requires { counts->bytes_in; }) {
-            stats["bytes_in"] = counts->bytes_in;
-            stats["bytes_out"] = counts->bytes_out;
+    if (const auto node = self.node_stats()) {
+        stats["packets_in"] = node->packets_in;
+        stats["packets_out"] = node->packets_out;
+        if constexpr (requires { node->bytes_in; }) {
+            stats["bytes_in"] = node->bytes_in;
+            stats["bytes_out"] = node->bytes_out;
         }
-        if constexpr (requires { counts->resent; }) {
-            stats["resent"] = counts->resent;
+        if constexpr (requires { node->resent; }) {
+            stats["resent"] = node->resent;
         } else {
-            stats["sums_sent"] = counts->sums_sent;
-            stats["sums_sent_again"] = counts->sums_sent_again;
-            stats["state_bytes"] = counts->state_bytes;
+            stats["sums_sent"] = node->sums_sent;
+            stats["sums_sent_again"] = node->sums_sent_again;
+            stats["state_bytes"] = node->state_bytes;
         }
-        stats["heartbeats_in"] = counts->heartbeats_in;
-        stats["heartbeats_out"] = counts->heartbeats_out;
-        stats["drops"] = dict_of(counts->drops);
+        stats["heartbeats_in"] = node->heartbeats_in;
+        stats["heartbeats_out"] = node->heartbeats_out;
+        stats["drops"] = dict_of(node->drops);
     }
-    if (const auto counts = self.socket_counts()) add_socket_counts(stats, *counts);
+    if (const auto socket = self.socket_stats()) add_socket_stats(stats, *socket);
     return stats;
 }
 

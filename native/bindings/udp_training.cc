@@ -35,14 +35,15 @@ std::unique_ptr<WithoutGil<fabric::UdpServer>> make_server(
     const std::string& udp_address, std::uint16_t udp_port, const fabric::Timing& timing,
     const std::optional<TlsFiles>& tls, bool one_of_several, std::optional<std::uint64_t> at_step,
     const Snapshots& snapshots, double disk_full_wait_seconds) {
-    fabric::ServerConfig config = make_config(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes,
-                                              workers, optimizer_threads, snapshots, disk_full_wait_seconds);
-    config.one_of_several = one_of_several;
-    config.at_step = at_step;
-    const fabric::TcpConfig tcp{address, port, job, make_tls(tls), timing};
+    fabric::ServerSettings settings =
+        make_server_settings(folders, uuid, create, blocks, chunk_elements, optimizer, memory_bytes, workers,
+                             optimizer_threads, snapshots, disk_full_wait_seconds);
+    settings.one_of_several = one_of_several;
+    settings.at_step = at_step;
+    const fabric::TcpSettings tcp{address, port, job, make_tls(tls), timing};
     const nb::gil_scoped_release release;
     return std::make_unique<WithoutGil<fabric::UdpServer>>(
-        std::move(config), tcp, fabric::parse_address(udp_address, udp_port), fabric::UdpSettings{});
+        std::move(settings), tcp, fabric::parse_address(udp_address, udp_port), fabric::UdpSettings{});
 }
 
 nb::dict server_stats(WithoutGil<fabric::UdpServer>& self) {
@@ -89,12 +90,12 @@ void bind_server(nb::module_& module) {
             },
             "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
             "Starts a worker's step; returns what the worker's begin_step wants to know.")
-        .def("commit", &Self::commit, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
+        .def("commit", &Self::vote, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
         .def(
             "wait_commit",
             [](Self& self, std::uint32_t worker, double at_most_seconds) {
-                return make_ending(self.wait_commit(worker, milliseconds("at_most_seconds", at_most_seconds)));
+                return make_ending(self.wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")
@@ -107,25 +108,25 @@ std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& se
                                                const std::vector<UdpPlace*>& places, const fabric::Timing& timing,
                                                const std::optional<TlsFiles>& tls, bool shared_window) {
     if (places.size() != servers.size()) throw Error(ErrorKind::invalid, "places: expected one for each server");
-    const fabric::TcpWorkerConfig config =
-        make_tcp_worker_config({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window});
+    const fabric::TcpWorkerSettings settings =
+        make_tcp_worker_settings({servers, cuts, rank, workers, blocks, reconnect_seconds, timing, tls, shared_window});
     std::vector<fabric::UdpSocket> sockets;
     for (UdpPlace* place : places) {
         if (!place->socket) throw Error(ErrorKind::invalid, "this place's socket belongs to another worker already");
         sockets.push_back(std::move(*place->socket));
         place->socket.reset();
     }
-    auto worker = std::make_unique<fabric::UdpWorker>(config, std::move(sockets));
+    auto worker = std::make_unique<fabric::UdpWorker>(settings, std::move(sockets));
     wait_connected(worker->remote());
     return worker;
 }
 
-// The counts of one server's tree, as network_stats wants them.
+// The stats of one server's tree, as network_stats wants them.
 struct WorkerTree {
     fabric::UdpWorker& worker;
     std::uint32_t server;
-    [[nodiscard]] auto counts() { return worker.counts(server); }
-    [[nodiscard]] auto socket_counts() { return worker.socket_counts(server); }
+    [[nodiscard]] auto node_stats() { return worker.node_stats(server); }
+    [[nodiscard]] auto socket_stats() { return worker.socket_stats(server); }
 };
 
 nb::dict worker_stats(fabric::UdpWorker& self) {

@@ -27,15 +27,15 @@ DeviceMemory allocate(const Device& device, const std::function<void()>& make_ro
 
 }  // namespace
 
-CopyEngine::CopyEngine(EngineConfig config, fabric::DataPlane& plane)
-    : config_(std::move(config)),
+CopyEngine::CopyEngine(EngineSettings settings, fabric::DataPlane& plane)
+    : settings_(std::move(settings)),
       plane_(plane),
-      device_(config_.driver, config_.ordinal),
-      window_(device_, config_.window),
-      arena_(device_, config_.arena),
-      in_ring_(config_.block_bytes, config_.depth, config_.kept),
-      out_ring_(config_.block_bytes, config_.depth),
-      places_(config_.arena.size()),
+      device_(settings_.driver, settings_.ordinal),
+      window_(device_, settings_.window),
+      arena_(device_, settings_.arena),
+      in_ring_(settings_.block_bytes, settings_.depth, settings_.kept),
+      out_ring_(settings_.block_bytes, settings_.depth),
+      places_(settings_.arena.size()),
       in_(device_),
       out_(device_) {
     stats_.pinned_bytes = window_.bytes() + arena_.bytes();
@@ -136,11 +136,11 @@ bool CopyEngine::release(std::uint32_t block, Stream compute, Time at_most) {
 }
 
 std::optional<Address> CopyEngine::gradient(std::uint32_t block, Stream compute, Time at_most) {
-    if (config_.block_bytes.at(block) > config_.arena.size()) {  // a frozen block may be larger: it has no gradient
+    if (settings_.block_bytes.at(block) > settings_.arena.size()) {  // a frozen block may be larger: it has no gradient
         throw Error(ErrorKind::memory_budget, "gradient arena: expected at least " +
-                                                  std::to_string(config_.block_bytes[block]) +
+                                                  std::to_string(settings_.block_bytes[block]) +
                                                   " bytes, the size of block " + std::to_string(block) + ", found " +
-                                                  std::to_string(config_.arena.size()) + "; raise the memory budget");
+                                                  std::to_string(settings_.arena.size()) + "; raise the memory budget");
     }
     const Device::Current current(device_);
     Lock lock(mutex_);
@@ -257,9 +257,9 @@ void CopyEngine::send_out(Lock& lock, std::uint32_t block) {
 
 void CopyEngine::copy_in(std::uint32_t block, std::uint64_t offset, const Buffer& buffer) {
     buffer.free.hold_back(in_.get());  // order: a buffer is filled after its last reader
-    device_.check(device_.functions().copy_to_device(buffer.memory.address(), config_.window.data() + offset,
-                                                     config_.block_bytes[block], in_.get()),
-                  "copy " + std::to_string(config_.block_bytes[block]) + " bytes to the device");
+    device_.check(device_.functions().copy_to_device(buffer.memory.address(), settings_.window.data() + offset,
+                                                     settings_.block_bytes[block], in_.get()),
+                  "copy " + std::to_string(settings_.block_bytes[block]) + " bytes to the device");
     buffer.filled.record(in_.get());       // order: the copy ends before the block is read
     call_after(in_.get(), [this, block] {  // order: the window's place is given back after the copy
         plane_.release(block);
@@ -271,9 +271,9 @@ void CopyEngine::copy_in(std::uint32_t block, std::uint64_t offset, const Buffer
 void CopyEngine::copy_out(Sent& sent, const Buffer& buffer) {
     const std::uint32_t block = sent.block;
     buffer.filled.hold_back(out_.get());  // order: the gradient is copied after it was written
-    device_.check(device_.functions().copy_to_host(config_.arena.data() + sent.offset, buffer.memory.address(),
-                                                   config_.block_bytes[block], out_.get()),
-                  "copy " + std::to_string(config_.block_bytes[block]) + " bytes from the device");
+    device_.check(device_.functions().copy_to_host(settings_.arena.data() + sent.offset, buffer.memory.address(),
+                                                   settings_.block_bytes[block], out_.get()),
+                  "copy " + std::to_string(settings_.block_bytes[block]) + " bytes from the device");
     buffer.free.record(out_.get());         // order: the copy ends before its buffer is written again
     call_after(out_.get(), [this, &sent] {  // order: the gradient is pushed after its copy
         const fabric::DataPlane::Handle handle = plane_.push(sent.block, sent.offset);
@@ -308,7 +308,7 @@ CopyEngine::Buffer* CopyEngine::wait_for_buffer(Lock& lock, std::uint32_t block)
 CopyEngine::Sent* CopyEngine::wait_for_place(Lock& lock, std::uint32_t block) {
     while (!stopping_ && failure_ == nullptr) {
         const bool may = sent_.size() < kMostSent;
-        if (const auto offset = may ? places_.take(config_.block_bytes[block]) : std::nullopt) {
+        if (const auto offset = may ? places_.take(settings_.block_bytes[block]) : std::nullopt) {
             return &sent_.emplace_back(Sent{block, *offset, std::nullopt});
         }
         if (!sent_.front().handle) {
@@ -328,13 +328,13 @@ CopyEngine::Sent* CopyEngine::wait_for_place(Lock& lock, std::uint32_t block) {
 CopyEngine::Buffer& CopyEngine::buffer_of(Lock& lock, const Ring& ring, Buffers& buffers, std::uint32_t block) {
     const std::uint32_t number = *ring.buffer_of(block);
     if (number < buffers.size() && buffers[number] != nullptr) return *buffers[number];
-    const std::uint64_t bytes = config_.block_bytes[block];
+    const std::uint64_t bytes = settings_.block_bytes[block];
     const std::string beside = " for a block beside " + std::to_string(stats_.device_bytes) +
                                " of other blocks' buffers; activations have the rest: use a smaller micro_batch_size, "
                                "offload='host' or smaller blocks";
     lock.unlock();
     auto made = std::make_unique<Buffer>(
-        Buffer{allocate(device_, config_.make_room, bytes, beside), Mark(device_), Mark(device_)});
+        Buffer{allocate(device_, settings_.make_room, bytes, beside), Mark(device_), Mark(device_)});
     lock.lock();
     if (buffers.size() <= number) buffers.resize(number + 1);
     buffers[number] = std::move(made);

@@ -25,7 +25,7 @@
 
 namespace luwu::device {
 
-struct EngineConfig {
+struct EngineSettings {
     std::shared_ptr<const Driver> driver;
     int ordinal = 0;
     std::vector<std::uint64_t> block_bytes;  // of each block's parameters, and of its gradient
@@ -53,7 +53,7 @@ class CopyEngine {
     using Time = std::chrono::milliseconds;
 
     // Throws Error(device).
-    CopyEngine(EngineConfig config, fabric::DataPlane& plane);
+    CopyEngine(EngineSettings settings, fabric::DataPlane& plane);
     ~CopyEngine();  // returns when the device has ended every copy
     CopyEngine(const CopyEngine&) = delete;
     CopyEngine& operator=(const CopyEngine&) = delete;
@@ -126,7 +126,7 @@ class CopyEngine {
     [[nodiscard]] bool wait(Lock& lock, Time at_most, const std::function<bool()>& done);
     [[nodiscard]] bool wait_counted(Lock& lock, Time at_most, const std::function<bool()>& done);  // as standing still
 
-    EngineConfig config_;
+    EngineSettings settings_;
     fabric::DataPlane& plane_;
     Device device_;
     PinnedMemory window_;

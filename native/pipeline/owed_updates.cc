@@ -51,7 +51,7 @@ void OwedUpdates::start_due() {
     while (!due_.empty()) {
         const std::uint32_t block = due_.front();
         const bool wanted =
-            shared_.parts.parameters->awaited(block) || step.blocks[block].phase == step::Phase::waiting_to_keep;
+            shared_.parts.parameters->awaited(block) || step.blocks[block].stage == step::BlockStage::waiting_to_keep;
         if (!start(block, step.nobody_pulls() || wanted)) return;
         due_.pop_front();
     }

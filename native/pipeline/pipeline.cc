@@ -1,10 +1,10 @@
 #include "pipeline/pipeline.h"
 
-#include <string>
 #include <utility>
 #include <variant>
 
 #include "pipeline/executor.h"
+#include "step/agreement.h"
 #include "store/writer.h"
 
 namespace luwu::pipeline {
@@ -25,7 +25,7 @@ Pipeline::Pipeline(store::ChunkStore& store, PipelineSettings settings)
     : executor_(std::make_unique<Executor>(store, std::move(settings))) {}
 
 Pipeline::~Pipeline() {
-    fail(Error(ErrorKind::server, "the server was closed"));
+    fail(server_closed());
     wait_until_written();
 }
 
@@ -102,7 +102,7 @@ void Pipeline::push(std::uint32_t stream, std::uint32_t block, const std::byte* 
     executor_->tell(std::move(actions));
 }
 
-void Pipeline::commit(std::uint32_t worker, bool roll_back, Reply reply) {
+void Pipeline::vote(std::uint32_t worker, bool roll_back, Reply reply) {
     Shared& shared = executor_->shared;
     const std::lock_guard lock(shared.mutex);
     if (shared.failed()) return reply({false, 0});
@@ -129,10 +129,7 @@ std::optional<Outcome> Pipeline::wait_for_end(std::uint32_t worker, std::chrono:
     Shared& shared = executor_->shared;
     std::unique_lock lock(shared.mutex);
     const step::Member& member = shared.step().members.at(worker);
-    if (!shared.failed() && !member.waits() && !member.ending) {
-        throw Error(ErrorKind::order,
-                    "worker " + std::to_string(worker) + " waits for the end of a step that it has not voted on");
-    }
+    if (const auto error = step::no_end_to_come(shared.step(), worker)) throw Error(*error);
     shared.changed.wait_for(lock, at_most, [&] { return member.ending || shared.failed(); });
     if (member.ending) return outcome_of(*member.ending);
     if (shared.failed()) throw Error(*shared.step().failure);

@@ -50,7 +50,7 @@ class Pipeline {
     void push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient, Reply reply);
     // Ends a worker's step. When all have: commits, or rolls back if one asks for it or a gradient was not finite. With
     // clipping the answer may come before the updates: they follow, and are committed before the next step is.
-    void commit(std::uint32_t worker, bool roll_back, Reply reply);
+    void vote(std::uint32_t worker, bool roll_back, Reply reply);
     // The same, for a vote that may overtake its worker's pushes: it counts when `pushes` in all have come since the
     // worker joined. wait_for_end() gives the answer. Throws Error(order) where the vote is refused.
     void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);

@@ -1,4 +1,4 @@
-// The types that a pipeline's callers use: its settings, its replies and its counts.
+// The types that a pipeline's callers use: its settings, its replies and its stats.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,7 @@
 #include "schedule/residency.h"
 #include "step/ending.h"
 #include "step/settings.h"
+#include "store/error.h"
 #include "store/io_engine.h"
 
 namespace luwu::pipeline {
@@ -50,10 +51,13 @@ struct PipelineSettings {
 
 struct Outcome {
     bool ok = true;               // false: the pipeline failed; failure() tells why
-    std::int64_t value = 0;       // pull: offset in the window; commit and decide: a StepEnd
-    double squares = kNoSquares;  // commit and decide: step::Ending
+    std::int64_t value = 0;       // pull: offset in the window; vote and decide: a StepEnd
+    double squares = kNoSquares;  // vote and decide: step::Ending
 };
 using Reply = std::function<void(Outcome)>;
+
+// The failure of a run whose server is closed.
+[[nodiscard]] inline Error server_closed() { return {ErrorKind::server, "the server was closed"}; }
 
 struct PipelineStats {
     std::uint64_t bytes_pulled = 0;  // to all workers

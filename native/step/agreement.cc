@@ -15,6 +15,12 @@ std::string other_settings(std::uint32_t worker, std::uint64_t step) {
            "schedule";
 }
 
+std::optional<Error> no_end_to_come(const State& state, std::uint32_t worker) {
+    const Member& member = state.members.at(worker);
+    if (state.failed() || member.waits() || member.ending) return std::nullopt;
+    return Error(ErrorKind::order, name_of(worker) + " waits for the end of a step that it has not voted on");
+}
+
 std::optional<std::string> uneven_pushes(const State& state) {
     const auto differs = state.members.differs_from_first();
     if (!differs) return std::nullopt;

@@ -1,4 +1,4 @@
-// The phases of a block within an attempt at a step, and what the block still owes the step before.
+// The stages of a block within an attempt at a step, and what the block still owes the step before.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace luwu::step {
 
-enum class Phase : std::uint8_t {
+enum class BlockStage : std::uint8_t {
     collecting,            // some of its gradients have not come
     returned,              // all came after the attempt was given up: nothing is done with them
     waiting_to_keep,       // all came; the kept gradient of the step before is still needed
@@ -24,7 +24,7 @@ enum class Phase : std::uint8_t {
     keeping_and_updated,   // every record is in its place, the kept gradient is not
     kept_and_updated,
 };
-inline constexpr std::size_t kPhases = 12;
+inline constexpr std::size_t kBlockStages = 12;
 
 enum class BlockEvent : std::uint8_t {
     give_back,       // its gradients will not be needed
@@ -39,46 +39,48 @@ enum class BlockEvent : std::uint8_t {
 };
 inline constexpr std::size_t kBlockEvents = 9;
 
-using BlockTransition = Transition<Phase, BlockEvent>;
+using BlockTransition = Transition<BlockStage, BlockEvent>;
 
-// Every transition there is. An event that a phase has no row for cannot happen.
-inline constexpr std::array kTransitions{
-    BlockTransition{Phase::collecting, BlockEvent::give_back, Phase::returned},
-    BlockTransition{Phase::collecting, BlockEvent::wait_to_keep, Phase::waiting_to_keep},
-    BlockTransition{Phase::collecting, BlockEvent::wait_to_update, Phase::waiting_to_update},
-    BlockTransition{Phase::collecting, BlockEvent::keep, Phase::keeping},
-    BlockTransition{Phase::collecting, BlockEvent::update, Phase::updating},
-    BlockTransition{Phase::collecting, BlockEvent::speculate, Phase::keeping_and_updating},
-    BlockTransition{Phase::collecting, BlockEvent::end, Phase::collecting},
-    BlockTransition{Phase::returned, BlockEvent::end, Phase::collecting},
-    BlockTransition{Phase::waiting_to_keep, BlockEvent::keep, Phase::keeping},
-    BlockTransition{Phase::keeping, BlockEvent::kept, Phase::kept},
-    BlockTransition{Phase::kept, BlockEvent::end, Phase::collecting},
-    BlockTransition{Phase::waiting_to_update, BlockEvent::speculate, Phase::keeping_and_updating},
-    BlockTransition{Phase::updating, BlockEvent::updated, Phase::updated},
-    BlockTransition{Phase::updated, BlockEvent::end, Phase::collecting},
-    BlockTransition{Phase::keeping_and_updating, BlockEvent::kept, Phase::kept_and_updating},
-    BlockTransition{Phase::keeping_and_updating, BlockEvent::updated, Phase::keeping_and_updated},
-    BlockTransition{Phase::kept_and_updating, BlockEvent::updated, Phase::kept_and_updated},
-    BlockTransition{Phase::keeping_and_updated, BlockEvent::kept, Phase::kept_and_updated},
-    BlockTransition{Phase::kept_and_updated, BlockEvent::end, Phase::collecting},
+// Every transition there is. An event that a stage has no row for cannot happen.
+inline constexpr std::array kBlockTransitions{
+    BlockTransition{BlockStage::collecting, BlockEvent::give_back, BlockStage::returned},
+    BlockTransition{BlockStage::collecting, BlockEvent::wait_to_keep, BlockStage::waiting_to_keep},
+    BlockTransition{BlockStage::collecting, BlockEvent::wait_to_update, BlockStage::waiting_to_update},
+    BlockTransition{BlockStage::collecting, BlockEvent::keep, BlockStage::keeping},
+    BlockTransition{BlockStage::collecting, BlockEvent::update, BlockStage::updating},
+    BlockTransition{BlockStage::collecting, BlockEvent::speculate, BlockStage::keeping_and_updating},
+    BlockTransition{BlockStage::collecting, BlockEvent::end, BlockStage::collecting},
+    BlockTransition{BlockStage::returned, BlockEvent::end, BlockStage::collecting},
+    BlockTransition{BlockStage::waiting_to_keep, BlockEvent::keep, BlockStage::keeping},
+    BlockTransition{BlockStage::keeping, BlockEvent::kept, BlockStage::kept},
+    BlockTransition{BlockStage::kept, BlockEvent::end, BlockStage::collecting},
+    BlockTransition{BlockStage::waiting_to_update, BlockEvent::speculate, BlockStage::keeping_and_updating},
+    BlockTransition{BlockStage::updating, BlockEvent::updated, BlockStage::updated},
+    BlockTransition{BlockStage::updated, BlockEvent::end, BlockStage::collecting},
+    BlockTransition{BlockStage::keeping_and_updating, BlockEvent::kept, BlockStage::kept_and_updating},
+    BlockTransition{BlockStage::keeping_and_updating, BlockEvent::updated, BlockStage::keeping_and_updated},
+    BlockTransition{BlockStage::kept_and_updating, BlockEvent::updated, BlockStage::kept_and_updated},
+    BlockTransition{BlockStage::keeping_and_updated, BlockEvent::kept, BlockStage::kept_and_updated},
+    BlockTransition{BlockStage::kept_and_updated, BlockEvent::end, BlockStage::collecting},
 };
 
-[[nodiscard]] constexpr std::optional<Phase> next_phase(Phase phase, BlockEvent event) {
-    return next_in(kTransitions, phase, event);
+[[nodiscard]] constexpr std::optional<BlockStage> next_block_stage(BlockStage stage, BlockEvent event) {
+    return next_in(kBlockTransitions, stage, event);
 }
 
 // The end of the attempt waits for the block.
-[[nodiscard]] constexpr bool holds_up(Phase phase) {
-    return phase == Phase::waiting_to_keep || phase == Phase::keeping || phase == Phase::waiting_to_update ||
-           phase == Phase::updating || phase == Phase::keeping_and_updating || phase == Phase::kept_and_updating ||
-           phase == Phase::keeping_and_updated;
+[[nodiscard]] constexpr bool holds_up(BlockStage stage) {
+    return stage == BlockStage::waiting_to_keep || stage == BlockStage::keeping ||
+           stage == BlockStage::waiting_to_update || stage == BlockStage::updating ||
+           stage == BlockStage::keeping_and_updating || stage == BlockStage::kept_and_updating ||
+           stage == BlockStage::keeping_and_updated;
 }
-[[nodiscard]] constexpr bool is_kept(Phase phase) {
-    return phase == Phase::kept || phase == Phase::kept_and_updating || phase == Phase::kept_and_updated;
+[[nodiscard]] constexpr bool is_kept(BlockStage stage) {
+    return stage == BlockStage::kept || stage == BlockStage::kept_and_updating || stage == BlockStage::kept_and_updated;
 }
-[[nodiscard]] constexpr bool is_updated(Phase phase) {
-    return phase == Phase::updated || phase == Phase::keeping_and_updated || phase == Phase::kept_and_updated;
+[[nodiscard]] constexpr bool is_updated(BlockStage stage) {
+    return stage == BlockStage::updated || stage == BlockStage::keeping_and_updated ||
+           stage == BlockStage::kept_and_updated;
 }
 
 // Debt of a block to the step before, which was answered when its norm was known and not updated then.
@@ -89,7 +91,7 @@ enum class Debt : std::uint8_t {
 };
 
 struct Block {
-    Phase phase = Phase::collecting;
+    BlockStage stage = BlockStage::collecting;
     Debt debt = Debt::none;
     std::uint32_t arrived = 0;  // gradients of this attempt; those that came after it was given up do not count
     std::vector<bool> came;     // per stream: its gradient of this attempt

@@ -29,16 +29,16 @@ bool begins_again(const State& state, std::uint32_t worker, const StepSettings& 
 }  // namespace
 
 void Machine::to(std::uint32_t block, BlockEvent event) {
-    Phase& phase = state_.blocks[block].phase;
-    const auto next = next_phase(phase, event);
+    BlockStage& stage = state_.blocks[block].stage;
+    const auto next = next_block_stage(stage, event);
     if (!next) {
-        throw std::logic_error("block " + std::to_string(block) + " in phase " +
-                               std::to_string(static_cast<int>(phase)) + " met event " +
+        throw std::logic_error("block " + std::to_string(block) + " in stage " +
+                               std::to_string(static_cast<int>(stage)) + " met event " +
                                std::to_string(static_cast<int>(event)));
     }
     state_.busy_blocks += holds_up(*next) ? 1U : 0U;
-    state_.busy_blocks -= holds_up(phase) ? 1U : 0U;
-    phase = *next;
+    state_.busy_blocks -= holds_up(stage) ? 1U : 0U;
+    stage = *next;
 }
 
 void Machine::refuse(const std::string& message) {
@@ -253,7 +253,7 @@ Actions Machine::written(std::uint32_t block) {
     }
     entry.debt = Debt::none;
     if (--state_.owed->blocks == 0) actions_.emplace_back(WriteRecord{state_.owed->record});
-    if (entry.phase == Phase::waiting_to_keep && !state_.failed()) {
+    if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {
         to(block, BlockEvent::keep);
         actions_.emplace_back(Keep{block});
     }
@@ -264,7 +264,7 @@ Actions Machine::taken_back() {
     if (state_.failed()) return take();
     must(state_.stage == Stage::restoring || state_.stage == Stage::redoing, "nothing was to be taken back");
     for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
-        if (is_updated(state_.blocks[block].phase)) state_.progress.taken_back(block);
+        if (is_updated(state_.blocks[block].stage)) state_.progress.taken_back(block);
     }
     if (state_.stage == Stage::redoing) {
         state_.progress.note_redone();
@@ -288,7 +288,7 @@ Actions Machine::recorded() {
     state_.owed.reset();
     if (state_.failed()) return take();
     for (const std::uint32_t block : state_.arrivals) {
-        if (state_.blocks[block].phase != Phase::waiting_to_update) continue;
+        if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;
         to(block, BlockEvent::speculate);
         actions_.emplace_back(Update{block, true});
     }
@@ -304,7 +304,7 @@ void Machine::try_end() {
     if (state_.is_void()) {
         TakeBack action;
         for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
-            if (is_updated(state_.blocks[block].phase)) action.blocks.push_back(block);
+            if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
         }
         state_.stage = stage_after(state_.stage, StageEvent::restore);
         actions_.emplace_back(std::move(action));
@@ -314,7 +314,7 @@ void Machine::try_end() {
     if (!state_.clipping.keeps_gradients() && (decided || !state_.rules.prepares)) return write_record();
     double squares = decided ? state_.squares : 0;
     for (const Block& block : state_.blocks) {
-        if (!decided && is_kept(block.phase)) squares += block.squares;  // in one order: the same bits
+        if (!decided && is_kept(block.stage)) squares += block.squares;  // in one order: the same bits
     }
     if (decided || !state_.rules.prepares) return end_clipped(squares);
     state_.stage = stage_after(state_.stage, StageEvent::prepare);
@@ -330,7 +330,7 @@ void Machine::end_clipped(double squares) {
     if (!clips) return write_record();
     TakeBack action;
     for (const std::uint32_t block : state_.arrivals) {
-        if (is_updated(state_.blocks[block].phase)) action.blocks.push_back(block);
+        if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
     }
     state_.stage = stage_after(state_.stage, StageEvent::redo);
     actions_.emplace_back(std::move(action));

@@ -58,8 +58,8 @@ SwitchNode::SwitchNode(const fabric::Wiring& wiring, const fabric::Address& pare
         } else {
             slots_.push_back(std::make_unique<Slots>(stream, wiring, count, ordered));
         }
-        counts_.state_bytes += std::uint64_t{wiring.window[stream]} *
-                               (stream == LUWU_STREAM_REQUESTS ? 0 : wiring.payload_bytes) * (ordered ? count : 1);
+        stats_.state_bytes += std::uint64_t{wiring.window[stream]} *
+                              (stream == LUWU_STREAM_REQUESTS ? 0 : wiring.payload_bytes) * (ordered ? count : 1);
     }
 }
 
@@ -73,9 +73,9 @@ void SwitchNode::begin_epoch(std::uint32_t epoch) {
 
 void SwitchNode::receive(const fabric::Address& from, std::span<const std::byte> datagram, fabric::Time now,
                          fabric::Outbox& outbox) {
-    ++counts_.packets_in;
+    ++stats_.packets_in;
     fabric::Packet packet;
-    if (!seal_.open(datagram, packet, counts_.drops)) return;
+    if (!seal_.open(datagram, packet, stats_.drops)) return;
     if (packet.head.sender == LUWU_TO_CONTROLLER && adds_elsewhere()) return take_note(packet, now, outbox);
     const bool down = packet.head.sender == LUWU_FROM_PARENT;
     if (down ? !(from == parent_.other())
@@ -105,13 +105,13 @@ void SwitchNode::forward(fabric::Outbox& outbox) {
     for (const fabric::Link& child : children_) {
         for (const std::span<const std::byte> datagram : forwards_) outbox.send(child.other(), {}, datagram);
     }
-    counts_.packets_out += children_.size() * forwards_.size();
+    stats_.packets_out += children_.size() * forwards_.size();
     forwards_.clear();
 }
 
 void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Time now, fabric::Outbox& outbox) {
     const std::uint64_t before = under_way();
-    if (!parent_.take(packet, now, counts_.drops)) return;
+    if (!parent_.take(packet, now, stats_.drops)) return;
     const fabric::Heartbeat& theirs = parent_.theirs();
     const fabric::Time age = parent_.resend_age(now);
     std::uint64_t lost = 0;
@@ -126,7 +126,7 @@ void SwitchNode::take_parents_heartbeat(const fabric::Packet& packet, fabric::Ti
             if (at - hole.first >= hole.length) break;
             if (!slots(stream).take_hole(at, now, age)) continue;
             send_sum(stream, at, now, outbox);
-            ++counts_.sums_sent_again;
+            ++stats_.sums_sent_again;
             ++lost;
         }
     }
@@ -139,7 +139,7 @@ void SwitchNode::from_child(const fabric::Packet& packet, fabric::Time now, fabr
     const std::uint32_t number = packet.head.sender;
     fabric::Link& child = children_[number];
     if (packet.head.kind == LUWU_HEARTBEAT) {
-        if (!child.take(packet, now, counts_.drops) || !child.news()) return;
+        if (!child.take(packet, now, stats_.drops) || !child.news()) return;
         parent_.changed();
         if (adds_elsewhere()) child.changed();  // what it sent was not seen here
         return;
@@ -152,7 +152,7 @@ void SwitchNode::from_child(const fabric::Packet& packet, fabric::Time now, fabr
             break;
         case SlotTable::Verdict::again:
             drop(fabric::PacketDrop::duplicate);
-            ++counts_.sums_sent_again;
+            ++stats_.sums_sent_again;
             send_sum(*stream, packet.head.sequence, now, outbox);
             break;
         case SlotTable::Verdict::completed:
@@ -212,8 +212,8 @@ void SwitchNode::send_sum(luwu_stream stream, std::uint64_t sequence, fabric::Ti
     if (!sum.checksum_added) sum.head.checksum = seal_.checksum_of(sum.head, sum.payload);
     outbox.send(parent_.other(), std::as_bytes(std::span(&sum.head, 1)), sum.payload);
     slots(stream).sent(sequence, now);
-    ++counts_.sums_sent;
-    ++counts_.packets_out;
+    ++stats_.sums_sent;
+    ++stats_.packets_out;
 }
 
 bool SwitchNode::ready() const {
@@ -305,15 +305,15 @@ fabric::Time SwitchNode::advance(fabric::Time now, fabric::Outbox& outbox) {
     return next;
 }
 
-SwitchCounts SwitchNode::counts() const {
-    SwitchCounts counts = counts_;
+SwitchNodeStats SwitchNode::stats() const {
+    SwitchNodeStats stats = stats_;
     for (const fabric::Link& child : children_) {
-        counts.heartbeats_in += child.heartbeats_heard();
-        counts.heartbeats_out += child.heartbeats_sent();
+        stats.heartbeats_in += child.heartbeats_heard();
+        stats.heartbeats_out += child.heartbeats_sent();
     }
-    counts.heartbeats_in += parent_.heartbeats_heard();
-    counts.heartbeats_out += parent_.heartbeats_sent();
-    return counts;
+    stats.heartbeats_in += parent_.heartbeats_heard();
+    stats.heartbeats_out += parent_.heartbeats_sent();
+    return stats;
 }
 
 }  // namespace luwu::switching

@@ -15,7 +15,7 @@
 
 namespace luwu::switching {
 
-struct SwitchCounts {
+struct SwitchNodeStats {
     std::uint64_t packets_in = 0;
     std::uint64_t packets_out = 0;
     std::uint64_t sums_sent = 0;
@@ -40,12 +40,12 @@ class SwitchNode final : public fabric::Node {
     fabric::Time advance(fabric::Time now, fabric::Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
-    [[nodiscard]] SwitchCounts counts() const;
+    [[nodiscard]] SwitchNodeStats stats() const;
 
   private:
     static constexpr std::array kUp = {LUWU_STREAM_REQUESTS, LUWU_STREAM_EXPONENTS, LUWU_STREAM_GRADIENTS};
 
-    void drop(fabric::PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(fabric::PacketDrop reason) { ++stats_.drops[static_cast<std::size_t>(reason)]; }
     void begin_epoch(std::uint32_t epoch);
     void from_parent(const fabric::Packet& packet, std::span<const std::byte> datagram, fabric::Time now,
                      fabric::Outbox& outbox);
@@ -74,7 +74,7 @@ class SwitchNode final : public fabric::Node {
     // Sums of gradients that the link up has no room for yet, the first on top; none is below the last one sent.
     std::priority_queue<std::uint64_t, std::vector<std::uint64_t>, std::greater<>> waiting_;
     std::vector<std::span<const std::byte>> forwards_;  // datagrams for every child
-    SwitchCounts counts_;
+    SwitchNodeStats stats_;
 };
 
 }  // namespace luwu::switching

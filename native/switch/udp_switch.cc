@@ -72,22 +72,22 @@ void UdpSwitch::stop() {
     if (!socket_) socket_.emplace(open_socket(bound_, settings_));
 }
 
-std::optional<SwitchCounts> UdpSwitch::counts() {
+std::optional<SwitchNodeStats> UdpSwitch::node_stats() {
     if (loop_ == nullptr) return std::nullopt;
-    SwitchCounts counts = loop_->call([this] { return node_->counts(); });
-    if (program_ == nullptr) return counts;
-    const auto in_kernel = program_->counts();
-    counts.packets_in += in_kernel[LUWU_XDP_PACKETS_IN];
-    counts.packets_out += in_kernel[LUWU_XDP_PACKETS_OUT];
-    counts.sums_sent += in_kernel[LUWU_XDP_SUMS_SENT] + in_kernel[LUWU_XDP_SUMS_AGAIN];
-    counts.sums_sent_again += in_kernel[LUWU_XDP_SUMS_AGAIN];
-    counts.drops[static_cast<std::size_t>(fabric::PacketDrop::duplicate)] += in_kernel[LUWU_XDP_DUPLICATES];
-    return counts;
+    SwitchNodeStats stats = loop_->call([this] { return node_->stats(); });
+    if (program_ == nullptr) return stats;
+    const auto in_kernel = program_->stats();
+    stats.packets_in += in_kernel[LUWU_XDP_PACKETS_IN];
+    stats.packets_out += in_kernel[LUWU_XDP_PACKETS_OUT];
+    stats.sums_sent += in_kernel[LUWU_XDP_SUMS_SENT] + in_kernel[LUWU_XDP_SUMS_AGAIN];
+    stats.sums_sent_again += in_kernel[LUWU_XDP_SUMS_AGAIN];
+    stats.drops[static_cast<std::size_t>(fabric::PacketDrop::duplicate)] += in_kernel[LUWU_XDP_DUPLICATES];
+    return stats;
 }
 
-std::optional<fabric::UdpCounters> UdpSwitch::socket_counts() {
+std::optional<fabric::UdpStats> UdpSwitch::socket_stats() {
     if (loop_ == nullptr) return std::nullopt;
-    return loop_->counters();
+    return loop_->stats();
 }
 
 std::exception_ptr UdpSwitch::failure() { return loop_ == nullptr ? nullptr : loop_->failure(); }
@@ -95,7 +95,7 @@ std::exception_ptr UdpSwitch::failure() { return loop_ == nullptr ? nullptr : lo
 std::optional<XdpStatus> UdpSwitch::xdp() const {
     if (ports_ == nullptr) return std::nullopt;
     XdpStatus status{ports_->modes(), why_not_};
-    if (program_ != nullptr) status.counts = program_->counts();
+    if (program_ != nullptr) status.stats = program_->stats();
     return status;
 }
 

@@ -16,7 +16,7 @@ namespace luwu::switching {
 struct XdpStatus {
     std::vector<std::pair<std::string, std::string>> modes;
     std::string why_not;
-    XdpProgram::Counts counts{};
+    XdpProgram::Stats stats{};
 };
 
 class UdpSwitch {
@@ -29,8 +29,8 @@ class UdpSwitch {
     void start(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
                const std::vector<fabric::Address>& children);
     void stop();  // for no job, until it is started again
-    [[nodiscard]] std::optional<SwitchCounts> counts();
-    [[nodiscard]] std::optional<fabric::UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<SwitchNodeStats> node_stats();
+    [[nodiscard]] std::optional<fabric::UdpStats> socket_stats();
     [[nodiscard]] std::exception_ptr failure();
     [[nodiscard]] std::optional<XdpStatus> xdp() const;  // nothing without interfaces
 

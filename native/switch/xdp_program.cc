@@ -149,8 +149,8 @@ void XdpProgram::follow_paths() {
     if (changed && complete) state().broadcasts = 1;
 }
 
-XdpProgram::Counts XdpProgram::counts() const {
-    Counts sums{};
+XdpProgram::Stats XdpProgram::stats() const {
+    Stats sums{};
     const auto processors = static_cast<std::size_t>(libbpf_num_possible_cpus());
     std::vector<std::uint64_t> each(processors);
     const int map = parts_->map_descriptor("counts");
@@ -191,7 +191,7 @@ std::string xdp_missing() {
 }
 XdpProgram::XdpProgram(const fabric::Wiring&, const XdpPlace&) { throw Error(ErrorKind::invalid, xdp_missing()); }
 XdpProgram::~XdpProgram() = default;
-XdpProgram::Counts XdpProgram::counts() const { return {}; }
+XdpProgram::Stats XdpProgram::stats() const { return {}; }
 
 }  // namespace luwu::switching
 

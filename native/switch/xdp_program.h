@@ -18,7 +18,7 @@ namespace luwu::switching {
 class XdpProgram {
   public:
     enum class Action : std::uint8_t { aborted, drop, pass, send_back, redirect };  // as of XDP
-    using Counts = std::array<std::uint64_t, LUWU_XDP_COUNTS>;
+    using Stats = std::array<std::uint64_t, LUWU_XDP_COUNTS>;
 
     // Throws Error: permission, or io where the kernel refuses the program.
     XdpProgram(const fabric::Wiring& wiring, const XdpPlace& place);
@@ -36,7 +36,7 @@ class XdpProgram {
     [[nodiscard]] std::uint64_t state_bytes() const;
     // Copies go to the children whose paths the program has learned since; once all are known, it makes them itself.
     void follow_paths();
-    [[nodiscard]] Counts counts() const;
+    [[nodiscard]] Stats stats() const;
 
     // Runs the program on one frame, which becomes what it makes of it. Throws Error(io).
     Action run(std::vector<std::byte>& frame);

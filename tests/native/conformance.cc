@@ -27,14 +27,14 @@ using fabric::Address;
 using fabric::Endpoint;
 using std::chrono::milliseconds;
 
-fabric::ServerConfig config_of(const JobOptions& options) {
-    return network_config(options.folder, options.dtype, options.workers, options.memory_bytes);
+fabric::ServerSettings settings_of(const JobOptions& options) {
+    return network_settings(options.folder, options.dtype, options.workers, options.memory_bytes);
 }
 
 class SharedMemoryJob final : public TestJob {
   public:
     explicit SharedMemoryJob(const JobOptions& options) : TestJob(options), votes_(options.workers) {
-        server_ = std::make_unique<fabric::ShmServer>(config_of(options));
+        server_ = std::make_unique<fabric::ShmServer>(settings_of(options));
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             const auto files = server_->files_of(rank);
             endpoints_.push_back(std::make_unique<Endpoint>(fabric::EndpointFiles{files[0], files[1], files[2], -1},
@@ -44,7 +44,7 @@ class SharedMemoryJob final : public TestJob {
     fabric::ParameterServer& core() override { return server_->core(); }
     Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
     void begin(std::uint32_t rank, const Groups& groups) override { endpoints_[rank]->begin(groups); }
-    void vote(std::uint32_t rank, bool roll_back) override { votes_[rank] = endpoints_[rank]->commit(roll_back); }
+    void vote(std::uint32_t rank, bool roll_back) override { votes_[rank] = endpoints_[rank]->vote(roll_back); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
         return endpoints_[rank]->wait(votes_[rank], at_most);
     }
@@ -59,9 +59,10 @@ class SharedMemoryJob final : public TestJob {
 
 class TcpJob final : public TestJob {
   public:
-    explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(config_of(options))) {
+    explicit TcpJob(const JobOptions& options) : TestJob(options), server_(start_server(settings_of(options))) {
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-            workers_.push_back(std::make_unique<fabric::TcpWorker>(tcp_worker_config(*server_, server_->port(), rank)));
+            workers_.push_back(
+                std::make_unique<fabric::TcpWorker>(tcp_worker_settings(*server_, server_->port(), rank)));
             endpoints_.push_back(workers_.back()->endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->wait_connected(milliseconds(100)); });
@@ -69,9 +70,9 @@ class TcpJob final : public TestJob {
     fabric::ParameterServer& core() override { return server_->core(); }
     Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
     void begin(std::uint32_t rank, const Groups& groups) override { core().begin(rank, groups); }
-    void vote(std::uint32_t rank, bool roll_back) override { core().commit(rank, roll_back, pushes(rank)); }
+    void vote(std::uint32_t rank, bool roll_back) override { core().vote(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        const auto result = core().wait_commit(rank, at_most);
+        const auto result = core().wait_for_end(rank, at_most);
         return result ? std::optional(result->value) : std::nullopt;
     }
     void leave(std::uint32_t rank) override { core().leave(rank); }
@@ -122,15 +123,15 @@ class UdpJob final : public UdpTestJob {
             sockets.emplace_back(where_.address(1 + rank));
         }
         const auto inside = where_.enter(0);
-        server_ = std::make_unique<fabric::UdpServer>(config_of(options), tcp_config(), where_.address(0),
+        server_ = std::make_unique<fabric::UdpServer>(settings_of(options), tcp_settings(), where_.address(0),
                                                       fabric::UdpSettings{});
         for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
             server_->allow_worker(rank, token_of(rank));
-            auto config = tcp_worker_config(server_->side(), server_->side().port(), rank);
-            config.links[0].workers = options.workers;
+            auto settings = tcp_worker_settings(server_->side(), server_->side().port(), rank);
+            settings.links[0].workers = options.workers;
             std::vector<fabric::UdpSocket> own;
             own.push_back(std::move(sockets[rank]));
-            workers_.push_back(std::make_unique<fabric::UdpWorker>(config, std::move(own)));
+            workers_.push_back(std::make_unique<fabric::UdpWorker>(settings, std::move(own)));
             endpoints_.push_back(workers_.back()->remote().endpoint());
         }
         for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });
@@ -144,9 +145,9 @@ class UdpJob final : public UdpTestJob {
         const auto begun = server_->begin(rank, groups);
         workers_[rank]->begin_step(0, begun.epoch, begun.given_up);
     }
-    void vote(std::uint32_t rank, bool roll_back) override { server_->commit(rank, roll_back, pushes(rank)); }
+    void vote(std::uint32_t rank, bool roll_back) override { server_->vote(rank, roll_back, pushes(rank)); }
     std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        const auto result = server_->wait_commit(rank, at_most);
+        const auto result = server_->wait_for_end(rank, at_most);
         if (!result) return std::nullopt;
         workers_[rank]->end_step();
         return result->value;
@@ -161,15 +162,15 @@ class UdpJob final : public UdpTestJob {
         return all;
     }
     std::vector<fabric::PacketDrops> drops() override {
-        std::vector<fabric::PacketDrops> all{server_counts().drops};
-        for (const auto& worker : workers_) all.push_back(worker->counts(0).value().drops);
-        for (const auto& node : switches_) all.push_back(node->counts().value().drops);
+        std::vector<fabric::PacketDrops> all{server_stats().drops};
+        for (const auto& worker : workers_) all.push_back(worker->node_stats(0).value().drops);
+        for (const auto& node : switches_) all.push_back(node->node_stats().value().drops);
         return all;
     }
-    fabric::ServerCounts server_counts() override { return server_->counts().value(); }
+    fabric::ServerNodeStats server_stats() override { return server_->node_stats().value(); }
     std::uint64_t copies() override {
         std::uint64_t sum = 0;
-        for (const auto& node : switches_) sum += node->counts()->packets_out - node->counts()->sums_sent;
+        for (const auto& node : switches_) sum += node->node_stats()->packets_out - node->node_stats()->sums_sent;
         return sum;
     }
 

@@ -79,7 +79,7 @@ class UdpTestJob : public TestJob {
     using TestJob::TestJob;
     [[nodiscard]] virtual std::vector<fabric::Address> sockets() const = 0;
     [[nodiscard]] virtual std::vector<fabric::PacketDrops> drops() = 0;
-    [[nodiscard]] virtual fabric::ServerCounts server_counts() = 0;
+    [[nodiscard]] virtual fabric::ServerNodeStats server_stats() = 0;
     [[nodiscard]] virtual std::uint64_t copies() = 0;  // that switches sent down
 };
 [[nodiscard]] std::unique_ptr<UdpTestJob> make_udp_job(const JobOptions& options);

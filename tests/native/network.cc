@@ -21,36 +21,37 @@ fabric::Token token_of(std::uint32_t rank, unsigned generation) {
     return token;
 }
 
-fabric::ServerConfig network_config(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
-                                    std::uint64_t memory_bytes) {
-    fabric::ServerConfig config;
-    config.folders = {folder};
-    config.uuid = kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = small_shape(dtypes);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.held[0] = true;
-    config.memory_bytes = memory_bytes;
-    config.workers = workers;
-    config.optimizer_threads = 2;
-    return config;
+fabric::ServerSettings network_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
+                                        std::uint64_t memory_bytes) {
+    fabric::ServerSettings settings;
+    settings.folders = {folder};
+    settings.uuid = kUuid;
+    settings.mode = store::OpenMode::create;
+    settings.shape = small_shape(dtypes);
+    settings.held.assign(settings.shape.blocks.size(), false);
+    settings.held[0] = true;
+    settings.memory_bytes = memory_bytes;
+    settings.workers = workers;
+    settings.optimizer_threads = 2;
+    return settings;
 }
 
-fabric::TcpConfig tcp_config(const fabric::Timing& timing) { return {"127.0.0.1", 0, kJob, std::nullopt, timing}; }
+fabric::TcpSettings tcp_settings(const fabric::Timing& timing) { return {"127.0.0.1", 0, kJob, std::nullopt, timing}; }
 
-std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& config, const fabric::TcpConfig& tcp) {
-    auto server = std::make_unique<fabric::TcpServer>(config, tcp);
-    for (std::uint32_t rank = 0; rank < config.workers; ++rank) server->allow_worker(rank, token_of(rank));
+std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerSettings& settings,
+                                                const fabric::TcpSettings& tcp) {
+    auto server = std::make_unique<fabric::TcpServer>(settings, tcp);
+    for (std::uint32_t rank = 0; rank < settings.workers; ++rank) server->allow_worker(rank, token_of(rank));
     return server;
 }
 
-fabric::TcpWorkerConfig tcp_worker_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
-                                          const fabric::Timing& timing) {
-    const fabric::ServerConfig& config = server.core().config();
-    return {config.shape,
-            config.held,
-            {{"127.0.0.1", port, kJob, rank, config.workers, token_of(rank), std::nullopt, timing}},
-            whole(config.shape)};
+fabric::TcpWorkerSettings tcp_worker_settings(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
+                                              const fabric::Timing& timing) {
+    const fabric::ServerSettings& settings = server.core().settings();
+    return {settings.shape,
+            settings.held,
+            {{"127.0.0.1", port, kJob, rank, settings.workers, token_of(rank), std::nullopt, timing}},
+            whole(settings.shape)};
 }
 
 fabric::Placement whole(const store::StoreShape& shape) {
@@ -65,11 +66,11 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle) {
     }
 }
 
-Trainee::Trainee(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config)
+Trainee::Trainee(fabric::TcpServer& server, const fabric::TcpWorkerSettings& settings)
     : server_(server),
-      rank_(config.links[0].rank),
-      shape_(config.shape),
-      worker_(config),
+      rank_(settings.links[0].rank),
+      shape_(settings.shape),
+      worker_(settings),
       endpoint_(worker_.endpoint()) {
     wait_until([this] { return worker_.wait_connected(std::chrono::milliseconds(100)); });
 }
@@ -130,9 +131,9 @@ std::int64_t Trainee::step(std::uint64_t number, bool roll_back) {
     }
     finish(*endpoint_, push(number, 0));
     endpoint_->release(0);
-    server_.core().commit(rank_, roll_back, pushes);
+    server_.core().vote(rank_, roll_back, pushes);
     std::optional<pipeline::Outcome> outcome;
-    while (!(outcome = server_.core().wait_commit(rank_, std::chrono::milliseconds(1000)))) {
+    while (!(outcome = server_.core().wait_for_end(rank_, std::chrono::milliseconds(1000)))) {
     }
     return outcome->value;
 }
@@ -141,7 +142,7 @@ std::vector<std::unique_ptr<Trainee>> join(fabric::TcpServer& server, std::uint1
                                            const fabric::Timing& timing) {
     std::vector<std::unique_ptr<Trainee>> all;
     for (std::uint32_t rank = 0; rank < workers; ++rank) {
-        all.push_back(std::make_unique<Trainee>(server, tcp_worker_config(server, port, rank, timing)));
+        all.push_back(std::make_unique<Trainee>(server, tcp_worker_settings(server, port, rank, timing)));
     }
     return all;
 }

@@ -23,14 +23,14 @@ inline constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(5),
                                         .farewell = std::chrono::seconds(2)};
 
 fabric::Token token_of(std::uint32_t rank, unsigned generation = 0);
-fabric::ServerConfig network_config(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
-                                    std::uint64_t memory_bytes = std::uint64_t{1} << 28);
-fabric::TcpConfig tcp_config(const fabric::Timing& timing = kTiming);
+fabric::ServerSettings network_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
+                                        std::uint64_t memory_bytes = std::uint64_t{1} << 28);
+fabric::TcpSettings tcp_settings(const fabric::Timing& timing = kTiming);
 // Every worker is allowed in already.
-std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerConfig& config,
-                                                const fabric::TcpConfig& tcp = tcp_config());
-fabric::TcpWorkerConfig tcp_worker_config(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
-                                          const fabric::Timing& timing = kTiming);
+std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerSettings& settings,
+                                                const fabric::TcpSettings& tcp = tcp_settings());
+fabric::TcpWorkerSettings tcp_worker_settings(const fabric::TcpServer& server, std::uint16_t port, std::uint32_t rank,
+                                              const fabric::Timing& timing = kTiming);
 // All of each block on one server.
 fabric::Placement whole(const store::StoreShape& shape);
 std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
@@ -38,7 +38,7 @@ std::int64_t finish(fabric::Endpoint& endpoint, fabric::Handle handle);
 // A worker of small_shape that trains through its endpoint, and begins and votes as a control plane would.
 class Trainee {
   public:
-    Trainee(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config);
+    Trainee(fabric::TcpServer& server, const fabric::TcpWorkerSettings& settings);
     void initialise();
     std::int64_t step(std::uint64_t number, bool roll_back = false);
     // The values of a block, as they were initialised.

@@ -135,7 +135,7 @@ class Rig {
     pipeline::Pipeline& pipeline() const { return *pipeline_; }
     const store::Layout& layout() const { return layout_; }
     store::ChunkStore& store() { return store_; }
-    // Counts of the snapshots that were due.
+    // Stats of the snapshots that were due.
     [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const { return keeper_->stats(); }
     const std::byte* window() const { return window_.data(); }
 
@@ -163,7 +163,7 @@ class Rig {
             pipeline_->release(block);
         }
         const std::int64_t outcome = wait([&](pipeline::Reply reply) {
-            pipeline_->commit(worker, roll_back, [this, reply = std::move(reply)](pipeline::Outcome ended) {
+            pipeline_->vote(worker, roll_back, [this, reply = std::move(reply)](pipeline::Outcome ended) {
                 squares_ = ended.squares;
                 reply(ended);
             });

@@ -342,7 +342,7 @@ TEST_CASE("a server that dies between answer and record loses that step alone, a
                     taken.get_future().wait();
                 }
                 std::promise<std::int64_t> ended;
-                rig.pipeline().commit(0, false, [&](pipeline::Outcome outcome) {
+                rig.pipeline().vote(0, false, [&](pipeline::Outcome outcome) {
                     dead = true;  // with the lock held: no update has begun
                     ended.set_value(outcome.value);
                 });
@@ -429,7 +429,7 @@ TEST_CASE("blocks that are pushed without having been pulled are clipped, too") 
                 taken.get_future().wait();
             }
             std::promise<std::int64_t> ended;
-            rig.pipeline().commit(0, false, [&](pipeline::Outcome outcome) { ended.set_value(outcome.value); });
+            rig.pipeline().vote(0, false, [&](pipeline::Outcome outcome) { ended.set_value(outcome.value); });
             CHECK(ended.get_future().get() == pipeline::kCommitted);
         }
     }
@@ -467,7 +467,7 @@ TEST_CASE("a chunk that has its states does not wait for memory of one that wait
         const auto commit = [&](bool then_hold) {
             std::promise<std::int64_t> ended;
             auto end = ended.get_future();
-            rig.pipeline().commit(0, false, [&ended, &holds, then_hold](pipeline::Outcome outcome) {
+            rig.pipeline().vote(0, false, [&ended, &holds, then_hold](pipeline::Outcome outcome) {
                 holds = then_hold;  // with the lock held: nothing is read ahead yet
                 ended.set_value(outcome.value);
             });

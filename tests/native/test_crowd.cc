@@ -122,15 +122,15 @@ TEST_CASE("connections that say nothing wait in the lobby, up to its size, and o
     std::vector<Lobby::Guest> guests;
     wait_until([&] {
         for (auto& guest : lobby.look(Clock::now())) guests.push_back(std::move(guest));
-        return !guests.empty() && lobby.counts().crowded >= 16;
+        return !guests.empty() && lobby.stats().crowded >= 16;
     });
     REQUIRE(guests.size() == 1);
     CHECK(guests[0].origin == origin_of("127.0.0.1"));
     char heard = 0;
     CHECK(recv(guests[0].socket.get(), &heard, 1, 0) == 1);  // the byte that the guest sent is still there
-    CHECK(lobby.counts().silent == 0);
+    CHECK(lobby.stats().silent == 0);
     CHECK(lobby.look(Clock::now() + 2 * kPatience).empty());
-    CHECK(lobby.counts().silent == 20 - lobby.counts().crowded);
+    CHECK(lobby.stats().silent == 20 - lobby.stats().crowded);
     CHECK(lobby.deadline() == Clock::time_point::max());
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("a connection that ends without a word is forgotten") {
     {
         const Descriptor gone = connect(lobby);
     }
-    wait_until([&] { return lobby.look(Clock::now()).empty() && lobby.counts().closed == 1; });
+    wait_until([&] { return lobby.look(Clock::now()).empty() && lobby.stats().closed == 1; });
 }
 
 }  // namespace luwu::test

@@ -113,11 +113,11 @@ TEST_CASE("datagrams of many sizes arrive as they were sent") {
                         CHECK(received[i].second == sent[i]);
                     }
                 }
-                CHECK(sender.counters().datagrams_sent == receiver.counters().datagrams_received);
-                CHECK(sender.counters().bytes_sent == receiver.counters().bytes_received);
-                CHECK(sender.counters().dropped_refused == 0);
-                CHECK(sender.counters().segmenting_refused == 0);
-                CHECK(sender.counters().send_calls == portions.size());
+                CHECK(sender.stats().datagrams_sent == receiver.stats().datagrams_received);
+                CHECK(sender.stats().bytes_sent == receiver.stats().bytes_received);
+                CHECK(sender.stats().dropped_refused == 0);
+                CHECK(sender.stats().segmenting_refused == 0);
+                CHECK(sender.stats().send_calls == portions.size());
             }
         }
     }
@@ -134,11 +134,11 @@ TEST_CASE("a receiver that does not read hinders nobody, and its losses are coun
     const Bytes body = pattern(1408, 0);
     for (std::uint64_t i = 0; i < kCount; ++i) outbox.send(receiver.bound(), {}, body);
     outbox.flush();
-    CHECK(sender.counters().datagrams_sent + sender.counters().dropped_full == kCount);
+    CHECK(sender.stats().datagrams_sent + sender.stats().dropped_full == kCount);
     CHECK(receiver.kernel_receive_bytes() == 64 << 10);
     CHECK(receiver.kernel_drops() > 0);
-    const auto kept = test::receive(receiver, sender.counters().datagrams_sent - receiver.kernel_drops());
-    CHECK(kept.size() + receiver.kernel_drops() == sender.counters().datagrams_sent);
+    const auto kept = test::receive(receiver, sender.stats().datagrams_sent - receiver.kernel_drops());
+    CHECK(kept.size() + receiver.kernel_drops() == sender.stats().datagrams_sent);
 }
 
 TEST_CASE("a batch is as large as the buffers, and tells whether there may be more") {
@@ -180,7 +180,7 @@ TEST_CASE("what the network reports is counted, and hinders nothing") {
     pollfd reported{socket.descriptor(), 0, 0};
     REQUIRE(poll(&reported, 1, test::kPatienceMs) == 1);
     CHECK(socket.receive());
-    CHECK(socket.counters().receive_errors == 1);
+    CHECK(socket.stats().receive_errors == 1);
     answers.send(socket.bound(), {}, body);
     answers.flush();
     CHECK(test::receive_bytes(socket, 1) == std::vector<Bytes>{body});
@@ -197,8 +197,8 @@ TEST_CASE("a datagram longer than a buffer is dropped and counted") {
     send(outbox, receiver.bound(), sent, 0);
     outbox.flush();
     CHECK(test::receive_bytes(receiver, 2) == std::vector<Bytes>{sent[0], sent[3]});
-    CHECK(receiver.counters().dropped_cut == 2);
-    CHECK(receiver.counters().datagrams_received == 2);
+    CHECK(receiver.stats().dropped_cut == 2);
+    CHECK(receiver.stats().datagrams_received == 2);
 }
 
 TEST_CASE("a socket knows how long a datagram may be, and where it is bound") {
@@ -252,8 +252,8 @@ TEST_CASE("a group hears what is sent to it, beside what is sent to one") {
         const auto sent = patterns({1200, 1200, 1200, 9});
         send(outbox, group, sent, 48);
         outbox.flush();
-        if (sender.counters().datagrams_sent == 0) {
-            const Error error = fabric::network_error("send to", group, sender.counters().last_refusal);
+        if (sender.stats().datagrams_sent == 0) {
+            const Error error = fabric::network_error("send to", group, sender.stats().last_refusal);
             MESSAGE("skipped: " << std::string(error.what()));
             continue;
         }

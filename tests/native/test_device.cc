@@ -167,11 +167,11 @@ TEST_CASE("what the driver refuses is an error that says what it was") {
         twin_fail("cuMemHostRegister_v2", 1, 2);
         const auto driver = std::make_shared<device::Driver>(LUWU_TWIN_LIBRARY);
         ServerTwin server(small_job(), 1, 0);
-        const device::EngineConfig config{driver, 0, small_job().block_bytes, server.window(), server.arena(), 3,
-                                          {},     {}};
-        CHECK(kind_of([&] { const device::CopyEngine engine(config, server); }, "ulimit -l") == ErrorKind::device);
+        const device::EngineSettings of_engine{driver, 0, small_job().block_bytes, server.window(), server.arena(), 3,
+                                               {},     {}};
+        CHECK(kind_of([&] { const device::CopyEngine engine(of_engine, server); }, "ulimit -l") == ErrorKind::device);
         CHECK(twin_registered_bytes() == 0);
-        const device::CopyEngine engine(config, server);  // the next one works
+        const device::CopyEngine engine(of_engine, server);  // the next one works
     }
     SUBCASE("memory of the device") {
         DeviceJob job(small_job(), settings);

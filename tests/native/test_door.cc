@@ -18,7 +18,7 @@ namespace {
 using fabric::Clock;
 using fabric::Descriptor;
 using fabric::Door;
-using fabric::DoorConfig;
+using fabric::DoorSettings;
 
 // A server inside that only accepts connections.
 class Inside {
@@ -52,13 +52,13 @@ class Inside {
     Descriptor listener_;
 };
 
-DoorConfig config_for(const Inside& inside) {
-    DoorConfig config;
-    config.address = "127.0.0.1";
-    config.inside = inside.path;
-    config.patience = std::chrono::milliseconds(20'000);
-    config.timing = kTiming;
-    return config;
+DoorSettings settings_for(const Inside& inside) {
+    DoorSettings settings;
+    settings.address = "127.0.0.1";
+    settings.inside = inside.path;
+    settings.patience = std::chrono::milliseconds(20'000);
+    settings.timing = kTiming;
+    return settings;
 }
 
 Descriptor connect(const Door& door) {
@@ -89,7 +89,7 @@ std::string hear(const Descriptor& socket, std::size_t bytes) {
 TEST_CASE("bytes go both ways, any number of them for those who were admitted, and the end with them") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    Door door(config_for(inside));
+    Door door(settings_for(inside));
     const Descriptor worker = connect(door);
     say(worker, "hello");
     auto [served, name] = inside.next();
@@ -98,7 +98,7 @@ TEST_CASE("bytes go both ways, any number of them for those who were admitted, a
     REQUIRE(door.admit(name));
     CHECK_FALSE(door.admit(name + "0"));
     CHECK_FALSE(door.admit("somebody"));
-    CHECK(door.counts().strangers == 0);
+    CHECK(door.stats().strangers == 0);
     const std::string much(4 << 20, 'm');
     const auto echo = [](const Descriptor& from, const Descriptor& to, const std::string& text) {
         std::thread sender([&] {
@@ -126,33 +126,33 @@ TEST_CASE("bytes go both ways, any number of them for those who were admitted, a
 TEST_CASE("a stranger may send little") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    DoorConfig config = config_for(inside);
-    config.most_bytes = 100;
-    Door door(config);
+    DoorSettings settings = settings_for(inside);
+    settings.most_bytes = 100;
+    Door door(settings);
     const Descriptor stranger = connect(door);
     say(stranger, std::string(100, 'x'));
     auto [served, name] = inside.next();
     CHECK(hear(served, 100).size() == 100);
     say(stranger, "y");
     CHECK(hear(stranger, 1).empty());
-    wait_until([&] { return door.counts().talkative == 1 && door.counts().visitors == 0; });
+    wait_until([&] { return door.stats().talkative == 1 && door.stats().visitors == 0; });
 }
 
 TEST_CASE(
     "strangers who speak displace each other, those who are silent are not seen inside, and who was admitted stays") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    DoorConfig config = config_for(inside);
-    config.most_strangers = 4;
-    config.most_silent = 8;
-    Door door(config);
+    DoorSettings settings = settings_for(inside);
+    settings.most_strangers = 4;
+    settings.most_silent = 8;
+    Door door(settings);
     const Descriptor worker = connect(door);
     say(worker, "w");
     auto [served, name] = inside.next();
     REQUIRE(door.admit(name));
     std::vector<Descriptor> silent;
     for (int i = 0; i < 50; ++i) silent.push_back(connect(door));
-    wait_until([&] { return door.counts().lobby.crowded == 42; });
+    wait_until([&] { return door.stats().lobby.crowded == 42; });
     CHECK_FALSE(inside.anybody());
     std::vector<Descriptor> strangers;
     std::vector<std::pair<Descriptor, std::string>> seen;
@@ -161,8 +161,8 @@ TEST_CASE(
         say(strangers.back(), "x");
         seen.push_back(inside.next());
     }
-    wait_until([&] { return door.counts().evicted == 16; });
-    CHECK(door.counts().strangers == 4);
+    wait_until([&] { return door.stats().evicted == 16; });
+    CHECK(door.stats().strangers == 4);
     for (int i = 0; i < 16; ++i) CHECK_FALSE(door.admit(seen[static_cast<std::size_t>(i)].second));
     CHECK(door.admit(seen.back().second));
     say(worker, "still here");
@@ -172,10 +172,10 @@ TEST_CASE(
 TEST_CASE("one origin brings strangers at a pace, and any number of those who are admitted") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    DoorConfig config = config_for(inside);
-    config.burst = 4;
-    config.per_second = 0;
-    Door door(config);
+    DoorSettings settings = settings_for(inside);
+    settings.burst = 4;
+    settings.per_second = 0;
+    Door door(settings);
     std::vector<Descriptor> workers;
     std::vector<std::pair<Descriptor, std::string>> served;
     for (int i = 0; i < 20; ++i) {
@@ -190,31 +190,31 @@ TEST_CASE("one origin brings strangers at a pace, and any number of those who ar
         strangers.push_back(connect(door));
         say(strangers.back(), "x");
     }
-    wait_until([&] { return door.counts().hasty == 6; });
-    CHECK(door.counts().strangers == 4);
-    CHECK(door.counts().visitors == 24);
+    wait_until([&] { return door.stats().hasty == 6; });
+    CHECK(door.stats().strangers == 4);
+    CHECK(door.stats().visitors == 24);
 }
 
 TEST_CASE("who is not admitted in time has to go") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    DoorConfig config = config_for(inside);
-    config.patience = std::chrono::milliseconds(50);
-    Door door(config);
+    DoorSettings settings = settings_for(inside);
+    settings.patience = std::chrono::milliseconds(50);
+    Door door(settings);
     const Descriptor silent = connect(door);
     const Descriptor stranger = connect(door);
     say(stranger, "x");
     CHECK(hear(stranger, 1).empty());
     CHECK(hear(silent, 1).empty());
-    wait_until([&] { return door.counts().visitors == 0; });
-    CHECK(door.counts().lobby.silent + door.counts().late == 2);
+    wait_until([&] { return door.stats().visitors == 0; });
+    CHECK(door.stats().lobby.silent + door.stats().late == 2);
 }
 
 TEST_CASE("a door that was shut lets nobody in, and those inside stay; a path that is too long is refused") {
     const Scratch scratch;
     Inside inside(scratch.folder());
-    DoorConfig config = config_for(inside);
-    Door door(config);
+    DoorSettings settings = settings_for(inside);
+    Door door(settings);
     const Descriptor worker = connect(door);
     say(worker, "w");
     auto [served, name] = inside.next();
@@ -222,8 +222,8 @@ TEST_CASE("a door that was shut lets nobody in, and those inside stay; a path th
     CHECK_THROWS_AS(connect(door), fabric::Broken);
     say(worker, "x");
     CHECK(hear(served, 2) == "wx");
-    config.inside = std::string(200, 'p');
-    CHECK_THROWS_AS(Door{config}, Error);
+    settings.inside = std::string(200, 'p');
+    CHECK_THROWS_AS(Door{settings}, Error);
 }
 
 }  // namespace luwu::test

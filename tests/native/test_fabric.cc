@@ -22,18 +22,18 @@ namespace {
 constexpr auto kLow = kernels::Dtype::bfloat16;
 const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
 
-fabric::ServerConfig make_config(const std::string& folder, std::uint32_t workers, std::uint64_t memory_bytes) {
-    fabric::ServerConfig config;
-    config.folders = {folder};
-    config.uuid = test::kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = test::small_shape(kLow);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.held[0] = true;
-    config.memory_bytes = memory_bytes;
-    config.workers = workers;
-    config.optimizer_threads = 2;
-    return config;
+fabric::ServerSettings make_settings(const std::string& folder, std::uint32_t workers, std::uint64_t memory_bytes) {
+    fabric::ServerSettings settings;
+    settings.folders = {folder};
+    settings.uuid = test::kUuid;
+    settings.mode = store::OpenMode::create;
+    settings.shape = test::small_shape(kLow);
+    settings.held.assign(settings.shape.blocks.size(), false);
+    settings.held[0] = true;
+    settings.memory_bytes = memory_bytes;
+    settings.workers = workers;
+    settings.optimizer_threads = 2;
+    return settings;
 }
 
 std::unique_ptr<Endpoint> join(const fabric::ShmServer& server, std::uint32_t rank, int liveness = -1) {
@@ -82,7 +82,7 @@ void run_step(Endpoint& endpoint, std::uint32_t rank, std::uint64_t step) {
         }
         endpoint.release(block);
     }
-    CHECK(finish(endpoint, endpoint.commit(false)) == 1);
+    CHECK(finish(endpoint, endpoint.vote(false)) == 1);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ TEST_CASE("workers train through shared memory, bit for bit, and cannot hurt eac
             const Scratch scratch;
             const std::string folder = scratch.folder();
             {
-                fabric::ShmServer server(make_config(folder, workers, memory));
+                fabric::ShmServer server(make_settings(folder, workers, memory));
                 std::vector<std::unique_ptr<Endpoint>> endpoints;
                 for (std::uint32_t rank = 0; rank < workers; ++rank) endpoints.push_back(join(server, rank));
                 initialise(*endpoints[0]);
@@ -140,7 +140,7 @@ TEST_CASE("what stays mapped of the window is bounded") {
     const auto shape = test::small_shape(kLow);
     for (const std::uint64_t most : {std::uint64_t{0}, std::uint64_t{100'000}, std::uint64_t{1} << 30}) {
         const Scratch scratch;
-        const fabric::ShmServer server(make_config(scratch.folder(), 1, std::uint64_t{1} << 28));
+        const fabric::ShmServer server(make_settings(scratch.folder(), 1, std::uint64_t{1} << 28));
         const auto files = server.files_of(0);
         Endpoint endpoint({files[0], files[1], files[2], -1}, 0, fabric::MapMode::private_copy, most);
         initialise(endpoint);
@@ -160,7 +160,7 @@ TEST_CASE("what stays mapped of the window is bounded") {
 
 TEST_CASE("a worker that leaves while others go on fails the run") {
     const Scratch scratch;
-    fabric::ShmServer server(make_config(scratch.folder(), 2, 1U << 28));
+    fabric::ShmServer server(make_settings(scratch.folder(), 2, 1U << 28));
     auto first = join(server, 0);
     auto second = join(server, 1);
     initialise(*first);
@@ -182,24 +182,24 @@ TEST_CASE("a worker that leaves while others go on fails the run") {
     }
     SUBCASE("within their step") {
         first->begin(kGroups);
-        const auto handle = first->commit(false);
+        const auto handle = first->vote(false);
         CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
         server.leave(1);
         CHECK(failure([&] { finish(*first, handle); }) == expected);
     }
     SUBCASE("and a vote without a step is refused") {
-        CHECK_THROWS_AS((void)finish(*second, second->commit(false)), Error);
+        CHECK_THROWS_AS((void)finish(*second, second->vote(false)), Error);
     }
 }
 
 TEST_CASE("a worker that waits is told when the server fails or closes") {
     const Scratch scratch;
-    auto server = std::make_unique<fabric::ShmServer>(make_config(scratch.folder(), 2, 1U << 28));
+    auto server = std::make_unique<fabric::ShmServer>(make_settings(scratch.folder(), 2, 1U << 28));
     auto first = join(*server, 0);
     auto second = join(*server, 1);
     initialise(*first);
     first->begin(kGroups);
-    const auto handle = first->commit(false);  // the second worker never commits
+    const auto handle = first->vote(false);  // the second worker never votes
     CHECK_FALSE(first->wait(handle, std::chrono::milliseconds(20)).has_value());
     SUBCASE("a lost worker") {
         server->fail(Error(ErrorKind::worker_lost, "worker 1 is lost"));
@@ -224,11 +224,11 @@ TEST_CASE("a worker that waits is told when the server fails or closes") {
 
 TEST_CASE("a server process that is gone is noticed through the socket") {
     const Scratch scratch;
-    const fabric::ShmServer server(make_config(scratch.folder(), 2, 1U << 28));
+    const fabric::ShmServer server(make_settings(scratch.folder(), 2, 1U << 28));
     std::array<int, 2> sockets{};
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets.data()) == 0);
     auto endpoint = join(server, 0, sockets[0]);
-    const auto handle = endpoint->commit(false);
+    const auto handle = endpoint->vote(false);
     close(sockets[1]);
     CHECK_THROWS_AS((void)finish(*endpoint, handle), Error);
     close(sockets[0]);
@@ -236,7 +236,7 @@ TEST_CASE("a server process that is gone is noticed through the socket") {
 
 TEST_CASE("a full ring waits for the server instead of overwriting") {
     const Scratch scratch;
-    fabric::ShmServer server(make_config(scratch.folder(), 1, 1U << 28));
+    fabric::ShmServer server(make_settings(scratch.folder(), 1, 1U << 28));
     auto endpoint = join(server, 0);
     initialise(*endpoint);
     for (int i = 0; i < 2000; ++i) {

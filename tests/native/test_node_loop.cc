@@ -73,7 +73,7 @@ TEST_CASE("a loop calls its node when it asked to be called") {
         CHECK(times[1] >= times[0] + 30'000'000);
         CHECK(name == "a-name-longer-t");
     });
-    CHECK(loop.counters().wait_calls >= 1);
+    CHECK(loop.stats().wait_calls >= 1);
 }
 
 TEST_CASE("a call from another thread wakes the loop") {
@@ -210,6 +210,6 @@ TEST_CASE("what is forwarded has left before its memory is received into again")
         outbox.flush();
     });
     CHECK(test::receive_bytes(collector, sent.size()) == sent);
-    CHECK(loop.counters().datagrams_received == sent.size());
-    CHECK(loop.counters().datagrams_sent == sent.size());
+    CHECK(loop.stats().datagrams_received == sent.size());
+    CHECK(loop.stats().datagrams_sent == sent.size());
 }

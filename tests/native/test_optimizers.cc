@@ -93,13 +93,13 @@ void for_each_case(const std::function<void(const test::OptimizerCase&, const Op
 }  // namespace
 
 TEST_CASE("every optimizer has a name, a number and a reference of its own") {
-    for (const Optimizer* const one : optimizers()) {
+    for (const Optimizer* const one : kOptimizers) {
         CHECK(find_optimizer(one->name) == one);
         CHECK(one->codes.size() >= 1);
         CHECK(one->codes.size() <= kMaximumStates);
         CHECK(one->hyper_parameters <= kHyperParameters);
         const auto same_number = [one](const Optimizer* other) { return other->number == one->number; };
-        CHECK(std::ranges::count_if(optimizers(), same_number) == 1);
+        CHECK(std::ranges::count_if(kOptimizers, same_number) == 1);
         const auto of_this = [one](const test::OptimizerCase& by) { return std::string(by.optimizer) == one->name; };
         CHECK(std::ranges::any_of(test::optimizer_cases(), of_this));
     }

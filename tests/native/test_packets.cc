@@ -98,7 +98,7 @@ struct WorkerRig {
     void receive(const Bytes& datagram, std::uint16_t from = kUp) {
         node.receive(address_of(from), datagram, kNow, sent);
     }
-    std::uint64_t drops(PacketDrop reason) { return node.counts().drops[static_cast<std::size_t>(reason)]; }
+    std::uint64_t drops(PacketDrop reason) { return node.stats().drops[static_cast<std::size_t>(reason)]; }
 
     Bytes memory = Bytes(4000, std::byte{0x55});
     Sent sent;
@@ -179,10 +179,10 @@ TEST_CASE("a heartbeat that was recorded and is sent again changes nothing") {
     rig.receive(heartbeat(7, 1));
     CHECK(rig.drops(PacketDrop::replayed) == 2);
     rig.node.advance(kNow, rig.sent);
-    CHECK(rig.node.counts().packets_out == 0);  // no credit was taken from the replays
+    CHECK(rig.node.stats().packets_out == 0);  // no credit was taken from the replays
     rig.receive(heartbeat(9, 1));
     rig.node.advance(kNow, rig.sent);
-    CHECK(rig.node.counts().packets_out == 1);
+    CHECK(rig.node.stats().packets_out == 1);
 }
 
 namespace {
@@ -226,9 +226,9 @@ TEST_CASE("packets that strangers make leave counts and nothing else") {
     CHECK(rig.pulled == 0);
     CHECK(calls == 0);
     CHECK(rig.sent.datagrams.empty());
-    CHECK(total(rig.node.counts().drops) == packets);
-    CHECK(total(server.counts().drops) == packets);
-    CHECK(total(tree.counts().drops) == packets);
+    CHECK(total(rig.node.stats().drops) == packets);
+    CHECK(total(server.stats().drops) == packets);
+    CHECK(total(tree.stats().drops) == packets);
 }
 
 TEST_CASE("packets that someone with the key makes never reach beyond a node's own memory") {

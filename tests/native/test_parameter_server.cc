@@ -17,17 +17,17 @@ constexpr auto kLow = kernels::Dtype::bfloat16;
 const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
 constexpr std::chrono::milliseconds kLong{10'000};
 
-fabric::ServerConfig make_config(const std::string& folder, std::uint32_t workers) {
-    fabric::ServerConfig config;
-    config.folders = {folder};
-    config.uuid = test::kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = test::small_shape(kLow);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.held[0] = true;
-    config.memory_bytes = std::uint64_t{1} << 28;
-    config.workers = workers;
-    return config;
+fabric::ServerSettings make_settings(const std::string& folder, std::uint32_t workers) {
+    fabric::ServerSettings settings;
+    settings.folders = {folder};
+    settings.uuid = test::kUuid;
+    settings.mode = store::OpenMode::create;
+    settings.shape = test::small_shape(kLow);
+    settings.held.assign(settings.shape.blocks.size(), false);
+    settings.held[0] = true;
+    settings.memory_bytes = std::uint64_t{1} << 28;
+    settings.workers = workers;
+    return settings;
 }
 
 void initialise(ParameterServer& server) {
@@ -59,11 +59,11 @@ std::vector<float> summed_gradient(std::uint32_t workers, std::uint64_t step, st
 TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the workers' own gradients do") {
     const Scratch scratch;
     {
-        auto config = make_config(scratch.folder(), 1);
-        config.gradient_dtype = kernels::Dtype::float32;
-        config.gradient_scale = 0.5F;
+        auto settings = make_settings(scratch.folder(), 1);
+        settings.gradient_dtype = kernels::Dtype::float32;
+        settings.gradient_scale = 0.5F;
         std::vector<std::vector<float>> gradients;
-        ParameterServer server(config, [](const Error&) {});
+        ParameterServer server(settings, [](const Error&) {});
         initialise(server);
         std::uint64_t pushes = 0;
         for (std::uint64_t step = 1; step <= 3; ++step) {
@@ -77,10 +77,10 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
                             [](pipeline::Outcome) {});
                 ++pushes;
             }
-            server.commit(0, false, pushes);
-            CHECK(server.wait_commit(0, kLong)->value == 1);
+            server.vote(0, false, pushes);
+            CHECK(server.wait_for_end(0, kLong)->value == 1);
         }
-        const auto plain = schedule::plan_residency(server.layout(), config.memory_bytes, 1, config.held);
+        const auto plain = schedule::plan_residency(server.layout(), settings.memory_bytes, 1, settings.held);
         CHECK(server.memory().plan().arena_bytes > plain.arena_bytes);  // the budget counts fp32 gradients
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kLow), test::expected_contents(kLow, 2, 3)));
@@ -89,32 +89,32 @@ TEST_CASE("one fp32 sum of all workers' gradients updates bf16 parameters as the
 TEST_CASE("a vote that overtakes its worker's pushes counts when they have come") {
     const Scratch scratch;
     const std::vector<std::byte> gradient(1 << 16);  // outlives the server
-    ParameterServer server(make_config(scratch.folder(), 1), [](const Error&) {});
+    ParameterServer server(make_settings(scratch.folder(), 1), [](const Error&) {});
     initialise(server);
-    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
+    CHECK_THROWS_AS((void)server.wait_for_end(0, kLong), Error);
     for (std::uint64_t step = 1; step <= 2; ++step) {
         server.begin(0, kGroups);
         const auto trainable = static_cast<std::uint32_t>(server.layout().block_count() - 1);
         for (std::uint32_t block = 0; block < trainable; ++block) {
             if (block != 1) server.push(0, block, gradient.data(), [](pipeline::Outcome) {});
         }
-        server.commit(0, step == 2, trainable * step);
-        CHECK_THROWS_AS(server.commit(0, false, trainable * step), Error);
-        CHECK_FALSE(server.wait_commit(0, std::chrono::milliseconds(20)).has_value());
+        server.vote(0, step == 2, trainable * step);
+        CHECK_THROWS_AS(server.vote(0, false, trainable * step), Error);
+        CHECK_FALSE(server.wait_for_end(0, std::chrono::milliseconds(20)).has_value());
         server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
-        CHECK(server.wait_commit(0, kLong)->value == (step == 2 ? 0 : 1));
+        CHECK(server.wait_for_end(0, kLong)->value == (step == 2 ? 0 : 1));
+        CHECK(server.wait_for_end(0, kLong)->value == (step == 2 ? 0 : 1));
     }
     server.joined(0);
-    CHECK_THROWS_AS((void)server.wait_commit(0, kLong), Error);
+    CHECK_THROWS_AS((void)server.wait_for_end(0, kLong), Error);
     server.begin(0, kGroups);
-    server.commit(0, true, 1);
+    server.vote(0, true, 1);
     server.push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-    CHECK(server.wait_commit(0, kLong)->value == 0);
+    CHECK(server.wait_for_end(0, kLong)->value == 0);
     CHECK_THROWS_AS(server.begin(1, kGroups), Error);
     server.begin(0, kGroups);
-    server.commit(0, false, 99);
-    auto waiter = std::async(std::launch::async, [&] { (void)server.wait_commit(0, kLong); });
+    server.vote(0, false, 99);
+    auto waiter = std::async(std::launch::async, [&] { (void)server.wait_for_end(0, kLong); });
     server.fail(Error(ErrorKind::worker_lost, "worker 3 is lost"));
     CHECK_THROWS_WITH_AS(waiter.get(), "worker 3 is lost", Error);
 }
@@ -122,7 +122,7 @@ TEST_CASE("a vote that overtakes its worker's pushes counts when they have come"
 TEST_CASE("a read gives a block's parameters also after its worker pushed, and leaves the pass alone") {
     const Scratch scratch;
     const std::vector<std::byte> gradient(1 << 16);
-    ParameterServer server(make_config(scratch.folder(), 2), [](const Error&) {});
+    ParameterServer server(make_settings(scratch.folder(), 2), [](const Error&) {});
     initialise(server);
     server.begin(0, kGroups);
     server.push(0, 3, gradient.data(), [](pipeline::Outcome) {});

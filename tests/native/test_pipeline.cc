@@ -63,7 +63,7 @@ class FailingEngine final : public store::IoEngine {
 }  // namespace
 
 TEST_CASE("every optimizer out of core equals itself in memory, bit for bit, also after a roll-back and a restart") {
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         for (const auto dtype : {kFloat, kLow, kHalf}) {
             CAPTURE(std::string(optimizer->name));
             CAPTURE(static_cast<int>(dtype));
@@ -167,7 +167,7 @@ TEST_CASE("parameters stay in the window for a gradient that comes after their r
             // A worker that is far ahead of the updates takes the slots of blocks that wait for theirs.
             test::wait_until([&] { return pipeline.stats().bytes_written > written; });
         }
-        CHECK(wait([&](pipeline::Reply reply) { pipeline.commit(0, false, std::move(reply)); }).value == 1);
+        CHECK(wait([&](pipeline::Reply reply) { pipeline.vote(0, false, std::move(reply)); }).value == 1);
     };
     for (int step = 0; step < 2; ++step) backward();
     constexpr int kSteps = 8;
@@ -227,11 +227,11 @@ TEST_CASE("nobody waits for the pushes of a worker that has given the step up") 
         std::promise<void> after;
         rig.pipeline().push(0, 3, gradient.data(), [&](pipeline::Outcome) { before.set_value(); });
         std::promise<std::int64_t> ended;
-        rig.pipeline().commit(1, true, [](pipeline::Outcome) {});
+        rig.pipeline().vote(1, true, [](pipeline::Outcome) {});
         before.get_future().wait();
         rig.pipeline().push(0, 2, gradient.data(), [&](pipeline::Outcome) { after.set_value(); });
         after.get_future().wait();
-        rig.pipeline().commit(0, false, [&](pipeline::Outcome outcome) { ended.set_value(outcome.value); });
+        rig.pipeline().vote(0, false, [&](pipeline::Outcome outcome) { ended.set_value(outcome.value); });
         CHECK(ended.get_future().get() == 0);
         CHECK(rig.run_all(1) == 1);
     }
@@ -382,7 +382,7 @@ TEST_CASE("a step that leaves a trainable block out is refused, and rolled back 
         for (const bool roll_back : {true, false}) {
             rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}}, {});
             std::promise<pipeline::Outcome> ended;
-            rig.pipeline().commit(0, roll_back, [&](pipeline::Outcome outcome) { ended.set_value(outcome); });
+            rig.pipeline().vote(0, roll_back, [&](pipeline::Outcome outcome) { ended.set_value(outcome); });
             CHECK(ended.get_future().get().ok == roll_back);
         }
         REQUIRE(rig.pipeline().failure().has_value());
@@ -442,7 +442,7 @@ TEST_CASE("workers that disagree are told so") {
     }
     SUBCASE("on hyper-parameters, also when the others have voted") {
         rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
-        rig.pipeline().commit(0, true, [](pipeline::Outcome) {});
+        rig.pipeline().vote(0, true, [](pipeline::Outcome) {});
         CHECK_FALSE(rig.pipeline().failure().has_value());
         rig.pipeline().begin(1, {{0.02, 0.9, 0.999, 1e-8, 0.1}});
     }
@@ -459,8 +459,8 @@ TEST_CASE("workers that disagree are told so") {
         rig.pipeline().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
         rig.pipeline().begin(1, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
         rig.pipeline().push(0, 1, gradient.data(), [](pipeline::Outcome) {});
-        rig.pipeline().commit(0, false, [](pipeline::Outcome) {});
-        rig.pipeline().commit(1, false, [](pipeline::Outcome) {});
+        rig.pipeline().vote(0, false, [](pipeline::Outcome) {});
+        rig.pipeline().vote(1, false, [](pipeline::Outcome) {});
     }
     SUBCASE("on pushing once") {
         const auto gradient = rig.make_gradient(0, 1, 1, false);

@@ -34,7 +34,7 @@ TEST_CASE("a folder that is not there cannot be measured") {
 }
 
 TEST_CASE("updates are measured in whole chunks, for every optimizer and dtype") {
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16, kernels::Dtype::float16}) {
             pipeline::UpdateProbe probe;
             probe.optimizer = optimizer;

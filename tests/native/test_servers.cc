@@ -37,19 +37,19 @@ class Job {
     explicit Job(const Scratch& scratch) : shape_(test::small_shape(kFloat)), placement_(halves(shape_)) {
         for (std::uint32_t server = 0; server < kServers; ++server) {
             folders_.push_back(scratch.folder("part-" + std::to_string(server)));
-            auto config = test::network_config(folders_.back(), kFloat, kWorkers);
-            config.shape = placement_.part(shape_, server);
-            config.held.assign(config.shape.blocks.size(), false);
-            config.one_of_several = true;
-            servers_.push_back(test::start_server(config));
+            auto settings = test::network_settings(folders_.back(), kFloat, kWorkers);
+            settings.shape = placement_.part(shape_, server);
+            settings.held.assign(settings.shape.blocks.size(), false);
+            settings.one_of_several = true;
+            servers_.push_back(test::start_server(settings));
         }
         for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
-            fabric::TcpWorkerConfig config{shape_, std::vector<bool>(shape_.blocks.size(), false), {}, placement_};
-            config.held[0] = true;
+            fabric::TcpWorkerSettings settings{shape_, std::vector<bool>(shape_.blocks.size(), false), {}, placement_};
+            settings.held[0] = true;
             for (const auto& server : servers_) {
-                config.links.push_back(test::tcp_worker_config(*server, server->port(), rank).links[0]);
+                settings.links.push_back(test::tcp_worker_settings(*server, server->port(), rank).links[0]);
             }
-            workers_.push_back(std::make_unique<fabric::TcpWorker>(config));
+            workers_.push_back(std::make_unique<fabric::TcpWorker>(settings));
             endpoints_.push_back(workers_.back()->endpoint());
             test::wait_until([&] { return workers_.back()->wait_connected(kLook); });
             pushes_.emplace_back(kServers, 0);
@@ -123,10 +123,10 @@ class Job {
         bool commits = true;
         std::vector<std::int64_t> ends;
         for (std::uint32_t server = 0; server < kServers; ++server) {
-            servers_[server]->core().commit(rank, false, pushes_[rank][server]);
+            servers_[server]->core().vote(rank, false, pushes_[rank][server]);
         }
         for (const auto& server : servers_) {
-            ends.push_back(wait_for([&] { return server->core().wait_commit(rank, kLook); }));
+            ends.push_back(wait_for([&] { return server->core().wait_for_end(rank, kLook); }));
             commits = commits && ends.back() == pipeline::kPrepared;
         }
         CHECK(commits == !spoil);

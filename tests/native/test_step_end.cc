@@ -73,16 +73,16 @@ struct Told {
 };
 
 // A new store whose server gets the sum of all workers' gradients.
-fabric::ServerConfig one_stream_store(const test::Scratch& scratch) {
-    fabric::ServerConfig config;
-    config.folders = {scratch.folder()};
-    config.uuid = test::kUuid;
-    config.mode = store::OpenMode::create;
-    config.shape = test::small_shape(kernels::Dtype::float32);
-    config.held.assign(config.shape.blocks.size(), false);
-    config.memory_bytes = std::uint64_t{1} << 28;
-    config.one_stream = true;
-    return config;
+fabric::ServerSettings one_stream_store(const test::Scratch& scratch) {
+    fabric::ServerSettings settings;
+    settings.folders = {scratch.folder()};
+    settings.uuid = test::kUuid;
+    settings.mode = store::OpenMode::create;
+    settings.shape = test::small_shape(kernels::Dtype::float32);
+    settings.held.assign(settings.shape.blocks.size(), false);
+    settings.memory_bytes = std::uint64_t{1} << 28;
+    settings.one_stream = true;
+    return settings;
 }
 
 void initialise(fabric::ParameterServer& server) {
@@ -146,18 +146,18 @@ TEST_CASE("workers in threads of their own go through the same steps") {
     const auto gives_up = [](std::uint32_t worker, std::uint64_t step) { return (step * 7 + worker * 5) % 11 == 0; };
     const test::Scratch scratch;
     const std::vector<std::byte> gradient(1 << 16);  // outlives the server
-    fabric::ServerConfig config = one_stream_store(scratch);
-    config.workers = kWorkers;
+    fabric::ServerSettings settings = one_stream_store(scratch);
+    settings.workers = kWorkers;
     std::unique_ptr<fabric::ParameterServer> server;
     fabric::TaskQueue tasks("test-tasks");
     std::atomic<std::uint64_t> epochs{0};
-    config.on_given_up = [&] {
+    settings.on_given_up = [&] {
         tasks.post([&] {
             ++epochs;
             server->epoch_begun();
         });
     };
-    server = std::make_unique<fabric::ParameterServer>(config, [](const Error&) {});
+    server = std::make_unique<fabric::ParameterServer>(settings, [](const Error&) {});
     initialise(*server);
     const std::uint32_t trainable = server->layout().block_count() - 1;  // the last one is frozen
     std::vector<std::thread> threads;
@@ -170,10 +170,10 @@ TEST_CASE("workers in threads of their own go through the same steps") {
                         server->push(0, block, gradient.data(), [](pipeline::Outcome) {});
                     }
                 }
-                server->commit(worker, gives_up(worker, step), (step + 1) * trainable);
+                server->vote(worker, gives_up(worker, step), (step + 1) * trainable);
                 bool any = false;
                 for (std::uint32_t other = 0; other < kWorkers; ++other) any = any || gives_up(other, step);
-                const auto outcome = server->wait_commit(worker, kLong);
+                const auto outcome = server->wait_for_end(worker, kLong);
                 CHECK((outcome.has_value() && outcome->value == (any ? 0 : 1)));
             }
         });
@@ -186,15 +186,15 @@ TEST_CASE("workers in threads of their own go through the same steps") {
 
 TEST_CASE("an exception of an action ends the run with its text, and the server goes on to say so") {
     const test::Scratch scratch;
-    fabric::ServerConfig config = one_stream_store(scratch);
-    config.on_given_up = [] { throw std::runtime_error("no epoch"); };
+    fabric::ServerSettings settings = one_stream_store(scratch);
+    settings.on_given_up = [] { throw std::runtime_error("no epoch"); };
     std::vector<std::string> told;
-    fabric::ParameterServer server(config, [&](const Error& error) { told.emplace_back(error.what()); });
+    fabric::ParameterServer server(settings, [&](const Error& error) { told.emplace_back(error.what()); });
     initialise(server);
     CHECK_FALSE(server.begin(0, kSettings.groups).refusal.has_value());
-    CHECK(test::kind_of([&] { server.commit(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
+    CHECK(test::kind_of([&] { server.vote(0, true, 0); }, "the server cannot go on: no epoch") == ErrorKind::server);
     CHECK(told == std::vector<std::string>{"the server cannot go on: no epoch"});
-    CHECK(test::kind_of([&] { static_cast<void>(server.wait_commit(0, kLong)); }, "no epoch") == ErrorKind::server);
+    CHECK(test::kind_of([&] { static_cast<void>(server.wait_for_end(0, kLong)); }, "no epoch") == ErrorKind::server);
 }
 
 TEST_CASE("votes that make no sense are refused by the worker's name") {

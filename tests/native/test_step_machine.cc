@@ -37,14 +37,15 @@ TEST_CASE("every row of the step machine's table: an order of events has these a
     CHECK_MESSAGE(coverage.missing().empty(), joined(coverage.missing()));
 }
 
-TEST_CASE("what the tables of phases and stages have no row for cannot happen") {
+TEST_CASE("what the tables of stages have no row for cannot happen") {
     std::size_t rows = 0;
-    for (std::size_t phase = 0; phase < step::kPhases; ++phase) {
+    for (std::size_t stage = 0; stage < step::kBlockStages; ++stage) {
         for (std::size_t event = 0; event < step::kBlockEvents; ++event) {
-            if (step::next_phase(static_cast<step::Phase>(phase), static_cast<step::BlockEvent>(event))) ++rows;
+            if (step::next_block_stage(static_cast<step::BlockStage>(stage), static_cast<step::BlockEvent>(event)))
+                ++rows;
         }
     }
-    CHECK(rows == step::kTransitions.size());  // no row stands there twice
+    CHECK(rows == step::kBlockTransitions.size());  // no row stands there twice
     rows = 0;
     for (std::size_t number = 0; number < step::kStages; ++number) {
         for (std::size_t event = 0; event < step::kStageEvents; ++event) {

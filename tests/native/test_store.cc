@@ -229,7 +229,7 @@ TEST_CASE("a store that does not fit is refused before anything is kept") {
 }
 
 TEST_CASE("values and states that are written chunk by chunk come back, as every optimizer keeps them") {
-    for (const kernels::Optimizer* const optimizer : kernels::optimizers()) {
+    for (const kernels::Optimizer* const optimizer : kernels::kOptimizers) {
         for (const auto dtype : {kernels::Dtype::float32, kernels::Dtype::bfloat16, kernels::Dtype::float16}) {
             CAPTURE(std::string(optimizer->name));
             const Scratch scratch;

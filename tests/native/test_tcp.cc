@@ -22,7 +22,7 @@ TEST_CASE("workers train over TCP, bit for bit as one process would") {
             for (const std::uint64_t memory : {test::Rig::minimum_bytes(dtype, workers), std::uint64_t{1} << 28}) {
                 const Scratch scratch;
                 {
-                    auto server = test::start_server(test::network_config(scratch.folder(), dtype, workers, memory));
+                    auto server = test::start_server(test::network_settings(scratch.folder(), dtype, workers, memory));
                     auto all = test::join(*server, server->port(), workers);
                     CHECK(all[0]->endpoint().gradient_bytes() == server->core().memory().plan().arena_bytes);
                     all[0]->initialise();
@@ -41,7 +41,7 @@ TEST_CASE("a step that one worker rolls back leaves no trace") {
     const Scratch scratch;
     {
         auto server =
-            test::start_server(test::network_config(scratch.folder(), kLow, 2, test::Rig::minimum_bytes(kLow, 2)));
+            test::start_server(test::network_settings(scratch.folder(), kLow, 2, test::Rig::minimum_bytes(kLow, 2)));
         auto all = test::join(*server, server->port(), 2);
         all[0]->initialise();
         test::train(all, 1, 2);
@@ -55,9 +55,9 @@ TEST_CASE("a step that one worker rolls back leaves no trace") {
 
 TEST_CASE("pulls and pushes do not wait for each other, and a released slot goes to whoever waits for one") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_config(scratch.folder(), kFull, 1));
+    auto server = test::start_server(test::network_settings(scratch.folder(), kFull, 1));
     test::Proxy proxy(server->port());
-    Trainee worker(*server, test::tcp_worker_config(*server, proxy.port(), 0));
+    Trainee worker(*server, test::tcp_worker_settings(*server, proxy.port(), 0));
     auto& endpoint = worker.endpoint();
     worker.initialise();
     server->core().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
@@ -97,25 +97,25 @@ TEST_CASE("pulls and pushes do not wait for each other, and a released slot goes
 
 TEST_CASE("an IPv6 address does as well") {
     const Scratch scratch;
-    auto tcp = test::tcp_config();
+    auto tcp = test::tcp_settings();
     tcp.address = "::1";
     std::unique_ptr<fabric::TcpServer> server;
     try {
-        server = test::start_server(test::network_config(scratch.folder(), kLow, 1), tcp);
+        server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), tcp);
     } catch (const Error& error) {
         MESSAGE("SKIPPED: no IPv6 here: " << error.what());
         return;
     }
-    auto config = test::tcp_worker_config(*server, server->port(), 0);
-    config.links[0].address = "::1";
-    Trainee worker(*server, config);
+    auto settings = test::tcp_worker_settings(*server, server->port(), 0);
+    settings.links[0].address = "::1";
+    Trainee worker(*server, settings);
     worker.initialise();
     CHECK(worker.reads_first_values(3));
 }
 
 TEST_CASE("whoever waits is told why the server or this worker has failed") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 2));
+    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 2));
     auto all = test::join(*server, server->port(), 2);
     all[0]->initialise();
     server->core().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
@@ -148,26 +148,26 @@ TEST_CASE("whoever waits is told why the server or this worker has failed") {
     }
     SUBCASE("requests that make no sense") {
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(99)), Error);
-        CHECK_THROWS_AS(test::finish(all[1]->endpoint(), all[1]->endpoint().commit(false)), Error);
+        CHECK_THROWS_AS(test::finish(all[1]->endpoint(), all[1]->endpoint().vote(false)), Error);
     }
 }
 
 TEST_CASE("another worker takes the place of one that has left") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1));
+        auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
         auto first = test::join(*server, server->port(), 1);
         first[0]->initialise();
         test::train(first, 1, 1);
         server->allow_worker(0, test::token_of(0, 1));
-        auto config = test::tcp_worker_config(*server, server->port(), 0);
-        const auto refused = test::failure_of([&] { Trainee(*server, config); });
+        auto settings = test::tcp_worker_settings(*server, server->port(), 0);
+        const auto refused = test::failure_of([&] { Trainee(*server, settings); });
         CHECK(std::string(refused.what()).find("its token is not what the server expects") != std::string::npos);
-        config.links[0].token = test::token_of(0, 1);
+        settings.links[0].token = test::token_of(0, 1);
         std::vector<std::unique_ptr<Trainee>> second;
-        second.push_back(std::make_unique<Trainee>(*server, config));
+        second.push_back(std::make_unique<Trainee>(*server, settings));
         test::train(second, 2, 3);
-        CHECK_THROWS_AS(Trainee(*server, config), Error);  // a token is for one worker
+        CHECK_THROWS_AS(Trainee(*server, settings), Error);  // a token is for one worker
         CHECK_THROWS_AS(server->allow_worker(1, test::token_of(1)), Error);
         CHECK(server->dropped(fabric::Drop::token) >= 3);
     }

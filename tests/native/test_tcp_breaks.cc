@@ -24,7 +24,7 @@ TEST_CASE("a link that breaks in the middle of every few frames costs nothing") 
             const Scratch scratch;
             {
                 auto server = test::start_server(
-                    test::network_config(scratch.folder(), dtype, 2, test::Rig::minimum_bytes(dtype, 2)));
+                    test::network_settings(scratch.folder(), dtype, 2, test::Rig::minimum_bytes(dtype, 2)));
                 test::Proxy proxy(server->port());
                 proxy.cut_after(up, down);
                 auto all = test::join(*server, proxy.port(), 2);
@@ -42,7 +42,7 @@ TEST_CASE("a link that breaks in the middle of every few frames costs nothing") 
 TEST_CASE("what is damaged on the way is sent again") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1));
+        auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
         test::Proxy proxy(server->port());
         auto all = test::join(*server, proxy.port(), 1);
         all[0]->initialise();
@@ -61,7 +61,7 @@ TEST_CASE("what is damaged on the way is sent again") {
 TEST_CASE("an answer that is lost is not a push that is lost, nor one that counts twice") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_config(scratch.folder(), kFull, 1));
+        auto server = test::start_server(test::network_settings(scratch.folder(), kFull, 1));
         test::Proxy proxy(server->port());
         auto all = test::join(*server, proxy.port(), 1);
         all[0]->initialise();
@@ -75,15 +75,15 @@ TEST_CASE("an answer that is lost is not a push that is lost, nor one that count
             proxy.cut_after(~0ULL, ~0ULL);
             test::finish(all[0]->endpoint(), push);
         }
-        server->core().commit(0, false, all[0]->pushes);
-        CHECK(server->core().wait_commit(0, std::chrono::seconds(20))->value == 1);
+        server->core().vote(0, false, all[0]->pushes);
+        CHECK(server->core().wait_for_end(0, std::chrono::seconds(20))->value == 1);
     }
     CHECK(test::equal(test::stored_contents({scratch.folder()}, kFull), test::expected_contents(kFull, 1, 1)));
 }
 
 TEST_CASE("a link that is cut for a while is made again; for too long, and the worker is told where and when") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1));
+    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
     test::Proxy proxy(server->port());
     fabric::Timing timing = test::kTiming;
     timing.reconnect = std::chrono::milliseconds(1500);
@@ -112,9 +112,9 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
 TEST_CASE("a pull that is answered after its connection broke keeps no place in the server's window") {
     const Scratch scratch;
     auto server =
-        test::start_server(test::network_config(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
+        test::start_server(test::network_settings(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
     test::Proxy proxy(server->port());
-    Trainee worker(*server, test::tcp_worker_config(*server, proxy.port(), 0));
+    Trainee worker(*server, test::tcp_worker_settings(*server, proxy.port(), 0));
     worker.initialise();
     auto& core = server->core();
     const std::uint32_t slots = core.memory().plan().slots;

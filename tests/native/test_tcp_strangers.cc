@@ -64,14 +64,14 @@ void seal(Bytes& bytes, std::size_t at) {
 }
 
 std::unique_ptr<fabric::TcpServer> fresh_server(const Scratch& scratch, const fabric::Timing& timing = test::kTiming) {
-    return test::start_server(test::network_config(scratch.folder(), kLow, 1), test::tcp_config(timing));
+    return test::start_server(test::network_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
 }
 
 // The server is as good as new: a worker trains, and the store has the bits that it should.
 void check_sound(std::unique_ptr<fabric::TcpServer> server, const Scratch& scratch) {
     server->allow_worker(0, test::token_of(0));
     std::vector<std::unique_ptr<test::Trainee>> workers;
-    workers.push_back(std::make_unique<test::Trainee>(*server, test::tcp_worker_config(*server, server->port(), 0)));
+    workers.push_back(std::make_unique<test::Trainee>(*server, test::tcp_worker_settings(*server, server->port(), 0)));
     if (!server->core().initialised()) workers[0]->initialise();
     test::train(workers, 1, 2);
     workers.clear();
@@ -128,9 +128,9 @@ TEST_CASE("a hello that does not come is waited for so long, and by so many") {
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;
     timing.hello = std::chrono::milliseconds(300);
-    auto config = test::tcp_config(timing);
-    config.most_silent = 4;
-    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), config);
+    auto settings = test::tcp_settings(timing);
+    settings.most_silent = 4;
+    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), settings);
     std::vector<std::unique_ptr<Peer>> peers;
     for (int i = 0; i < 12; ++i) peers.push_back(std::make_unique<Peer>(*server));
     for (const auto& peer : peers) CHECK(peer->until_closed().empty());
@@ -144,13 +144,13 @@ TEST_CASE("strangers who hold all places displace each other, and a worker comes
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;
     timing.hello = std::chrono::hours(1);  // no stranger is closed for its silence
-    auto config = test::tcp_config(timing);
-    config.most_greeting = 4;
-    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), config);
+    auto settings = test::tcp_settings(timing);
+    settings.most_greeting = 4;
+    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), settings);
     std::vector<std::unique_ptr<Peer>> peers;
     SUBCASE("silent ones") {
         for (int i = 0; i < 300; ++i) peers.push_back(std::make_unique<Peer>(*server));
-        test::wait_until([&] { return server->dropped(Drop::crowded) == 300 - config.most_silent; });
+        test::wait_until([&] { return server->dropped(Drop::crowded) == 300 - settings.most_silent; });
     }
     SUBCASE("such that have begun a hello") {
         const auto hello = fabric::encode(good_hello());
@@ -167,7 +167,7 @@ TEST_CASE("a server that ends does not wait for strangers") {
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;
     timing.hello = timing.farewell = std::chrono::hours(1);
-    auto server = test::start_server(test::network_config(scratch.folder(), kLow, 1), test::tcp_config(timing));
+    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
     const auto hello = fabric::encode(good_hello());
     Peer begun(*server);
     begun.send(std::span(hello).first(40));
@@ -285,7 +285,7 @@ TEST_CASE("hellos and frames of any bytes are read or refused, and what is read 
 TEST_CASE("frames that someone with the token makes up never reach beyond a worker's own memory") {
     const Scratch scratch;
     auto server = fresh_server(scratch);
-    test::Trainee(*server, test::tcp_worker_config(*server, server->port(), 0)).initialise();
+    test::Trainee(*server, test::tcp_worker_settings(*server, server->port(), 0)).initialise();
     server->allow_worker(0, test::token_of(0));
     std::mt19937_64 random(9);
     const std::uint64_t rounds = std::max<std::uint64_t>(100, test::fuzz_packets() / 2000);

@@ -60,21 +60,21 @@ bool ready(const Certificates& certificates) {
 
 struct Pair {
     std::unique_ptr<fabric::TcpServer> server;
-    fabric::TcpWorkerConfig worker;
+    fabric::TcpWorkerSettings worker;
 };
 
 Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker) {
-    auto tcp = test::tcp_config();
+    auto tcp = test::tcp_settings();
     tcp.tls = server;
-    auto started = test::start_server(test::network_config(scratch.folder(), kLow, 1), tcp);
-    auto config = test::tcp_worker_config(*started, started->port(), 0);
-    config.links[0].tls = worker;
-    return {std::move(started), std::move(config)};
+    auto started = test::start_server(test::network_settings(scratch.folder(), kLow, 1), tcp);
+    auto settings = test::tcp_worker_settings(*started, started->port(), 0);
+    settings.links[0].tls = worker;
+    return {std::move(started), std::move(settings)};
 }
 
-std::string refusal_of(fabric::TcpServer& server, const fabric::TcpWorkerConfig& config) {
+std::string refusal_of(fabric::TcpServer& server, const fabric::TcpWorkerSettings& settings) {
     try {
-        const Trainee worker(server, config);
+        const Trainee worker(server, settings);
     } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::server);
         return error.what();
@@ -141,10 +141,10 @@ TEST_CASE("a certificate of another authority or for another name is refused on 
 TEST_CASE("TLS that cannot work is refused before anything is opened") {
     const Certificates certificates;
     const Scratch scratch;
-    auto tcp = test::tcp_config();
+    auto tcp = test::tcp_settings();
     tcp.tls = fabric::TlsSettings{"/nowhere.pem", "/nowhere.key", "/nowhere.ca", ""};
     try {
-        const fabric::TcpServer server(test::network_config(scratch.folder(), kLow, 1), tcp);
+        const fabric::TcpServer server(test::network_settings(scratch.folder(), kLow, 1), tcp);
         FAIL("expected an error");
     } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::invalid);

@@ -163,7 +163,7 @@ TEST_CASE("room stays as it is until it is sent, also when the queue is full in 
     std::memcpy(room, kept.data(), kept.size());
     const UdpSocket nobody(loopback());
     for (int i = 0; i < 2000; ++i) outbox.send(nobody.bound(), std::span(kept).first(9), std::span(kept).first(20));
-    CHECK(sender.counters().send_calls > 0);
+    CHECK(sender.stats().send_calls > 0);
     outbox.send(receiver.bound(), {}, {room, 1000});
     std::memset(outbox.room(1000), 0, 1000);
     outbox.flush();
@@ -204,34 +204,34 @@ TEST_CASE("where runs cannot be sent, their datagrams are, and nothing is lost")
             REQUIRE(received.size() == 42);
             for (std::size_t i = 0; i < 42; ++i) CHECK(received[i] == sent[i % 21]);
         }
-        CHECK(sender.counters().datagrams_sent == 84);
-        CHECK(sender.counters().bytes_sent == receiver.counters().bytes_received);
-        CHECK(sender.counters().dropped_refused == 0);
+        CHECK(sender.stats().datagrams_sent == 84);
+        CHECK(sender.stats().bytes_sent == receiver.stats().bytes_received);
+        CHECK(sender.stats().dropped_refused == 0);
     };
     SUBCASE("the kernel refuses") {
         const int off = 1;  // it makes no runs of datagrams without checksums
         REQUIRE(setsockopt(sender.descriptor(), SOL_SOCKET, SO_NO_CHECK, &off, sizeof off) == 0);
         UdpOutbox outbox(sender);
         twice(outbox);
-        CHECK(sender.counters().segmenting_refused == 2);  // of the first round
+        CHECK(sender.stats().segmenting_refused == 2);  // of the first round
     }
     SUBCASE("a device refuses") {
         UdpOutbox outbox(sender, std::chrono::milliseconds(20), &send_no_runs);
         twice(outbox);
-        CHECK(sender.counters().segmenting_refused == 2);
+        CHECK(sender.stats().segmenting_refused == 2);
     }
     SUBCASE("it was the address, not the runs") {
         UdpOutbox outbox(sender, std::chrono::milliseconds(20), &send_and_note);
         for (int i = 0; i < 3; ++i) outbox.send(loopback(0), {}, sent[0]);  // port 0: EINVAL for every one
         outbox.flush();
-        CHECK(sender.counters().segmenting_refused == 1);
-        CHECK(sender.counters().dropped_refused == 3);
+        CHECK(sender.stats().segmenting_refused == 1);
+        CHECK(sender.stats().dropped_refused == 3);
         for (int i = 0; i < 3; ++i) outbox.send(receiver.bound(), {}, sent[0]);
         handed.clear();
         outbox.flush();
         CHECK(handed.size() == 1);
         CHECK(test::receive(receiver, 3).size() == 3);
-        CHECK(sender.counters().segmenting_refused == 1);
+        CHECK(sender.stats().segmenting_refused == 1);
     }
 }
 
@@ -246,8 +246,8 @@ TEST_CASE("a send buffer that stays full costs datagrams, not time without end")
         send(outbox, receiver.bound(), sent, 48);
         outbox.flush();
         CHECK(test::receive_bytes(receiver, 5) == sent);
-        CHECK(sender.counters().wait_calls == 3);
-        CHECK(sender.counters().dropped_full == 0);
+        CHECK(sender.stats().wait_calls == 3);
+        CHECK(sender.stats().dropped_full == 0);
     }
     SUBCASE("it has not") {
         failures_left = 0;
@@ -256,11 +256,11 @@ TEST_CASE("a send buffer that stays full costs datagrams, not time without end")
         const auto begin = std::chrono::steady_clock::now();
         outbox.flush();
         CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(20));
-        CHECK(sender.counters().dropped_full == 4);
-        CHECK(sender.counters().datagrams_sent == 1);
+        CHECK(sender.stats().dropped_full == 4);
+        CHECK(sender.stats().datagrams_sent == 1);
         CHECK(test::receive_bytes(receiver, 1) == std::vector<Bytes>{sent[0]});
         outbox.flush();  // what was dropped is gone
-        CHECK(sender.counters().dropped_full == 4);
+        CHECK(sender.stats().dropped_full == 4);
     }
 }
 
@@ -272,17 +272,17 @@ TEST_CASE("what the kernel refuses is counted, and the rest goes on") {
     const auto send_bytes = [&](const Address& to, std::size_t bytes) {
         outbox.send(to, {}, std::span(body).first(bytes));
         outbox.flush();
-        return sender.counters().last_refusal;
+        return sender.stats().last_refusal;
     };
     CHECK(send_bytes(receiver.bound(), 70'000) == EMSGSIZE);
     CHECK(send_bytes(receiver.bound(), 65'508) == EMSGSIZE);
     CHECK(send_bytes(fabric::parse_address("255.255.255.255", 9), 10) != EMSGSIZE);  // nobody may broadcast
     CHECK(send_bytes(Address{}, 10) == EDESTADDRREQ);
-    CHECK(sender.counters().dropped_refused == 4);
+    CHECK(sender.stats().dropped_refused == 4);
     for (const Address& to : {receiver.bound(), loopback(0), receiver.bound()}) {
         outbox.send(to, {}, std::span(body).first(10));
     }
     outbox.flush();
-    CHECK(sender.counters().dropped_refused == 5);
+    CHECK(sender.stats().dropped_refused == 5);
     CHECK(test::receive(receiver, 2).size() == 2);
 }

@@ -135,10 +135,10 @@ TEST_CASE("parameters that go to a group reach the workers without a copy by the
             agreed += block.trainable ? 1 : 0;
         }
         packets *= 2 * kSteps;  // forward and backward, but for the root, which is held
-        const auto counts = job->server_counts();
-        CHECK(counts.packets_out >= packets - 3 * kSteps);
-        CHECK(counts.packets_out - counts.resent <= packets + agreed * kSteps);
-        CHECK(job->copies() <= 5 * (agreed * kSteps + counts.resent));  // answers alone: five links lead down
+        const auto stats = job->server_stats();
+        CHECK(stats.packets_out >= packets - 3 * kSteps);
+        CHECK(stats.packets_out - stats.resent <= packets + agreed * kSteps);
+        CHECK(job->copies() <= 5 * (agreed * kSteps + stats.resent));  // answers alone: five links lead down
     }
     CHECK(equal(stored_contents({options.folder}, options.dtype), expected_over_udp(options.dtype, 3, kSteps)));
 }

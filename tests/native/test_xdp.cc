@@ -28,7 +28,7 @@ bool is_sum(const XdpRig& rig, const Bytes& expected) {
     return rig.open(packet) && std::ranges::equal(packet.payload, expected);
 }
 
-std::uint64_t count(const XdpRig& rig, luwu_xdp_count what) { return rig.program.counts()[what]; }
+std::uint64_t count(const XdpRig& rig, luwu_xdp_count what) { return rig.program.stats()[what]; }
 
 // Frames of three children, the same payload length and numbers as a message's end has.
 struct Three {
@@ -280,7 +280,7 @@ TEST_CASE("XDP: other traffic of the machine passes, byte for byte") {
         CHECK(rig.program.run(changed) == Action::pass);
         CHECK(changed == each.second);
     }
-    CHECK(std::ranges::all_of(rig.program.counts(), [](std::uint64_t value) { return value == 0; }));
+    CHECK(std::ranges::all_of(rig.program.stats(), [](std::uint64_t value) { return value == 0; }));
 }
 
 TEST_CASE("XDP: a slot is used again once the parent has its sum, and for a new epoch") {

@@ -96,7 +96,7 @@ class Pair {
         return user.all == kernel.all;
     }
     std::uint64_t sent = 0;
-    [[nodiscard]] XdpProgram::Counts counts() const { return program_.counts(); }
+    [[nodiscard]] XdpProgram::Stats stats() const { return program_.stats(); }
 
   private:
     void take_redirected(std::span<const std::byte> datagram, Kept& kept) {
@@ -232,8 +232,8 @@ TEST_CASE("XDP: every byte that the switch in the kernel sends is the one that u
                 REQUIRE(pair.deliver(peer, datagram));
             }
             CHECK(pair.sent > packets / 8);
-            CHECK(pair.counts()[LUWU_XDP_SUMS_SENT] > packets / 200);
-            CHECK(pair.counts()[LUWU_XDP_SUMS_AGAIN] > 10);
+            CHECK(pair.stats()[LUWU_XDP_SUMS_SENT] > packets / 200);
+            CHECK(pair.stats()[LUWU_XDP_SUMS_AGAIN] > 10);
         }
     }
 }

@@ -146,7 +146,7 @@ TEST_CASE("XDP: packets that strangers make leave counters and nothing else") {
     begin(rig);
     Frames frames(1, rig);
     const Bytes before = maps_of(rig.program, kComplete);
-    const XdpProgram::Counts counts = rig.program.counts();
+    const XdpProgram::Stats stats = rig.program.stats();
     const std::uint64_t packets = fuzz_packets() / 2;
     std::uint64_t dropped = 0;
     for (std::uint64_t number = 0; number < packets; ++number) {
@@ -161,10 +161,10 @@ TEST_CASE("XDP: packets that strangers make leave counters and nothing else") {
     CHECK(maps_of(rig.program, kComplete) == before);
     for (std::uint64_t slot = kComplete; slot <= rig.program.job().slots_mask; ++slot)
         CHECK(rig.program.slot(slot).arrived == 0);
-    XdpProgram::Counts expected = counts;
+    XdpProgram::Stats expected = stats;
     expected[LUWU_XDP_DUPLICATES] += dropped;
     expected[LUWU_XDP_PACKETS_IN] += dropped;
-    CHECK(rig.program.counts() == expected);
+    CHECK(rig.program.stats() == expected);
     CHECK(dropped > 0);
     check_sums(rig);
 }
@@ -181,7 +181,7 @@ TEST_CASE("XDP: packets that someone with the key makes reach neither another jo
     Frames frames(2, rig);
     const std::uint64_t slots = std::uint64_t{rig.program.job().slots_mask} + 1;
     const Bytes before = maps_of(other.program, slots);
-    const XdpProgram::Counts counts = other.program.counts();
+    const XdpProgram::Stats stats = other.program.stats();
     const std::uint64_t packets = fuzz_packets() / 2;
     std::array<std::uint64_t, 5> actions{};
     for (std::uint64_t number = 0; number < packets; ++number) {
@@ -197,7 +197,7 @@ TEST_CASE("XDP: packets that someone with the key makes reach neither another jo
         if (other.program.run(untouched) != Action::pass || untouched != frame) FAIL("another job took the packet");
     }
     CHECK(maps_of(other.program, slots) == before);
-    CHECK(other.program.counts() == counts);
+    CHECK(other.program.stats() == stats);
     for (const Action action : {Action::drop, Action::pass, Action::redirect})
         CHECK(actions[static_cast<std::size_t>(action)] > packets / 100);
     CHECK(actions[static_cast<std::size_t>(Action::aborted)] == 0);

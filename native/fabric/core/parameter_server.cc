@@ -2,45 +2,46 @@
 
 #include <utility>
 
+#include "fabric/core/refusals.h"
 #include "store/snapshots.h"
 
 namespace luwu::fabric {
 
-ParameterServer::ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure)
-    : config_(std::move(config)),
-      layout_(config_.shape, static_cast<std::uint32_t>(config_.folders.size())),
+ParameterServer::ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure)
+    : settings_(std::move(settings)),
+      layout_(settings_.shape, static_cast<std::uint32_t>(settings_.folders.size())),
       memory_(layout_,
-              schedule::plan_residency(layout_, config_.memory_bytes, config_.one_stream ? 1 : config_.workers,
-                                       config_.held, config_.gradient_dtype),
-              config_.gradient_dtype),
-      store_(config_.folders, layout_, config_.uuid, config_.mode),
+              schedule::plan_residency(layout_, settings_.memory_bytes, settings_.one_stream ? 1 : settings_.workers,
+                                       settings_.held, settings_.gradient_dtype),
+              settings_.gradient_dtype),
+      store_(settings_.folders, layout_, settings_.uuid, settings_.mode),
       findings_(store_.findings()),
       initialised_(store_.initialised()) {
-    if (config_.mode != store::OpenMode::read_only) {
-        store::remove_remains(config_.folders);
+    if (settings_.mode != store::OpenMode::read_only) {
+        store::remove_remains(settings_.folders);
         store_.make_room();
-        if (config_.at_step) go_to_step(*config_.at_step);
-        if (config_.snapshots.every > 0) {
-            keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, config_.snapshots);
+        if (settings_.at_step) go_to_step(*settings_.at_step);
+        if (settings_.snapshots.every > 0) {
+            keeper_ = std::make_unique<pipeline::SnapshotKeeper>(store_, settings_.snapshots);
         }
     }
-    pipeline::PipelineSettings settings;
-    settings.plan = memory_.plan();
-    settings.window = memory_.window();
-    settings.workers = config_.workers;
-    settings.one_stream = config_.one_stream;
-    settings.on_given_up = config_.on_given_up;
-    settings.gradient_dtype = config_.gradient_dtype;
-    settings.gradient_scale = config_.gradient_scale;
-    settings.optimizer_threads = config_.optimizer_threads;
-    settings.prepares = config_.one_of_several;
-    settings.disk_full_wait = config_.disk_full_wait;
+    pipeline::PipelineSettings for_pipeline;
+    for_pipeline.plan = memory_.plan();
+    for_pipeline.window = memory_.window();
+    for_pipeline.workers = settings_.workers;
+    for_pipeline.one_stream = settings_.one_stream;
+    for_pipeline.on_given_up = settings_.on_given_up;
+    for_pipeline.gradient_dtype = settings_.gradient_dtype;
+    for_pipeline.gradient_scale = settings_.gradient_scale;
+    for_pipeline.optimizer_threads = settings_.optimizer_threads;
+    for_pipeline.prepares = settings_.one_of_several;
+    for_pipeline.disk_full_wait = settings_.disk_full_wait;
     if (keeper_) {
-        settings.on_writing = [this] { keeper_->writing(); };
-        settings.on_commit = [this] { keeper_->committed(); };
+        for_pipeline.on_writing = [this] { keeper_->writing(); };
+        for_pipeline.on_commit = [this] { keeper_->committed(); };
     }
-    settings.on_failure = std::move(on_failure);
-    pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(settings));
+    for_pipeline.on_failure = std::move(on_failure);
+    pipeline_ = std::make_unique<pipeline::Pipeline>(store_, std::move(for_pipeline));
 }
 
 void ParameterServer::go_to_step(std::uint64_t step) {
@@ -48,7 +49,7 @@ void ParameterServer::go_to_step(std::uint64_t step) {
     if (newest == step) return;
     if (!store_.before() || store_.before()->step != step) {
         throw Error(ErrorKind::order, "the servers of this job stand too far apart: expected step " +
-                                          std::to_string(step) + " in " + config_.folders[0] + ", found " +
+                                          std::to_string(step) + " in " + settings_.folders[0] + ", found " +
                                           (store_.before() ? std::to_string(store_.before()->step) + " and " : "") +
                                           std::to_string(newest) + "; name the servers whose stores belong together");
     }
@@ -58,12 +59,12 @@ void ParameterServer::go_to_step(std::uint64_t step) {
 ParameterServer::~ParameterServer() { pipeline_.reset(); }
 
 void ParameterServer::initialise(std::uint32_t block, const float* values) {
-    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    check_no_values(initialised_);
     pipeline_->initialise(block, values);
 }
 
 void ParameterServer::finish_initialise() {
-    if (initialised_) throw Error(ErrorKind::order, "the store is initialised already");
+    check_no_values(initialised_);
     pipeline_->finish_initialise();
     initialised_ = true;
 }
@@ -86,16 +87,10 @@ void ParameterServer::set_segments(std::uint32_t block, std::vector<pipeline::Se
     pipeline_->set_segments(block, std::move(segments));
 }
 
-void ParameterServer::check_worker(std::uint32_t worker) const {
-    if (worker < config_.workers) return;
-    throw Error(ErrorKind::invalid,
-                "worker " + std::to_string(worker) + " is not one of this server's " + std::to_string(config_.workers));
-}
-
 pipeline::Pipeline::Begun ParameterServer::begin(std::uint32_t worker,
                                                  const std::vector<pipeline::GroupSettings>& groups,
                                                  const pipeline::GradientSettings& gradient) {
-    check_worker(worker);
+    check_worker(worker, settings_.workers);
     return pipeline_->begin(worker, groups, gradient);
 }
 
@@ -110,17 +105,18 @@ void ParameterServer::push(std::uint32_t stream, std::uint32_t block, const std:
     pipeline_->push(stream, block, gradient, std::move(reply));
 }
 
-void ParameterServer::commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
-    pipeline_->commit(worker, roll_back, std::move(reply));
+void ParameterServer::vote(std::uint32_t worker, bool roll_back, pipeline::Reply reply) {
+    pipeline_->vote(worker, roll_back, std::move(reply));
 }
 
-void ParameterServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    check_worker(worker);
+void ParameterServer::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+    check_worker(worker, settings_.workers);
     pipeline_->vote(worker, roll_back, pushes);
 }
 
-std::optional<pipeline::Outcome> ParameterServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    check_worker(worker);
+std::optional<pipeline::Outcome> ParameterServer::wait_for_end(std::uint32_t worker,
+                                                               std::chrono::milliseconds at_most) {
+    check_worker(worker, settings_.workers);
     return pipeline_->wait_for_end(worker, at_most);
 }
 
@@ -131,7 +127,7 @@ std::optional<pipeline::Outcome> ParameterServer::decide(bool commits, std::chro
 
 std::uint64_t ParameterServer::take_snapshot() {
     if (const auto error = pipeline_->wait_until_written()) throw *error;
-    store::ChunkStore seen(config_.folders, layout_, config_.uuid, store::OpenMode::read_only);
+    store::ChunkStore seen(settings_.folders, layout_, settings_.uuid, store::OpenMode::read_only);
     return store::take_snapshot(seen, true);
 }
 
@@ -140,17 +136,17 @@ pipeline::SnapshotStats ParameterServer::snapshot_stats() const {
 }
 
 void ParameterServer::close() {
-    fail(Error(ErrorKind::server, "the server was closed"));
+    fail(pipeline::server_closed());
     if (const auto error = pipeline_->wait_until_written()) throw *error;
 }
 
 void ParameterServer::joined(std::uint32_t worker) {
-    check_worker(worker);
+    check_worker(worker, settings_.workers);
     pipeline_->joined(worker);
 }
 
 void ParameterServer::leave(std::uint32_t worker) {
-    check_worker(worker);
+    check_worker(worker, settings_.workers);
     pipeline_->leave(worker);
 }
 

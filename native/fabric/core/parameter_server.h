@@ -17,7 +17,7 @@
 
 namespace luwu::fabric {
 
-struct ServerConfig {
+struct ServerSettings {
     std::vector<std::string> folders;  // of the store's stripes; they exist
     store::Uuid uuid{};
     store::OpenMode mode = store::OpenMode::open;
@@ -42,12 +42,12 @@ struct ServerConfig {
 class ParameterServer {
   public:
     // Throws Error as the store and the residency plan do. `on_failure` is called once, with the pipeline's lock held.
-    ParameterServer(ServerConfig config, std::function<void(const Error&)> on_failure);
+    ParameterServer(ServerSettings settings, std::function<void(const Error&)> on_failure);
     ~ParameterServer();  // fails the pipeline first, so `on_failure` must still work
     ParameterServer(const ParameterServer&) = delete;
     ParameterServer& operator=(const ParameterServer&) = delete;
 
-    [[nodiscard]] const ServerConfig& config() const { return config_; }
+    [[nodiscard]] const ServerSettings& settings() const { return settings_; }
     [[nodiscard]] const store::Layout& layout() const { return layout_; }
     [[nodiscard]] const ServerMemory& memory() const { return memory_; }
 
@@ -64,12 +64,13 @@ class ParameterServer {
     void release(std::uint32_t block) { pipeline_->release(block); }
     void push(std::uint32_t stream, std::uint32_t block, const std::byte* gradient, pipeline::Reply reply);
     // The worker's vote, where it and the worker's pushes travel in order.
-    void commit(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
+    void vote(std::uint32_t worker, bool roll_back, pipeline::Reply reply);
     // The worker's vote, where it may overtake its pushes: counts from when `pushes` pushes in all have come from it
-    // since it joined. wait_commit gives how the step ended, nothing when that takes longer; a second time the same,
+    // since it joined. wait_for_end gives how the step ended, nothing when that takes longer; a second time the same,
     // until the next vote. Both throw Error(order) or what failed the server.
-    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
+                                                                std::chrono::milliseconds at_most);
     // Commits or rolls back a step whose votes were answered with kPrepared: the first call counts. How it ended;
     // nothing when that takes longer, to be asked again. Throws what failed the server.
     [[nodiscard]] std::optional<pipeline::Outcome> decide(bool commits, std::chrono::milliseconds at_most,
@@ -92,9 +93,8 @@ class ParameterServer {
 
   private:
     void go_to_step(std::uint64_t step);
-    void check_worker(std::uint32_t worker) const;
 
-    ServerConfig config_;
+    ServerSettings settings_;
     store::Layout layout_;
     ServerMemory memory_;  // before the store: a budget that is too small leaves it alone
     store::ChunkStore store_;

@@ -45,10 +45,10 @@ std::vector<std::uint32_t> ServerNode::begin_epoch() {
 }
 
 void ServerNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox&) {
-    ++counts_.packets_in;
-    counts_.bytes_in += datagram.size();
+    ++stats_.packets_in;
+    stats_.bytes_in += datagram.size();
     Packet packet;
-    if (!seal_.open(datagram, packet, counts_.drops)) return;
+    if (!seal_.open(datagram, packet, stats_.drops)) return;
     if (!(from == link_.other()) || packet.head.sender != 0) return drop(PacketDrop::sender);
     if (packet.head.epoch != epoch_) return drop(PacketDrop::epoch);
     if (packet.head.kind == LUWU_HEARTBEAT) return take_heartbeat(packet, now);
@@ -72,7 +72,7 @@ void ServerNode::receive(const Address& from, std::span<const std::byte> datagra
 
 void ServerNode::take_heartbeat(const Packet& packet, Time now) {
     const std::uint64_t before = under_way();
-    if (!link_.take(packet, now, counts_.drops)) return;
+    if (!link_.take(packet, now, stats_.drops)) return;
     const Heartbeat& theirs = link_.theirs();
     parameters_.take_state(theirs.ack[LUWU_STREAM_PARAMETERS], theirs.credit[LUWU_STREAM_PARAMETERS], now);
     const std::uint64_t answered = agreed_.ack();
@@ -218,9 +218,9 @@ void ServerNode::send(const Address& to, Head& head, std::span<const std::byte> 
     head.sender = LUWU_FROM_PARENT;
     seal_.close(head, payload);
     outbox.send(to, std::as_bytes(std::span(&head, 1)), payload);
-    ++counts_.packets_out;
+    ++stats_.packets_out;
     link_.changed();
-    counts_.bytes_out += sizeof(Head) + payload.size();
+    stats_.bytes_out += sizeof(Head) + payload.size();
 }
 
 void ServerNode::send_agreed(Time now, Outbox& outbox) {
@@ -271,7 +271,7 @@ void ServerNode::send_heartbeat(Time now, Outbox& outbox) {
     exponents_.report_holes(LUWU_STREAM_EXPONENTS, theirs.next[LUWU_STREAM_EXPONENTS], ours);
     gradients_.report_holes(LUWU_STREAM_GRADIENTS, std::min(theirs.next[LUWU_STREAM_GRADIENTS], gradients_end_), ours);
     link_.send_heartbeat(ours, epoch_, now, outbox);
-    counts_.bytes_out += sizeof(Head) + offsetof(Heartbeat, holes) + ours.holes_used * sizeof(Hole);
+    stats_.bytes_out += sizeof(Head) + offsetof(Heartbeat, holes) + ours.holes_used * sizeof(Hole);
 }
 
 Time ServerNode::advance(Time now, Outbox& outbox) {
@@ -292,12 +292,12 @@ Time ServerNode::advance(Time now, Outbox& outbox) {
     return more ? now : std::min(link_.heartbeat_at(), now + wiring_.timing.resend);
 }
 
-ServerCounts ServerNode::counts() const {
-    ServerCounts counts = counts_;
-    counts.resent = parameters_.resent() + agreed_.resent();
-    counts.heartbeats_in = link_.heartbeats_heard();
-    counts.heartbeats_out = link_.heartbeats_sent();
-    return counts;
+ServerNodeStats ServerNode::stats() const {
+    ServerNodeStats stats = stats_;
+    stats.resent = parameters_.resent() + agreed_.resent();
+    stats.heartbeats_in = link_.heartbeats_heard();
+    stats.heartbeats_out = link_.heartbeats_sent();
+    return stats;
 }
 
 }  // namespace luwu::fabric

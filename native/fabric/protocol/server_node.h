@@ -22,7 +22,7 @@ struct ServerEvents {
     std::function<void(const std::string& what)> broken;  // the workers do not agree, or break the protocol
 };
 
-struct ServerCounts {
+struct ServerNodeStats {
     std::uint64_t packets_in = 0;
     std::uint64_t bytes_in = 0;  // of datagrams
     std::uint64_t packets_out = 0;
@@ -49,7 +49,7 @@ class ServerNode final : public Node {
     Time advance(Time now, Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
-    [[nodiscard]] ServerCounts counts() const;
+    [[nodiscard]] ServerNodeStats stats() const;
     [[nodiscard]] Time heard_at() const { return link_.heard_at(); }
 
   private:
@@ -64,7 +64,7 @@ class ServerNode final : public Node {
         std::vector<std::uint8_t> agreed;
     };
 
-    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(PacketDrop reason) { ++stats_.drops[static_cast<std::size_t>(reason)]; }
     void take_heartbeat(const Packet& packet, Time now);
     void take_request(const Packet& packet);
     void take_exponents(const Packet& packet);
@@ -111,7 +111,7 @@ class ServerNode final : public Node {
     std::deque<Collection> collections_;
     std::uint64_t exponents_end_ = 0;
     std::uint64_t gradients_end_ = 0;
-    ServerCounts counts_;
+    ServerNodeStats stats_;
 };
 
 }  // namespace luwu::fabric

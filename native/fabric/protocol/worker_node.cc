@@ -75,9 +75,9 @@ void WorkerNode::enter_epoch(std::uint32_t epoch) {
 }
 
 void WorkerNode::receive(const Address& from, std::span<const std::byte> datagram, Time now, Outbox&) {
-    ++counts_.packets_in;
+    ++stats_.packets_in;
     Packet packet;
-    if (!seal_.open(datagram, packet, counts_.drops)) return;
+    if (!seal_.open(datagram, packet, stats_.drops)) return;
     const bool from_group = packet.head.kind == LUWU_PARAMETERS;  // may come from the server itself, by multicast
     if (packet.head.sender != LUWU_FROM_PARENT || (!from_group && !(from == link_.other())))
         return drop(PacketDrop::sender);
@@ -136,7 +136,7 @@ void WorkerNode::take_agreed(const Packet& packet) {
 
 void WorkerNode::take_heartbeat(const Packet& packet, Time now) {
     const std::uint64_t before = under_way();  // of which the link's state is a part
-    if (!link_.take(packet, now, counts_.drops)) return;
+    if (!link_.take(packet, now, stats_.drops)) return;
     const Heartbeat& theirs = link_.theirs();
     requests_.take_state(theirs.ack[LUWU_STREAM_REQUESTS], theirs.credit[LUWU_STREAM_REQUESTS], now);
     exponents_.take_state(theirs.ack[LUWU_STREAM_EXPONENTS], theirs.credit[LUWU_STREAM_EXPONENTS], now);
@@ -199,7 +199,7 @@ void WorkerNode::send(Head& head, std::span<const std::byte> payload, Outbox& ou
     head.count = 1;
     seal_.close(head, payload);
     outbox.send(link_.other(), std::as_bytes(std::span(&head, 1)), payload);
-    ++counts_.packets_out;
+    ++stats_.packets_out;
     link_.changed();
 }
 
@@ -295,12 +295,12 @@ Time WorkerNode::advance(Time now, Outbox& outbox) {
     return more ? now : std::min(link_.heartbeat_at(), now + wiring_.timing.resend);
 }
 
-WorkerCounts WorkerNode::counts() const {
-    WorkerCounts counts = counts_;
-    counts.resent = requests_.resent() + exponents_.resent() + gradients_.resent();
-    counts.heartbeats_in = link_.heartbeats_heard();
-    counts.heartbeats_out = link_.heartbeats_sent();
-    return counts;
+WorkerNodeStats WorkerNode::stats() const {
+    WorkerNodeStats stats = stats_;
+    stats.resent = requests_.resent() + exponents_.resent() + gradients_.resent();
+    stats.heartbeats_in = link_.heartbeats_heard();
+    stats.heartbeats_out = link_.heartbeats_sent();
+    return stats;
 }
 
 }  // namespace luwu::fabric

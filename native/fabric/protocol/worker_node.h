@@ -18,7 +18,7 @@ struct WorkerEvents {
     std::function<void()> interrupted;  // a new epoch began: pulls and pushes under way were dropped
 };
 
-struct WorkerCounts {
+struct WorkerNodeStats {
     std::uint64_t packets_in = 0;
     std::uint64_t packets_out = 0;
     std::uint64_t resent = 0;
@@ -44,7 +44,7 @@ class WorkerNode final : public Node {
     Time advance(Time now, Outbox& outbox) override;
 
     [[nodiscard]] std::uint32_t epoch() const { return epoch_; }
-    [[nodiscard]] WorkerCounts counts() const;
+    [[nodiscard]] WorkerNodeStats stats() const;
     [[nodiscard]] Time heard_at() const { return link_.heard_at(); }
 
   private:
@@ -60,7 +60,7 @@ class WorkerNode final : public Node {
         std::vector<std::uint8_t> agreed;
     };
 
-    void drop(PacketDrop reason) { ++counts_.drops[static_cast<std::size_t>(reason)]; }
+    void drop(PacketDrop reason) { ++stats_.drops[static_cast<std::size_t>(reason)]; }
     void take_heartbeat(const Packet& packet, Time now);
     void take_parameters(const Packet& packet);
     void take_agreed(const Packet& packet);
@@ -93,7 +93,7 @@ class WorkerNode final : public Node {
     std::deque<Push> pushes_;
     std::uint64_t exponents_end_ = 0;
     std::uint64_t gradients_end_ = 0;
-    WorkerCounts counts_;
+    WorkerNodeStats stats_;
 };
 
 }  // namespace luwu::fabric

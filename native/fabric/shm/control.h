@@ -15,7 +15,7 @@ inline constexpr std::uint64_t kControlMagic = 0x344C544355575554;  // "TUWUCTL4
 inline constexpr std::uint32_t kRingRequests = 256;
 inline constexpr std::uint32_t kMaximumGroups = 64;
 
-enum class RequestKind : std::uint32_t { begin, pull, release, push, commit, initialise, finish_initialise };
+enum class RequestKind : std::uint32_t { begin, pull, release, push, vote, initialise, finish_initialise };
 enum class RequestState : std::uint32_t { idle, posted, done, failed };
 
 // Written by the worker until it is posted, then by the server until it is done.
@@ -24,12 +24,12 @@ struct alignas(64) Request {
     RequestKind kind = RequestKind::begin;
     std::uint64_t sequence = 0;  // of the stream, from 1
     std::uint32_t block = 0;
-    std::uint32_t flag = 0;      // commit: roll back; pull: alone
+    std::uint32_t flag = 0;      // vote: roll back; pull: alone
     std::uint64_t argument = 0;  // push, initialise: offset in the worker's arena
     std::int64_t result = 0;
     std::uint64_t posted_ns = 0;  // CLOCK_MONOTONIC
     std::uint64_t done_ns = 0;
-    double squares = pipeline::kNoSquares;  // commit: as pipeline::Outcome has it
+    double squares = pipeline::kNoSquares;  // vote: as pipeline::Outcome has it
 };
 static_assert(sizeof(Request) == 64);
 

@@ -150,9 +150,7 @@ Handle Endpoint::push(std::uint32_t block, std::uint64_t arena_offset) {
     return post(Stream::gradients, RequestKind::push, block, arena_start_ + arena_offset);
 }
 
-Handle Endpoint::commit(bool roll_back) {
-    return post(Stream::gradients, RequestKind::commit, 0, 0, roll_back ? 1 : 0);
-}
+Handle Endpoint::vote(bool roll_back) { return post(Stream::gradients, RequestKind::vote, 0, 0, roll_back ? 1 : 0); }
 
 Handle Endpoint::initialise(std::uint32_t block, std::uint64_t arena_offset) {
     return post(Stream::gradients, RequestKind::initialise, block, arena_start_ + arena_offset);
@@ -200,7 +198,7 @@ std::uint64_t Endpoint::bytes_of(std::uint32_t block) const {
 void Endpoint::finished(Stream stream, Request& request) {
     count_request(static_cast<std::size_t>(stream), request.sequence % kRingRequests);
     request.state.store(static_cast<std::uint32_t>(RequestState::idle), std::memory_order_relaxed);  // held once
-    if (request.kind == RequestKind::commit) squares_ = request.squares;
+    if (request.kind == RequestKind::vote) squares_ = request.squares;
     if (request.kind != RequestKind::pull) return;
     const auto offset = static_cast<std::uint64_t>(request.result);
     const std::uint64_t bytes = store::round_up(bytes_of(request.block), store::kPage);

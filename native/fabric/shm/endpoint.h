@@ -17,7 +17,8 @@ namespace luwu::fabric {
 
 using Handle = std::int64_t;
 
-// Bytes count when they are asked for or handed over, so after a wait for a commit all of the step's are counted.
+// Bytes count when they are asked for or handed over, so after a wait for the end of a step all of the step's are
+// counted.
 struct EndpointStats {
     std::uint64_t bytes_pulled = 0;
     std::uint64_t bytes_pushed = 0;
@@ -54,7 +55,7 @@ class Endpoint {
     Handle pull(std::uint32_t block, bool alone = false);  // alone: no pull of the step that all workers make
     void release(std::uint32_t block);                     // after the pull was waited for
     Handle push(std::uint32_t block, std::uint64_t arena_offset);
-    Handle commit(bool roll_back);
+    Handle vote(bool roll_back);
     Handle initialise(std::uint32_t block, std::uint64_t arena_offset);
     Handle finish_initialise();
 

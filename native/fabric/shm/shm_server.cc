@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
+#include "step/agreement.h"
 
 namespace luwu::fabric {
 
@@ -16,12 +18,12 @@ pipeline::Reply reply_to(Request& request) {
 
 }  // namespace
 
-ShmServer::ShmServer(ServerConfig config) : streams_(config.workers, bytes_of_blocks(config.shape)) {
-    core_ = std::make_unique<ParameterServer>(std::move(config),
+ShmServer::ShmServer(ServerSettings settings) : streams_(settings.workers, bytes_of_blocks(settings.shape)) {
+    core_ = std::make_unique<ParameterServer>(std::move(settings),
                                               [this](const Error& error) { streams_.announce_failure(error); });
     streams_.control().gradient_bytes = core_->memory().plan().arena_bytes;
-    for (std::uint32_t rank = 0; rank < core_->config().workers; ++rank) {
-        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->config().shape, core_->memory().plan()));
+    for (std::uint32_t rank = 0; rank < core_->settings().workers; ++rank) {
+        arena_files_.emplace_back("luwu-arena", arena_file_bytes(core_->settings().shape, core_->memory().plan()));
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
     streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); });
@@ -38,9 +40,8 @@ std::array<int, 3> ShmServer::files_of(std::uint32_t rank) const {
 
 void ShmServer::handle(std::uint32_t rank, Request& request) {
     const std::uint32_t blocks = core_->layout().block_count();
-    if (request.block >= blocks) {
-        fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " named block " +
-                                           std::to_string(request.block) + " of " + std::to_string(blocks)));
+    if (const auto error = unknown_block(step::name_of(rank), request.block, blocks)) {
+        fail(*error);
         return reply_to(request)({false, 0});
     }
     const pipeline::Reply reply = reply_to(request);
@@ -61,8 +62,8 @@ void ShmServer::handle(std::uint32_t rank, Request& request) {
             return reply({});
         case RequestKind::push:
             return handle_push(rank, request);
-        case RequestKind::commit:
-            return core_->commit(rank, request.flag != 0, reply);
+        case RequestKind::vote:
+            return core_->vote(rank, request.flag != 0, reply);
         case RequestKind::initialise:
         case RequestKind::finish_initialise:
             return handle_initialise(rank, request);
@@ -76,8 +77,7 @@ bool ShmServer::within_arena(std::uint32_t rank, std::uint64_t offset, std::uint
 void ShmServer::handle_push(std::uint32_t rank, Request& request) {
     const store::BlockShape& block = core_->layout().shape().blocks[request.block];
     if (!within_arena(rank, request.argument, core_->memory().gradient_bytes(request.block)) || !block.trainable) {
-        fail(Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " pushed block '" + block.name +
-                                           "', which is frozen or does not fit its arena there"));
+        fail(frozen_push(step::name_of(rank), block.name, " or does not fit its arena there"));
         return reply_to(request)({false, 0});
     }
     core_->push(rank, request.block, arenas_[rank].data() + request.argument, reply_to(request));

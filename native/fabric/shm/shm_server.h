@@ -13,7 +13,7 @@ namespace luwu::fabric {
 
 class ShmServer {
   public:
-    explicit ShmServer(ServerConfig config);  // throws Error as the store and the residency plan do
+    explicit ShmServer(ServerSettings settings);  // throws Error as the store and the residency plan do
     ~ShmServer();
     ShmServer(const ShmServer&) = delete;
     ShmServer& operator=(const ShmServer&) = delete;

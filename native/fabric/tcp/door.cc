@@ -74,19 +74,19 @@ bool passes() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR
 
 }  // namespace
 
-Door::Door(const DoorConfig& config)
-    : config_(config),
+Door::Door(const DoorSettings& settings)
+    : settings_(settings),
       prefix_(unique_prefix()),
-      lobby_(std::in_place, listen_at(config.address, config.port), config.most_silent, config.patience,
-             config.timing.backoff),
+      lobby_(std::in_place, listen_at(settings.address, settings.port), settings.most_silent, settings.patience,
+             settings.timing.backoff),
       port_(bound_port(lobby_->listener())),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      strangers_(config.most_strangers),
-      pace_(config.burst, config.per_second),
+      strangers_(settings.most_strangers),
+      pace_(settings.burst, settings.per_second),
       room_(kRoomBytes) {
-    if (config.inside.size() >= sizeof(sockaddr_un::sun_path)) {
-        throw Error(ErrorKind::invalid, config.inside + ": too long for the path of a Unix socket");
+    if (settings.inside.size() >= sizeof(sockaddr_un::sun_path)) {
+        throw Error(ErrorKind::invalid, settings.inside + ": too long for the path of a Unix socket");
     }
     if (events_.get() < 0 || wake_.get() < 0) throw store::system_error("make", "an event queue", errno);
     const std::array<std::pair<int, std::uint64_t>, 2> always{{{wake_.get(), kWake}, {lobby_->descriptor(), kLobby}}};
@@ -106,7 +106,7 @@ Door::~Door() { close(); }
 void Door::close() {
     if (!thread_.joinable()) return;
     shut();
-    stops_at_ = Clock::now() + config_.timing.farewell;
+    stops_at_ = Clock::now() + settings_.timing.farewell;
     eventfd_write(wake_.get(), 1);
     thread_.join();
     const std::lock_guard lock(mutex_);
@@ -135,12 +135,12 @@ void Door::shut() {
     lobby_.reset();  // closed descriptors leave the queue of events by themselves
 }
 
-Door::Counts Door::counts() {
+Door::Stats Door::stats() {
     const std::lock_guard lock(mutex_);
-    if (lobby_) counts_.lobby = lobby_->counts();
-    counts_.strangers = strangers_.size();
-    counts_.visitors = visitors_.size();
-    return counts_;
+    if (lobby_) stats_.lobby = lobby_->stats();
+    stats_.strangers = strangers_.size();
+    stats_.visitors = visitors_.size();
+    return stats_;
 }
 
 std::string Door::name_of_visitor(std::uint64_t number) const { return prefix_ + std::to_string(number); }
@@ -191,21 +191,21 @@ bool Door::turn() {
 
 void Door::let_in(Lobby::Guest guest, Clock::time_point now) {
     if (!pace_.take(guest.origin, now)) {
-        ++counts_.hasty;
+        ++stats_.hasty;
         return;
     }
     const std::uint64_t number = next_++;
     Visitor visitor;
     visitor.origin = guest.origin;
     visitor.peer = text_of(guest.socket);
-    visitor.inside = connect_inside(config_.inside, name_of_visitor(number));
+    visitor.inside = connect_inside(settings_.inside, name_of_visitor(number));
     if (visitor.inside.get() < 0) return;
-    tune(guest.socket, config_.timing);
+    tune(guest.socket, settings_.timing);
     visitor.outside = std::move(guest.socket);
-    visitor.until = now + config_.patience;
+    visitor.until = now + settings_.patience;
     const auto place = visitors_.emplace(number, std::move(visitor)).first;
     if (const auto goes = strangers_.enter(number, guest.origin)) {
-        ++counts_.evicted;
+        ++stats_.evicted;
         remove(*goes);
     }
     watch(number, place->second);
@@ -216,10 +216,10 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
         const ssize_t count = recv(visitor.outside.get(), room_.data(), room_.size(), 0);
         return count > 0 || (count < 0 && passes());
     }
-    const std::uint64_t most = visitor.admitted ? kNoLimit : config_.most_bytes;
+    const std::uint64_t most = visitor.admitted ? kNoLimit : settings_.most_bytes;
     if (!pass(visitor.outside, visitor.inside, visitor.in, most)) return false;
     if (visitor.in.moved > most) {
-        ++counts_.talkative;
+        ++stats_.talkative;
         return false;
     }
     if (!pass(visitor.inside, visitor.outside, visitor.out, kNoLimit)) return false;
@@ -227,7 +227,7 @@ bool Door::serve(Visitor& visitor, Clock::time_point now) {
     if (visitor.out.ended && visitor.out.left.empty()) {
         shutdown(visitor.outside.get(), SHUT_WR);
         visitor.leaving = true;
-        visitor.until = now + config_.timing.farewell;
+        visitor.until = now + settings_.timing.farewell;
     }
     return true;
 }
@@ -286,7 +286,7 @@ void Door::sweep(Clock::time_point now) {
     for (auto entry = visitors_.begin(); entry != visitors_.end();) {
         const auto& [number, visitor] = *entry;
         const bool over = visitor.until <= now && (visitor.leaving || !visitor.admitted);
-        if (over && !visitor.leaving) ++counts_.late;
+        if (over && !visitor.leaving) ++stats_.late;
         if (over) strangers_.leave(number);
         entry = over ? visitors_.erase(entry) : std::next(entry);
     }

@@ -19,7 +19,7 @@
 
 namespace luwu::fabric {
 
-struct DoorConfig {
+struct DoorSettings {
     std::string address;
     std::uint16_t port = 0;               // 0: the kernel chooses
     std::string inside;                   // path of the Unix socket; connected to when somebody has spoken
@@ -34,7 +34,7 @@ struct DoorConfig {
 
 class Door {
   public:
-    explicit Door(const DoorConfig& config);  // throws Error
+    explicit Door(const DoorSettings& settings);  // throws Error
     ~Door();
     Door(const Door&) = delete;
     Door& operator=(const Door&) = delete;
@@ -50,8 +50,8 @@ class Door {
     // time.
     void close();
 
-    struct Counts {
-        Lobby::Counts lobby;
+    struct Stats {
+        Lobby::Stats lobby;
         std::uint64_t evicted = 0;    // strangers that were closed for others
         std::uint64_t talkative = 0;  // strangers that sent too much
         std::uint64_t late = 0;       // strangers that were not admitted in time
@@ -59,7 +59,7 @@ class Door {
         std::size_t strangers = 0;    // now
         std::size_t visitors = 0;     // now, strangers and admitted ones
     };
-    [[nodiscard]] Counts counts();
+    [[nodiscard]] Stats stats();
 
   private:
     struct Pipe {
@@ -92,7 +92,7 @@ class Door {
     [[nodiscard]] std::string name_of_visitor(std::uint64_t number) const;
     [[nodiscard]] std::optional<std::uint64_t> number_of(const std::string& name) const;
 
-    DoorConfig config_;
+    DoorSettings settings_;
     std::string prefix_;  // of the names in the abstract namespace
     std::mutex mutex_;    // guards all below
     std::optional<Lobby> lobby_;
@@ -104,7 +104,7 @@ class Door {
     std::unordered_map<std::uint64_t, Visitor> visitors_;
     std::uint64_t next_ = 1;
     Clock::time_point swept_at_;
-    Counts counts_;
+    Stats stats_;
     std::vector<std::byte> room_;
     std::atomic<Clock::time_point> stops_at_{Clock::time_point::max()};
     std::thread thread_;  // last: it uses all of the above

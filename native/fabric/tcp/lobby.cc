@@ -41,7 +41,7 @@ Clock::time_point Lobby::deadline() const {
 
 std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
     if (pauses_until_ != Clock::time_point::min() && now >= pauses_until_) listen(true);
-    for (; !waiting_.empty() && waiting_.begin()->second.until <= now; ++counts_.silent) {
+    for (; !waiting_.empty() && waiting_.begin()->second.until <= now; ++stats_.silent) {
         crowd_.leave(waiting_.begin()->first);
         waiting_.erase(waiting_.begin());
     }
@@ -61,7 +61,7 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
         waiting_.erase(found);
         std::byte first{};
         if (recv(guest.socket.get(), &first, sizeof first, MSG_PEEK) != 1) {
-            ++counts_.closed;
+            ++stats_.closed;
             continue;
         }
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, guest.socket.get(), nullptr);
@@ -91,7 +91,7 @@ void Lobby::accept_some(Clock::time_point now) {
         waiting_.emplace(number, Waiting{{std::move(socket), origin}, now + patience_});
         if (const auto goes = crowd_.enter(number, origin)) {
             waiting_.erase(*goes);
-            ++counts_.crowded;
+            ++stats_.crowded;
         }
     }
 }

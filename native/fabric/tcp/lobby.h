@@ -29,12 +29,12 @@ class Lobby {
     [[nodiscard]] Clock::time_point deadline() const;
     // Accepts new connections and closes those whose time is over. Returns those that have sent something.
     [[nodiscard]] std::vector<Guest> look(Clock::time_point now);
-    struct Counts {
+    struct Stats {
         std::uint64_t crowded = 0;  // closed for others
         std::uint64_t silent = 0;   // sent nothing in time
         std::uint64_t closed = 0;   // were closed by the client, which had sent nothing
     };
-    [[nodiscard]] const Counts& counts() const { return counts_; }
+    [[nodiscard]] const Stats& stats() const { return stats_; }
 
   private:
     struct Waiting {
@@ -53,7 +53,7 @@ class Lobby {
     Crowd crowd_;
     std::uint64_t next_ = 1;  // 0 is the listener's number
     Clock::time_point pauses_until_ = Clock::time_point::min();
-    Counts counts_;
+    Stats stats_;
 };
 
 }  // namespace luwu::fabric

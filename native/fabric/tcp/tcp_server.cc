@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabric/core/refusals.h"
+
 namespace luwu::fabric {
 
 namespace {
@@ -21,27 +23,28 @@ bool equal(const Token& left, const Token& right) {
 
 }  // namespace
 
-TcpServer::TcpServer(ServerConfig server, const TcpConfig& config)
-    : config_(config),
-      lobby_(listen_at(config.address, config.port), config.most_silent, config.timing.hello, config.timing.backoff),
+TcpServer::TcpServer(ServerSettings server, const TcpSettings& settings)
+    : settings_(settings),
+      lobby_(listen_at(settings.address, settings.port), settings.most_silent, settings.timing.hello,
+             settings.timing.backoff),
       port_(bound_port(lobby_.listener())),
-      crowd_(config.most_greeting) {
-    if (config_.tls) tls_.emplace(*config_.tls, TlsContext::Side::server);
+      crowd_(settings.most_greeting) {
+    if (settings_.tls) tls_.emplace(*settings_.tls, TlsContext::Side::server);
     core_ = std::make_unique<ParameterServer>(std::move(server), [this](const Error& error) { failed(error); });
-    for (std::uint32_t rank = 0; rank < config_.readers.value_or(core_->config().workers); ++rank) {
+    for (std::uint32_t rank = 0; rank < settings_.readers.value_or(core_->settings().workers); ++rank) {
         members_.push_back(std::make_unique<TcpMember>(*core_, rank));
     }
     acceptor_ = std::thread([this] { accept_connections(); });
 }
 
 TcpServer::~TcpServer() {
-    core_->fail(Error(ErrorKind::server, "the server was closed"));
+    core_->fail(pipeline::server_closed());
     closing_ = true;
     bell_.ring();
     acceptor_.join();
     for (Served& served : served_) {
         if (served.admitted) {
-            served.connection->channel.limit(Clock::now() + config_.timing.farewell);
+            served.connection->channel.limit(Clock::now() + settings_.timing.farewell);
             served.connection->bell.ring();
         } else {
             served.connection->channel.abort();  // a stranger hears no farewell
@@ -52,10 +55,7 @@ TcpServer::~TcpServer() {
 }
 
 void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
-    if (rank >= members_.size()) {
-        throw Error(ErrorKind::invalid, "worker " + std::to_string(rank) + " is not one of this server's " +
-                                            std::to_string(members_.size()));
-    }
+    check_worker(rank, members_.size());
     TcpMember& member = *members_[rank];
     std::unique_lock lock(member.mutex);
     member.token = token;
@@ -65,7 +65,7 @@ void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
     member.asked = member.taken = 0;
     lock.unlock();  // the pipeline's replies take it with the pipeline's own lock held
     // Before anybody has the token, so no push of the new worker comes meanwhile.
-    if (!config_.readers) core_->joined(rank);
+    if (!settings_.readers) core_->joined(rank);
 }
 
 // With the pipeline's lock held.
@@ -90,7 +90,7 @@ void TcpServer::accept_connections() {
 
 void TcpServer::look_into_lobby() {
     for (Lobby::Guest& guest : lobby_.look(Clock::now())) accept_one(std::move(guest));
-    const Lobby::Counts before = std::exchange(seen_, lobby_.counts());
+    const Lobby::Stats before = std::exchange(seen_, lobby_.stats());
     drops_[static_cast<std::size_t>(Drop::crowded)] += seen_.crowded - before.crowded;
     drops_[static_cast<std::size_t>(Drop::timeout)] += seen_.silent - before.silent;
     drops_[static_cast<std::size_t>(Drop::closed)] += seen_.closed - before.closed;
@@ -98,8 +98,8 @@ void TcpServer::look_into_lobby() {
 
 void TcpServer::accept_one(Lobby::Guest guest) {
     // Threads of connections that had to go may need a moment to end; this limits how many there are meanwhile.
-    if (greeting_ >= 2 * config_.most_greeting) return count(Drop::crowded);
-    tune(guest.socket, config_.timing);
+    if (greeting_ >= 2 * settings_.most_greeting) return count(Drop::crowded);
+    tune(guest.socket, settings_.timing);
     try {
         auto connection = std::make_shared<TcpConnection>(std::move(guest.socket), tls_ ? &*tls_ : nullptr);
         const std::lock_guard lock(served_mutex_);
@@ -162,7 +162,7 @@ void TcpServer::greet_and_serve(Served& served) {
     const std::shared_ptr<TcpConnection> connection = served.connection;
     Hello hello;
     try {
-        connection->channel.limit(Clock::now() + config_.timing.hello);
+        connection->channel.limit(Clock::now() + settings_.timing.hello);
         hello = greet(*connection);
         admit(hello, served);
         --greeting_;
@@ -174,7 +174,7 @@ void TcpServer::greet_and_serve(Served& served) {
     }
     TcpMember& member = *members_[hello.rank];
     try {
-        const TcpSession::Rules rules{!config_.readers, config_.timing};
+        const TcpSession::Rules rules{!settings_.readers, settings_.timing};
         TcpSession session(*core_, member, connection, failed_, rules, [this](std::uint32_t block) {
             const std::lock_guard lock(abandoned_mutex_);
             abandoned_.push_back(block);
@@ -197,7 +197,7 @@ Hello TcpServer::greet(TcpConnection& connection) const {
         if (count == 0) connection.channel.wait(false);
     }
     Hello hello = decode_hello(bytes);
-    if (hello.job != config_.job) throw Dropped(Drop::job);
+    if (hello.job != settings_.job) throw Dropped(Drop::job);
     if (hello.rank >= members_.size() || hello.workers != members_.size()) throw Dropped(Drop::rank);
     return hello;
 }
@@ -213,13 +213,13 @@ void TcpServer::admit(const Hello& hello, Served& served) {
     leave_crowd(served);
     auto& active = member.active[static_cast<std::size_t>(hello.stream)];
     if (active != nullptr) active->channel.abort();
-    if (!member.left.wait_for(lock, config_.timing.hello, [&active] { return active == nullptr; })) {
+    if (!member.left.wait_for(lock, settings_.timing.hello, [&active] { return active == nullptr; })) {
         throw TimedOut("the connection before this one does not end");
     }
     if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);  // replaced while this waited
     active = connection;
     served.admitted = true;
-    connection->channel.limit(closing_ ? Clock::now() + config_.timing.farewell : Clock::time_point::max());
+    connection->channel.limit(closing_ ? Clock::now() + settings_.timing.farewell : Clock::time_point::max());
 }
 
 // Removes a connection from the crowd: it is admitted, or it ends.
@@ -242,7 +242,7 @@ void TcpServer::refuse(TcpConnection& connection, const Broken& broken) {
         const bool timed_out = dynamic_cast<const TimedOut*>(&broken) != nullptr;
         const bool tls = dynamic_cast<const TlsRefused*>(&broken) != nullptr;
         count(tls ? Drop::tls : timed_out ? Drop::timeout : Drop::closed);
-        if (tls) connection.channel.finish(Clock::now() + config_.timing.farewell);  // OpenSSL has told it
+        if (tls) connection.channel.finish(Clock::now() + settings_.timing.farewell);  // OpenSSL has told it
         return;
     }
     const Drop reason = dropped->reason();
@@ -253,7 +253,7 @@ void TcpServer::refuse(TcpConnection& connection, const Broken& broken) {
         FrameWriter writer;
         writer.start({FrameKind::refused, static_cast<std::uint32_t>(reason), 0, 0}, {});
         writer.write(connection.channel);
-        connection.channel.finish(Clock::now() + config_.timing.farewell);
+        connection.channel.finish(Clock::now() + settings_.timing.farewell);
     } catch (const Broken&) {
     }
 }

@@ -1,5 +1,5 @@
 // The server of workers on other hosts: a ParameterServer behind TCP, with TLS if asked for. What travels through this
-// port is in fabric/tcp/frames.h; a worker joins, begins and commits its steps through the control plane.
+// port is in fabric/tcp/frames.h; a worker joins, begins its steps and votes on them through the control plane.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace luwu::fabric {
 
-struct TcpConfig {
+struct TcpSettings {
     std::string address;     // of this host: a name, IPv4 or IPv6
     std::uint16_t port = 0;  // 0: the kernel chooses
     std::uint64_t job = 0;
@@ -27,8 +27,8 @@ struct TcpConfig {
 
 class TcpServer {
   public:
-    TcpServer(ServerConfig server, const TcpConfig& config);  // throws Error
-    ~TcpServer();                                             // workers that wait are told that the server was closed
+    TcpServer(ServerSettings server, const TcpSettings& settings);  // throws Error
+    ~TcpServer();  // workers that wait are told that the server was closed
     TcpServer(const TcpServer&) = delete;
     TcpServer& operator=(const TcpServer&) = delete;
 
@@ -65,10 +65,10 @@ class TcpServer {
     void count(Drop reason) { ++drops_[static_cast<std::size_t>(reason)]; }
     void failed(const Error& error);
 
-    TcpConfig config_;
+    TcpSettings settings_;
     std::optional<TlsContext> tls_;
     Lobby lobby_;  // of the accepting thread
-    Lobby::Counts seen_;
+    Lobby::Stats seen_;
     std::uint16_t port_;
     std::array<std::atomic<std::uint64_t>, kDrops> drops_{};
     std::atomic<std::uint32_t> greeting_{0};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
@@ -70,7 +71,7 @@ std::vector<std::uint64_t> gradient_bytes(const ParameterServer& core) {
 
 TcpMember::TcpMember(const ParameterServer& core, std::uint32_t rank)
     : rank(rank),
-      buffers(core.layout().shape(), core.config().held, gradient_bytes(core),
+      buffers(core.layout().shape(), core.settings().held, gradient_bytes(core),
               arena_file_bytes(core.layout().shape(), core.memory().plan()), rank) {}
 
 void TcpMember::abort_connections() {
@@ -177,7 +178,7 @@ void TcpSession::serve_initialise(const Frame& frame) {
     const std::uint64_t bytes = finishes ? 0 : core_.layout().shape().blocks[frame.block].elements * sizeof(float);
     if (frame.bytes != bytes) throw Dropped(Drop::oversized);
     try {
-        if (core_.initialised()) throw Error(ErrorKind::order, "the store is initialised already");
+        check_no_values(core_.initialised());
         if (!member_.buffers.all_free()) throw Dropped(Drop::malformed);
         if (finishes) {
             core_.finish_initialise();

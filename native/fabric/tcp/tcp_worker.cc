@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
@@ -27,24 +28,24 @@ StepPath::Done when_all(std::size_t count, StepPath::Done done) {
 
 }  // namespace
 
-TcpWorker::TcpWorker(const TcpWorkerConfig& config) : TcpWorker(config, store::Layout(config.shape, 1)) {}
+TcpWorker::TcpWorker(const TcpWorkerSettings& settings) : TcpWorker(settings, store::Layout(settings.shape, 1)) {}
 
-TcpWorker::TcpWorker(const TcpWorkerConfig& config, const store::Layout& layout)
-    : TcpWorker(config, schedule::plan_minimum(layout, 1, config.held)) {}
+TcpWorker::TcpWorker(const TcpWorkerSettings& settings, const store::Layout& layout)
+    : TcpWorker(settings, schedule::plan_minimum(layout, 1, settings.held)) {}
 
-TcpWorker::TcpWorker(const TcpWorkerConfig& config, const schedule::ResidencyPlan& plan)
-    : shape_(config.shape),
-      placement_(config.placement),
-      initialised_(config.initialised),
-      step_path_(config.step_path),
-      window_mode_(config.window_mode),
+TcpWorker::TcpWorker(const TcpWorkerSettings& settings, const schedule::ResidencyPlan& plan)
+    : shape_(settings.shape),
+      placement_(settings.placement),
+      initialised_(settings.initialised),
+      step_path_(settings.step_path),
+      window_mode_(settings.window_mode),
       arena_file_("luwu-arena", arena_file_bytes(shape_, plan)),
       arena_(arena_file_.descriptor(), MapMode::shared),
       streams_(1, bytes_of_blocks(shape_)),
-      window_(plan, config.held, bytes_of_blocks(shape_), window_mode_,
+      window_(plan, settings.held, bytes_of_blocks(shape_), window_mode_,
               [this](std::uint32_t block, bool alone, std::span<std::byte> into) { fetch(block, alone, into); }) {
-    for (const TcpLinkSettings& settings : config.links) {
-        links_.push_back(std::make_unique<TcpLink>(settings, [this](const Error& error) { fail(error); }));
+    for (const TcpLinkSettings& link : settings.links) {
+        links_.push_back(std::make_unique<TcpLink>(link, [this](const Error& error) { fail(error); }));
     }
     streams_.control().gradient_bytes = plan.arena_bytes;
     for (const auto& link : links_) link->start();
@@ -116,9 +117,8 @@ void TcpWorker::read(const Piece& piece, std::span<std::byte> into, StepPath::Do
 }
 
 void TcpWorker::handle(Request& request) {
-    if (request.block >= shape_.blocks.size()) {
-        fail(Error(ErrorKind::invalid, "the worker named block " + std::to_string(request.block) + " of " +
-                                           std::to_string(shape_.blocks.size())));
+    if (const auto error = unknown_block("the worker", request.block, shape_.blocks.size())) {
+        fail(*error);
         return Streams::reply(request, false);
     }
     switch (request.kind) {
@@ -134,7 +134,7 @@ void TcpWorker::handle(Request& request) {
         case RequestKind::finish_initialise:
             return finish_initialise(request, 0);
         case RequestKind::begin:
-        case RequestKind::commit:
+        case RequestKind::vote:
             fail(Error(ErrorKind::order, "over a network a step begins and ends through the control plane"));
             return Streams::reply(request, false);
     }
@@ -158,9 +158,7 @@ std::optional<std::span<const std::byte>> TcpWorker::sent(const Request& request
 void TcpWorker::handle_push(Request& request) {
     const store::BlockShape& block = shape_.blocks[request.block];
     const auto gradient = sent(request, block.bytes());
-    if (gradient && !block.trainable) {
-        fail(Error(ErrorKind::invalid, "the worker pushed block '" + block.name + "', which is frozen"));
-    }
+    if (gradient && !block.trainable) fail(frozen_push("the worker", block.name));
     if (!gradient || !block.trainable) return Streams::reply(request, false);
     const auto pieces = placement_.pieces(request.block);
     const auto all = when_all(pieces.size(), [&request](bool ok) { Streams::reply(request, ok); });

@@ -26,7 +26,7 @@ class StepPath {
     virtual void push(const Piece& piece, const std::byte* gradient, Done done) = 0;
 };
 
-struct TcpWorkerConfig {
+struct TcpWorkerSettings {
     store::StoreShape shape;             // of the whole model; the chunk size does not matter
     std::vector<bool> held;              // per block
     std::vector<TcpLinkSettings> links;  // to each server
@@ -38,7 +38,7 @@ struct TcpWorkerConfig {
 
 class TcpWorker {
   public:
-    explicit TcpWorker(const TcpWorkerConfig& config);  // throws Error(invalid); connects in threads of its own
+    explicit TcpWorker(const TcpWorkerSettings& settings);  // throws Error(invalid); connects in threads of its own
     ~TcpWorker() { close(); }
     TcpWorker(const TcpWorker&) = delete;
     TcpWorker& operator=(const TcpWorker&) = delete;
@@ -54,8 +54,8 @@ class TcpWorker {
     [[nodiscard]] TcpLinkStats stats() const;  // of all links
 
   private:
-    TcpWorker(const TcpWorkerConfig& config, const store::Layout& layout);
-    TcpWorker(const TcpWorkerConfig& config, const schedule::ResidencyPlan& plan);
+    TcpWorker(const TcpWorkerSettings& settings, const store::Layout& layout);
+    TcpWorker(const TcpWorkerSettings& settings, const schedule::ResidencyPlan& plan);
     void fetch(std::uint32_t block, bool alone, std::span<std::byte> into);
     void handle(Request& request);
     void handle_release(Request& request);

@@ -226,13 +226,13 @@ bool UdpSocket::receive_from(int descriptor, std::size_t& filled) {
         headers[i].msg_hdr.msg_namelen = sizeof(sockaddr_in6);
         headers[i].msg_hdr.msg_controllen = controls_[0].size();
     }
-    ++counters_.receive_calls;
+    ++stats_.receive_calls;
     const int count = recvmmsg(descriptor, headers, static_cast<unsigned>(room), MSG_DONTWAIT, nullptr);
     if (count < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
         if (errno == EINTR) return true;
         if (!is_report(errno)) throw network_error("receive at", bound_, errno);
-        ++counters_.receive_errors;
+        ++stats_.receive_errors;
         return true;
     }
     for (int i = 0; i < count; ++i) take(filled++, headers[i].msg_len);
@@ -242,7 +242,7 @@ bool UdpSocket::receive_from(int descriptor, std::size_t& filled) {
 void UdpSocket::take(std::size_t index, std::size_t bytes) {
     msghdr& header = headers_[index].msg_hdr;
     if ((header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-        ++counters_.dropped_cut;
+        ++stats_.dropped_cut;
         return;
     }
     std::size_t segment_bytes = bytes;
@@ -253,8 +253,8 @@ void UdpSocket::take(std::size_t index, std::size_t bytes) {
         if (told > 0) segment_bytes = static_cast<std::size_t>(told);
     }
     segment_bytes = std::max<std::size_t>(segment_bytes, 1);  // an empty datagram is one too
-    counters_.datagrams_received += std::max<std::size_t>(1, (bytes + segment_bytes - 1) / segment_bytes);
-    counters_.bytes_received += bytes;
+    stats_.datagrams_received += std::max<std::size_t>(1, (bytes + segment_bytes - 1) / segment_bytes);
+    stats_.bytes_received += bytes;
     received_.push_back({&senders_[index], memory_.get() + index * settings_.buffer_bytes, bytes, segment_bytes});
 }
 

@@ -35,7 +35,7 @@ struct UdpSettings {
     int multicast_hops = 1;        // how many networks a datagram to a group may pass: 1 stays in the first
 };
 
-struct UdpCounters {
+struct UdpStats {
     std::uint64_t datagrams_sent = 0;
     std::uint64_t bytes_sent = 0;  // payload
     std::uint64_t datagrams_received = 0;
@@ -91,8 +91,8 @@ class UdpSocket {
     [[nodiscard]] std::uint32_t kernel_receive_bytes() const;
     [[nodiscard]] std::uint32_t kernel_send_bytes() const;
     [[nodiscard]] std::uint64_t kernel_drops() const;  // datagrams that found the kernel's receive buffer full
-    [[nodiscard]] UdpCounters& counters() { return counters_; }
-    [[nodiscard]] const UdpCounters& counters() const { return counters_; }
+    [[nodiscard]] UdpStats& stats() { return stats_; }
+    [[nodiscard]] const UdpStats& stats() const { return stats_; }
 
   private:
     struct Received {
@@ -112,7 +112,7 @@ class UdpSocket {
     bool merges_ = false;
     bool segments_ = false;
     bool group_first_ = false;
-    UdpCounters counters_;
+    UdpStats stats_;
     std::unique_ptr<std::byte[]> memory_;
     std::vector<Address> senders_;
     std::vector<iovec> pieces_;

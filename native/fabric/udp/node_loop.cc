@@ -37,9 +37,9 @@ std::exception_ptr NodeLoop::failure() {
     return failure_;
 }
 
-UdpCounters NodeLoop::counters() {
+UdpStats NodeLoop::stats() {
     const std::lock_guard hold(lock_);
-    return counters_;
+    return stats_;
 }
 
 void NodeLoop::wake() const {
@@ -75,7 +75,7 @@ Time NodeLoop::turn() {
         [&](const Address& from, std::span<const std::byte> datagram) { node_.receive(from, datagram, now, outbox_); });
     const Time until = node_.advance(now, outbox_);
     outbox_.flush();  // before the lock is given back and before the next batch: bodies may lie in either's memory
-    counters_ = socket_.counters();
+    stats_ = socket_.stats();
     sleeping_ = !more && until > now;
     return sleeping_ ? until : 0;
 }
@@ -91,7 +91,7 @@ void NodeLoop::sleep(Time until) {
                    static_cast<long>((until - now) % 1'000'000'000)};
     }
     const bool for_ever = until == std::numeric_limits<Time>::max();
-    ++socket_.counters().wait_calls;
+    ++socket_.stats().wait_calls;
     ppoll(waited.data(), waited.size(), for_ever ? nullptr : &timeout, nullptr);
     if ((waited[0].revents & POLLIN) == 0) return;
     std::uint64_t calls = 0;

@@ -46,7 +46,7 @@ class NodeLoop {
 
     [[nodiscard]] const Address& bound() const { return socket_.bound(); }
     [[nodiscard]] std::exception_ptr failure();  // null: none
-    [[nodiscard]] UdpCounters counters();
+    [[nodiscard]] UdpStats stats();
     [[nodiscard]] std::uint64_t kernel_drops() const { return socket_.kernel_drops(); }
 
   private:
@@ -77,7 +77,7 @@ class NodeLoop {
     Descriptor wake_;  // an eventfd
     TurnLock lock_;
     bool sleeping_ = false;  // or about to: a call must wake the loop
-    UdpCounters counters_;   // as of the last batch
+    UdpStats stats_;         // as of the last batch
     std::exception_ptr failure_;
     std::atomic<bool> stopping_{false};
     std::thread thread_;  // last: it uses all of the above

@@ -33,7 +33,7 @@ bool may_refuse_segments(int error_number) {
 
 UdpOutbox::UdpOutbox(UdpSocket& socket, std::chrono::nanoseconds longest_wait, SendCall send_call)
     : socket_(socket),
-      counters_(socket.counters()),
+      stats_(socket.stats()),
       longest_wait_(longest_wait),
       send_call_(send_call),
       segmenting_(socket.segments()),
@@ -134,12 +134,12 @@ void UdpOutbox::drain() {
         int error_number = 0;
         const std::size_t sent = transmit(std::span(headers_).subspan(next, queued_ - next), error_number);
         for (const std::size_t end = next + sent; next < end; ++next) {
-            counters_.datagrams_sent += runs_[next].segments;
-            counters_.bytes_sent += runs_[next].bytes;
+            stats_.datagrams_sent += runs_[next].segments;
+            stats_.bytes_sent += runs_[next].bytes;
         }
         if (error_number == 0) continue;
         if (error_number == EAGAIN) {
-            for (; next < queued_; ++next) counters_.dropped_full += runs_[next].segments;
+            for (; next < queued_; ++next) stats_.dropped_full += runs_[next].segments;
         } else if (runs_[next].segments > 1 && may_refuse_segments(error_number)) {
             // Not where the datagrams are too long for the way to this one address: others may take runs.
             if (send_one_by_one(next++)) segmenting_ = false;
@@ -155,7 +155,7 @@ std::size_t UdpOutbox::transmit(std::span<mmsghdr> messages, int& error_number) 
     error_number = 0;
     std::size_t done = 0;
     while (done < messages.size()) {
-        ++counters_.send_calls;
+        ++stats_.send_calls;
         const int sent = send_call_(socket_.descriptor(), messages.data() + done,
                                     static_cast<unsigned>(messages.size() - done), MSG_DONTWAIT);
         if (sent > 0) {
@@ -179,14 +179,14 @@ bool UdpOutbox::wait_for_room() {
     const std::uint64_t left = wait_until_ns_ - now;
     const timespec timeout{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
     pollfd waited{socket_.descriptor(), POLLOUT, 0};
-    ++counters_.wait_calls;
+    ++stats_.wait_calls;
     ppoll(&waited, 1, &timeout, nullptr);
     return true;
 }
 
 // Returns whether the first datagram went out.
 bool UdpOutbox::send_one_by_one(std::size_t index) {
-    ++counters_.segmenting_refused;
+    ++stats_.segmenting_refused;
     const std::size_t segment_bytes = runs_[index].segment_bytes;
     const msghdr& message = headers_[index].msg_hdr;
     std::array<mmsghdr, kMostSegments> singles{};
@@ -214,11 +214,11 @@ bool UdpOutbox::send_one_by_one(std::size_t index) {
         const std::size_t sent = transmit(std::span(singles).subspan(next, count - next), error_number);
         if (next == 0) first_sent = sent > 0;
         for (const std::size_t end = next + sent; next < end; ++next) {
-            ++counters_.datagrams_sent;
-            counters_.bytes_sent += singles[next].msg_len;
+            ++stats_.datagrams_sent;
+            stats_.bytes_sent += singles[next].msg_len;
         }
         if (error_number == EAGAIN) {
-            counters_.dropped_full += count - next;
+            stats_.dropped_full += count - next;
             break;
         }
         if (error_number != 0) count_refused(1, error_number), ++next;
@@ -227,8 +227,8 @@ bool UdpOutbox::send_one_by_one(std::size_t index) {
 }
 
 void UdpOutbox::count_refused(std::uint32_t datagrams, int error_number) {
-    counters_.dropped_refused += datagrams;
-    counters_.last_refusal = error_number;
+    stats_.dropped_refused += datagrams;
+    stats_.last_refusal = error_number;
 }
 
 }  // namespace luwu::fabric

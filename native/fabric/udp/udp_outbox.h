@@ -50,7 +50,7 @@ class UdpOutbox final : public Outbox {
     void count_refused(std::uint32_t datagrams, int error_number);
 
     UdpSocket& socket_;
-    UdpCounters& counters_;
+    UdpStats& stats_;
     std::chrono::nanoseconds longest_wait_;
     std::uint64_t wait_until_ns_ = 0;  // of this drain; 0: has not waited yet
     SendCall send_call_;

@@ -56,14 +56,14 @@ WorkerEvents UdpPort::node_events() {
     return events;
 }
 
-std::optional<WorkerCounts> UdpPort::counts() {
+std::optional<WorkerNodeStats> UdpPort::node_stats() {
     if (!started_) return std::nullopt;
-    return loop_->call([this] { return node_->counts(); });
+    return loop_->call([this] { return node_->stats(); });
 }
 
-std::optional<UdpCounters> UdpPort::socket_counts() {
+std::optional<UdpStats> UdpPort::socket_stats() {
     if (!started_) return std::nullopt;
-    return loop_->counters();
+    return loop_->stats();
 }
 
 std::vector<std::uint8_t> exponents_of(const std::byte* gradient, kernels::Dtype dtype, std::uint64_t elements) {

@@ -53,8 +53,8 @@ class UdpPort {
     [[nodiscard]] std::uint32_t epoch() const { return node_->epoch(); }
     void post(std::function<void()> task) { tasks_.post(std::move(task)); }  // where `done` is called, too
 
-    [[nodiscard]] std::optional<WorkerCounts> counts();
-    [[nodiscard]] std::optional<UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<WorkerNodeStats> node_stats();
+    [[nodiscard]] std::optional<UdpStats> socket_stats();
 
   private:
     [[nodiscard]] WorkerEvents node_events();

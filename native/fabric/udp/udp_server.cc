@@ -5,14 +5,15 @@
 #include <utility>
 
 #include "fabric/core/arena.h"
+#include "fabric/core/refusals.h"
 
 namespace luwu::fabric {
 
 namespace {
 
-TcpConfig with_readers(TcpConfig config, std::uint32_t workers) {
-    config.readers = workers;
-    return config;
+TcpSettings with_readers(TcpSettings settings, std::uint32_t workers) {
+    settings.readers = workers;
+    return settings;
 }
 
 std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
@@ -21,13 +22,13 @@ std::unique_ptr<GradientBuffers> make_buffers(const ParameterServer& core) {
         const bool trainable = core.layout().shape().blocks[block].trainable;
         bytes.push_back(trainable ? core.memory().gradient_bytes(block) : 0);
     }
-    return std::make_unique<GradientBuffers>(core.layout().shape(), core.config().held, bytes,
+    return std::make_unique<GradientBuffers>(core.layout().shape(), core.settings().held, bytes,
                                              core.memory().plan().arena_bytes + kArenaSlackBytes, 0);
 }
 
 }  // namespace
 
-UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp)
+UdpServer::UdpServer(ServerSettings server, const TcpSettings& tcp, const Address& bound, const UdpSettings& udp)
     : tasks_("luwu-3-pull"),
       side_(one_stream(server), with_readers(tcp, server.workers)),
       socket_(std::in_place, bound, udp),
@@ -36,23 +37,23 @@ UdpServer::UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& b
 }
 
 // The pipeline gets the fp32 sum of all workers' gradients. It calls with its lock held.
-ServerConfig UdpServer::one_stream(ServerConfig config) {
-    config.one_stream = true;
-    config.gradient_dtype = kernels::Dtype::float32;
-    config.on_given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
-    return config;
+ServerSettings UdpServer::one_stream(ServerSettings settings) {
+    settings.one_stream = true;
+    settings.gradient_dtype = kernels::Dtype::float32;
+    settings.on_given_up = [this] { tasks_.post([this] { begin_epoch(); }); };
+    return settings;
 }
 
 UdpServer::~UdpServer() {
-    core().fail(Error(ErrorKind::server, "the server was closed"));  // its replies go to the tasks
-    tasks_.stop();                                                   // they use the loop
+    core().fail(pipeline::server_closed());  // its replies go to the tasks
+    tasks_.stop();                           // they use the loop
     loop_.reset();
 }
 
 void UdpServer::start(Wiring wiring, const Address& child, const Address& group) {
     if (!socket_) throw Error(ErrorKind::order, "this server's network has been started already");
-    wiring.workers = core().config().workers;
-    wiring.blocks = wire_blocks(side_.core().config().shape);
+    wiring.workers = core().settings().workers;
+    wiring.blocks = wire_blocks(side_.core().settings().shape);
     epoch_ = wiring.epoch;
     node_ = std::make_unique<ServerNode>(wiring, child, group, node_events());
     UdpSocket socket = std::move(*socket_);
@@ -138,7 +139,7 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
 
 UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                                   const pipeline::GradientSettings& gradient) {
-    if (!started_) throw Error(ErrorKind::order, "a step began before the network did");
+    check_network(started_);
     // A step that nobody has given up has the epoch that it began with.
     const std::uint32_t epoch = epoch_;
     const auto begun = core().begin(worker, groups, gradient);
@@ -146,24 +147,24 @@ UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeli
     return {begun.given_up, epoch};
 }
 
-void UdpServer::commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
-    core().commit(worker, roll_back, pushes);
+void UdpServer::vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes) {
+    core().vote(worker, roll_back, pushes);
 }
 
-std::optional<pipeline::Outcome> UdpServer::wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most) {
-    return core().wait_commit(worker, at_most);
+std::optional<pipeline::Outcome> UdpServer::wait_for_end(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    return core().wait_for_end(worker, at_most);
 }
 
 void UdpServer::leave(std::uint32_t worker) { core().leave(worker); }
 
-std::optional<ServerCounts> UdpServer::counts() {
+std::optional<ServerNodeStats> UdpServer::node_stats() {
     if (!started_) return std::nullopt;
-    return loop().call([this] { return node_->counts(); });
+    return loop().call([this] { return node_->stats(); });
 }
 
-std::optional<UdpCounters> UdpServer::socket_counts() {
+std::optional<UdpStats> UdpServer::socket_stats() {
     if (!started_) return std::nullopt;
-    return loop().counters();
+    return loop().stats();
 }
 
 }  // namespace luwu::fabric

@@ -18,7 +18,7 @@ namespace luwu::fabric {
 class UdpServer {
   public:
     // `server` is as for any transport, `workers` being those of the job. Throws Error.
-    UdpServer(ServerConfig server, const TcpConfig& tcp, const Address& bound, const UdpSettings& udp);
+    UdpServer(ServerSettings server, const TcpSettings& tcp, const Address& bound, const UdpSettings& udp);
     ~UdpServer();
     UdpServer(const UdpServer&) = delete;
     UdpServer& operator=(const UdpServer&) = delete;
@@ -37,17 +37,18 @@ class UdpServer {
     };
     Begun begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                 const pipeline::GradientSettings& gradient = {});
-    void commit(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
-    [[nodiscard]] std::optional<pipeline::Outcome> wait_commit(std::uint32_t worker, std::chrono::milliseconds at_most);
+    void vote(std::uint32_t worker, bool roll_back, std::uint64_t pushes);
+    [[nodiscard]] std::optional<pipeline::Outcome> wait_for_end(std::uint32_t worker,
+                                                                std::chrono::milliseconds at_most);
     void leave(std::uint32_t worker);
-    [[nodiscard]] std::optional<ServerCounts> counts();
-    [[nodiscard]] std::optional<UdpCounters> socket_counts();
+    [[nodiscard]] std::optional<ServerNodeStats> node_stats();
+    [[nodiscard]] std::optional<UdpStats> socket_stats();
 
   private:
     [[nodiscard]] NodeLoop& loop();  // for tasks, which only a loop causes
     [[nodiscard]] ParameterServer& core() { return side_.core(); }
     [[nodiscard]] ServerEvents node_events();
-    [[nodiscard]] ServerConfig one_stream(ServerConfig config);
+    [[nodiscard]] ServerSettings one_stream(ServerSettings settings);
     void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
     void push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place);
     void begin_epoch();

@@ -2,17 +2,20 @@
 
 #include <utility>
 
+#include "fabric/core/refusals.h"
+
 namespace luwu::fabric {
 
-UdpWorker::UdpWorker(const TcpWorkerConfig& config, std::vector<UdpSocket> sockets) : placement_(config.placement) {
+UdpWorker::UdpWorker(const TcpWorkerSettings& settings, std::vector<UdpSocket> sockets)
+    : placement_(settings.placement) {
     for (std::uint32_t server = 0; server < sockets.size(); ++server) {
-        blocks_.push_back(wire_blocks(placement_.part(config.shape, server)));
+        blocks_.push_back(wire_blocks(placement_.part(settings.shape, server)));
         UdpPort::Events events;
         events.failed = [this](const Error& error) { remote_->fail(error); };
         events.interrupted = [this, server](std::deque<UdpPort::Pull> pulls) { interrupted(server, std::move(pulls)); };
         trees_.push_back(std::make_unique<Tree>(std::move(sockets[server]), std::move(events)));
     }
-    TcpWorkerConfig with_path = config;
+    TcpWorkerSettings with_path = settings;
     with_path.step_path = this;
     remote_ = std::make_unique<TcpWorker>(with_path);
 }
@@ -30,7 +33,7 @@ void UdpWorker::start(std::uint32_t server, Wiring wiring, const Address& parent
 
 void UdpWorker::begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up) {
     Tree& tree = *trees_[server];
-    if (!tree.port.started()) throw Error(ErrorKind::order, "a step began before the network did");
+    check_network(tree.port.started());
     tree.port.call([&] {
         tree.port.enter_epoch(epoch);
         tree.in_step = true;

@@ -13,7 +13,7 @@ class UdpWorker final : private StepPath {
   public:
     // The sockets, one for each server, are bound before the servers can know where this worker's data comes from.
     // Throws Error.
-    UdpWorker(const TcpWorkerConfig& config, std::vector<UdpSocket> sockets);
+    UdpWorker(const TcpWorkerSettings& settings, std::vector<UdpSocket> sockets);
     ~UdpWorker() override;
 
     [[nodiscard]] TcpWorker& remote() { return *remote_; }
@@ -26,9 +26,11 @@ class UdpWorker final : private StepPath {
     // the step up already. Between these two, pulls and pushes are those of all workers.
     void begin_step(std::uint32_t server, std::uint32_t epoch, bool given_up);
     void end_step();
-    [[nodiscard]] std::optional<WorkerCounts> counts(std::uint32_t server) { return trees_[server]->port.counts(); }
-    [[nodiscard]] std::optional<UdpCounters> socket_counts(std::uint32_t server) {
-        return trees_[server]->port.socket_counts();
+    [[nodiscard]] std::optional<WorkerNodeStats> node_stats(std::uint32_t server) {
+        return trees_[server]->port.node_stats();
+    }
+    [[nodiscard]] std::optional<UdpStats> socket_stats(std::uint32_t server) {
+        return trees_[server]->port.socket_stats();
     }
 
   private:

@@ -235,8 +235,8 @@ LUWU_FUZZ_TARGET("nodes") {
     for (std::size_t packet = 0; packet < kMostPackets && !input.empty(); ++packet) rig.turn(input);
     rig.now += 2 * kStart;  // all that waits for a time is due
     for (int turn = 0; turn < 3; ++turn) rig.advance();
-    require(rig.worker.counts().packets_in == rig.packets[0] && rig.server.counts().packets_in == rig.packets[1] &&
-                rig.tree.counts().packets_in == rig.packets[2],
+    require(rig.worker.stats().packets_in == rig.packets[0] && rig.server.stats().packets_in == rig.packets[1] &&
+                rig.tree.stats().packets_in == rig.packets[2],
             "every packet is counted");
     require(rig.worker.epoch() >= 3 && rig.server.epoch() == 3 && rig.tree.epoch() >= 3, "epochs only grow");
 }

@@ -20,16 +20,16 @@ constexpr Timing kTiming{.hello = std::chrono::seconds(2),
                          .farewell = std::chrono::milliseconds(1)};
 enum : std::uint8_t { kGradients = 1, kFresh = 2, kReads = 4, kBegun = 8 };
 
-ServerConfig config_of(const std::string& folder) {
-    ServerConfig config;
-    config.folders = {folder};
-    config.uuid = {1, 2, 3};
-    config.mode = luwu::store::OpenMode::create;
-    config.shape.chunk_elements = luwu::store::kChunkStep;
-    config.shape.blocks = {{"root", 40, true}, {"b", 60, true}, {"frozen", 30, false}};
-    config.held = {true, false, false};
-    config.memory_bytes = kMemoryBytes;
-    return config;
+ServerSettings settings_of(const std::string& folder) {
+    ServerSettings settings;
+    settings.folders = {folder};
+    settings.uuid = {1, 2, 3};
+    settings.mode = luwu::store::OpenMode::create;
+    settings.shape.chunk_elements = luwu::store::kChunkStep;
+    settings.shape.blocks = {{"root", 40, true}, {"b", 60, true}, {"frozen", 30, false}};
+    settings.held = {true, false, false};
+    settings.memory_bytes = kMemoryBytes;
+    return settings;
 }
 
 float value_of(std::uint32_t block) { return static_cast<float>(block) + 0.25F; }
@@ -38,7 +38,7 @@ float value_of(std::uint32_t block) { return static_cast<float>(block) + 0.25F; 
 class Server {
   public:
     explicit Server(bool fresh)
-        : core_(std::make_unique<ParameterServer>(config_of(folder_.path()),
+        : core_(std::make_unique<ParameterServer>(settings_of(folder_.path()),
                                                   [this](const luwu::Error&) { failed = true; })),
           member_(std::make_unique<TcpMember>(*core_, 0)) {
         if (fresh) return;
