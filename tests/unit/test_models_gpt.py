@@ -161,3 +161,12 @@ def test_the_model_is_plain_torch_and_needs_no_native_part():
     # The peers of benchmarks train it in an environment that has torch, and LuWu's sources alone.
     code = "import sys; sys.modules['luwu._native'] = None; import luwu.models.gpt"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_model_on_meta_is_made_without_torchs_compiler():
+    code = (
+        "import sys, torch; from luwu.models.gpt import GPT, GPTConfig\n"
+        "with torch.device('meta'): GPT(GPTConfig(layers=1, hidden=32, heads=2, seq=4))\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

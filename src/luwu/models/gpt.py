@@ -47,6 +47,15 @@ class Prediction(NamedTuple):
     loss: Tensor | None = None
 
 
+def draw(weight: Tensor, deviation: float) -> None:
+    """Draw a parameter's first values from a normal distribution, unless it is on meta and has none.
+
+    Drawing on meta would make torch load its compiler, which takes as much time as loading torch itself.
+    """
+    if not weight.is_meta:
+        nn.init.normal_(weight, std=deviation)
+
+
 class Linear(nn.Linear):
     """A bias-free linear layer that initialises itself with a given deviation."""
 
@@ -56,7 +65,7 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Draw the weight from a normal distribution."""
-        nn.init.normal_(self.weight, std=self.deviation)
+        draw(self.weight, self.deviation)
 
 
 class Embedding(nn.Embedding):
@@ -64,7 +73,7 @@ class Embedding(nn.Embedding):
 
     def reset_parameters(self) -> None:
         """Draw the table from a normal distribution."""
-        nn.init.normal_(self.weight, std=INITIAL_DEVIATION)
+        draw(self.weight, INITIAL_DEVIATION)
 
 
 class Attention(nn.Module):
