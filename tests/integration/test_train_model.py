@@ -14,7 +14,7 @@ from luwu.data.tokenizer import FileTokenizer
 
 pytestmark = pytest.mark.slow
 
-FLAGS = ["--seq", "16", "--batch", "6", "--memory", "64MiB", "--lr", "1e-3", "--data", "stories.txt"]
+FLAGS = ["--seq", "16", "--batch", "6", "--memory", "64MiB", "--data", "stories.txt"]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,10 @@ def test_it_goes_on_from_the_weights_and_then_from_its_store(folder):
     code, output, error = train(folder, "--model", "llama", "--steps", "2", "--workers", "1")
     assert code == 0, error
     assert "tokens of stories" in output and "nats per token" in output
+    assert "learning rate 2e-05, for fine-tuning with adamw, as the model starts from weights; --lr sets" in output
     code, output, error = train(folder, "--steps", "3", "--workers", "1")
     assert code == 0, error
-    assert "resuming after step 2 of 3" in output
+    assert "resuming after step 2 of 3" in output and "learning rate" not in output
     losses = [row["loss"] for row in metrics(folder, "run")]
     corpus = Corpus.load(folder / "run")
     assert corpus is not None

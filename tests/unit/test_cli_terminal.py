@@ -16,6 +16,7 @@ from luwu.cli.generate import Output
 from luwu.cli.main import app
 from luwu.cli.terminal import add_rows, say, say_rows
 from luwu.cli.train import tell
+from luwu.core.units import bytes_text
 from luwu.core.words import counted, printable
 from luwu.data.corpus import Corpus
 from luwu.errors import StoreCorruptError
@@ -25,6 +26,10 @@ from luwu.launch.settings import Settings
 from luwu.observe.display import LiveDisplay, PlainDisplay
 
 ESCAPE = "\x1b[2J"
+
+
+def test_small_sizes_are_not_zero():
+    assert [bytes_text(count) for count in (0, 7, 1536, 2_450_000)] == ["0 B", "7 B", "1.54 kB", "2.45 MB"]
 
 
 def test_counts_have_the_form_of_their_noun():

@@ -6,6 +6,8 @@ import errno
 import json
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ from luwu.launch.settings import build_settings
 from luwu.models.importing import import_pretrained
 from luwu.observe.metrics import MetricsLog, read_metrics
 from luwu.observe.plots import draw_loss
+from luwu.store.dcp_output import export_dcp
 from luwu.store.exporting import export_safetensors
 from luwu.store.values import StoredValues
 from luwu.train.worker_log import log_stream
@@ -180,20 +183,23 @@ def offloaded_state(model: Tiny, session: FakeSession, disk: SmallDisk | None) -
     return luwu.full_state_dict(model)
 
 
-def test_an_export_waits_for_room(small_disk: SmallDisk, tmp_path: Path) -> None:
+@pytest.mark.parametrize("export", [partial(export_safetensors, shard_bytes=20_000), export_dcp])
+def test_an_export_waits_for_room(export: Callable[..., object], small_disk: SmallDisk, tmp_path: Path) -> None:
     save("llama", tmp_path / "in")
     import_pretrained(tmp_path / "in", [tmp_path / "store"])
     undisturbed = tmp_path / "undisturbed"
-    export_safetensors([tmp_path / "store"], undisturbed, shard_bytes=20_000)
+    export([tmp_path / "store"], undisturbed)
 
     def fill(done: float, total: float) -> None:
         if done >= 0.4 * total and not small_disk.said:
             small_disk.fill()
 
     target = small_disk.path / "out"
-    export_safetensors([tmp_path / "store"], target, shard_bytes=20_000, progress=fill, room=small_disk.room())
+    export([tmp_path / "store"], target, progress=fill, room=small_disk.room())
     assert small_disk.waited()
-    for path in undisturbed.glob("*.safetensors"):
+    tensors = [path for path in undisturbed.iterdir() if path.suffix in (".safetensors", ".distcp")]
+    assert tensors
+    for path in tensors:
         assert (target / path.name).read_bytes() == path.read_bytes()
     assert not list(target.glob("*.partial"))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from harness.small_models import Tiny, loss_of, tokens
 from luwu.errors import ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
+from luwu.optim.kinds import optimizer_of, torch_optimizers
 from luwu.worker.parallelize import full_state_dict, parallelize
 
 
@@ -29,11 +30,14 @@ def decay_groups(model: nn.Module) -> list[dict]:
     ]
 
 
-def test_defaults_are_those_of_torch():
-    model, _ = parallel()
-    ours, torchs = AdamW(model).defaults, torch.optim.AdamW([torch.zeros(1)]).defaults
+@pytest.mark.parametrize("kind", ["adamw", "adamw8bit", "adam", "sgd", "adagrad"])
+def test_defaults_are_those_of_torch(kind):
+    theirs = {"adamw8bit": torch.optim.AdamW, "sgd": torch.optim.SGD} | torch_optimizers()
+    model, _ = parallel(optimizer=optimizer_of(kind))
+    optimizer = optimizer_of(kind)(model)
+    ours, torchs = optimizer.defaults, theirs[kind]([torch.zeros(1)]).defaults
     assert ours == {name: torchs[name] for name in ours}
-    assert isinstance(AdamW(model), torch.optim.Optimizer)
+    assert isinstance(optimizer, torch.optim.Optimizer)
 
 
 def test_groups_with_their_own_settings():
