@@ -35,7 +35,14 @@ SELECTED = (
 """The README's rows: a benchmark, and the beginning of the question of one of its rows."""
 
 SECTIONS = {
-    "The same results": ("parity", "parity_models", "network_parity", "xdp_parity", "interchange"),
+    "The same results": (
+        "parity",
+        "parity_models",
+        "parity_families",
+        "network_parity",
+        "xdp_parity",
+        "interchange",
+    ),
     "Nothing is lost": (
         "crash_resume",
         "power_cuts",
