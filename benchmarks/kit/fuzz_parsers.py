@@ -135,8 +135,9 @@ PYTHON: Mapping[str, Parser] = {
     },
     "model_config": {
         "src/luwu/models/config_file.py": None,
+        "src/luwu/models/config_shape.py": None,
         "src/luwu/models/sizes.py": ("check_config", "check_sizes"),
-        "src/luwu/plan/model_presets.py": ("read_config", "number", "flag", "_opt_or_gpt2", "_gated"),
+        "src/luwu/plan/model_presets.py": ("read_config",),
         "src/luwu/launch/rates.py": ("_width_of",),
         "src/luwu/store/upkeep.py": ("_architectures",),
         "src/luwu/store/model_files.py": ("write_config",),

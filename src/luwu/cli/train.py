@@ -104,7 +104,6 @@ def run_training(
     from rich.console import Console
 
     from luwu.core.settings import read_toml
-    from luwu.data.tokenizer import BYTE_VALUES
     from luwu.launch.checks import check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
     from luwu.launch.local import LocalRun
@@ -127,8 +126,8 @@ def run_training(
             settings = build_settings({"data": {"tokenizer": tokenizer_of_model(settings.model.path)}}, *chosen)
         check_data(settings)
     if server is None:
-        check_memory(settings, BYTE_VALUES, folder)
         check_store(settings, folder, takes_weights=takes_weights)
+        check_memory(settings, count_vocabulary(settings), folder)
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
@@ -148,8 +147,8 @@ def check_data(settings: Settings) -> None:
     """
     from luwu.data.preparation import check_length
     from luwu.data.source import find_text
-    from luwu.data.tokenizer import BYTE_VALUES, count_tokens, find_tokenizer
-    from luwu.launch.folder import MODEL_CONFIG_NAME
+    from luwu.data.tokenizer import find_tokenizer
+    from luwu.launch.folder import config_file
     from luwu.models.sizes import check_config
 
     data, source = settings.data, find_text(settings.data.path)
@@ -158,9 +157,15 @@ def check_data(settings: Settings) -> None:
     else:
         check_length(source, settings.model.seq, data.validation_fraction)
     if settings.model.path is not None:
-        path = Path(settings.model.path)
-        tokens = BYTE_VALUES if data.tokenizer is None else count_tokens(data.tokenizer)
-        check_config(path / MODEL_CONFIG_NAME if path.is_dir() else path, tokens or 0, settings.model.seq)
+        file = config_file(Path(settings.model.path))
+        check_config(file, count_vocabulary(settings) or 0, settings.model.seq)
+
+
+def count_vocabulary(settings: Settings) -> int | None:
+    """Return the number of tokens in the data's vocabulary before the data is read; None: it is not known yet."""
+    from luwu.data.tokenizer import BYTE_VALUES, count_tokens
+
+    return BYTE_VALUES if settings.data.tokenizer is None else count_tokens(settings.data.tokenizer)
 
 
 def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome, corpus: Corpus) -> None:

@@ -8,10 +8,12 @@ from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetErr
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
 from luwu.launch.claiming import find_run_id, make_claim
-from luwu.launch.folder import RunFolder
+from luwu.launch.folder import RunFolder, config_file
 from luwu.launch.settings import Settings
-from luwu.models.shapes import gpt_shape
-from luwu.server.forecast import least_memory
+from luwu.models.config_shape import least_shape
+from luwu.models.gpt_blocks import gpt_manifest
+from luwu.models.shapes import ModelShape
+from luwu.server.forecast import element_bytes, least_memory, least_without_states
 from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, require_stripes
 from luwu.store.opening import reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record
@@ -49,30 +51,37 @@ def check_store(settings: Settings, folder: RunFolder, *, takes_weights: bool) -
         check_steps(settings, int(reader.step) - first.step)
 
 
-def check_memory(settings: Settings, vocabulary: int, folder: RunFolder) -> None:
-    """Check that the server's memory budget is enough for the GPT of a run. Other models are checked when built.
+def check_memory(settings: Settings, vocabulary: int | None, folder: RunFolder) -> None:
+    """Check that the server's memory budget is enough for the model of a run, as far as that is known without torch.
+
+    The blocks are those of the store, if there is one, or those of the GPT. Of another model a part of its parameters
+    is counted, if its configuration tells them: the check then passes budgets that are too small, which the server
+    refuses, but never refuses one that is enough.
 
     Args:
         settings: the run's settings.
-        vocabulary: number of tokens in the data's vocabulary; fewer tokens need a smaller budget.
-        folder: the run's folder, whose store, if there is one, keeps the blocks that it was made with.
+        vocabulary: number of tokens in the data's vocabulary; None: not known yet, and the GPT is not checked.
+        folder: the run's folder.
 
     Raises:
         MemoryBudgetError: the budget is too small; the message says the least one.
     """
-    model, run = settings.model, settings.run
-    if model.path is not None or run.block_dtypes:
-        return
-    shape = gpt_shape(model.layers, model.hidden, model.heads, sequence=model.seq, vocabulary=vocabulary, biases=False)
+    run, path = settings.run, settings.model.path
     identity = read_identity(folder.stores(settings)[0])
-    blocks = shape.block_elements() if identity is None else [block.elements for block in identity.manifest.blocks]
-    needed = least_memory(blocks, dtype=run.dtype, optimizer=settings.optimizer.name, workers=run.workers)
-    if run.memory < needed:
-        least = -(-needed // 2**20)
-        raise MemoryBudgetError(
-            f"run.memory: expected at least {least}MiB for this model with {counted(run.workers, 'worker')}, found "
-            f"{format_size(run.memory)}; raise --memory, or take a smaller model"
+    if identity is not None:
+        _check_least(settings, least_memory(identity.manifest, run.workers))
+    elif path is not None:
+        if (shape := least_shape(config_file(Path(path)))) is not None:
+            _check_least(settings, _least_of(shape, settings), " and some more")
+    elif vocabulary is not None:
+        manifest = gpt_manifest(
+            settings.model,
+            vocabulary,
+            dtype=run.dtype,
+            block_dtypes=run.block_dtypes,
+            optimizer=settings.optimizer.name,
         )
+        _check_least(settings, least_memory(manifest, run.workers))
 
 
 def check_steps(settings: Settings, made: int) -> None:
@@ -82,6 +91,30 @@ def check_steps(settings: Settings, made: int) -> None:
             f"run.steps: expected at least {made}, the steps that this run has made, found {settings.run.steps}; raise "
             "--steps to train on, or go back to a snapshot (luwu snapshot list, luwu snapshot restore)"
         )
+
+
+def _check_least(settings: Settings, needed: int, more: str = "") -> None:
+    run = settings.run
+    if run.memory < needed:
+        least = -(-needed // 2**20)
+        raise MemoryBudgetError(
+            f"run.memory: expected at least {least}MiB{more} for this model with {counted(run.workers, 'worker')}, "
+            f"found {format_size(run.memory)}; raise --memory, or take a smaller model"
+        )
+
+
+def _least_of(shape: ModelShape, settings: Settings) -> int:
+    """Return bytes below the smallest budget for a model that has all parameters of a shape, and more."""
+    if shape.layers == 1:  # it is no block, and its parts may be
+        return 0
+    run = settings.run
+    size = min(map(element_bytes, (run.dtype, *run.block_dtypes.values())))
+    layers = [size * shape.layer_size] * shape.layers
+    tables = [size * shape.vocabulary * shape.hidden] * (1 if shape.tied else 2)
+    # Each table is a block or lies in the root, by rules that are not repeated here: all do what takes least.
+    return min(
+        least_without_states(sum(tables), layers, run.workers), least_without_states(0, tables + layers, run.workers)
+    )
 
 
 def _check_shape(settings: Settings, stores: list[Path], identity: StoreIdentity) -> None:

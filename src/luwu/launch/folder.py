@@ -160,13 +160,18 @@ def tokenizer_of_model(path: str | None) -> str | None:
     return None
 
 
+def config_file(path: Path) -> Path:
+    """Return the configuration of a model that is named by its folder or by the file itself."""
+    return path / MODEL_CONFIG_NAME if path.is_dir() else path
+
+
 def check_model(path: Path) -> None:
     """Check that a model's configuration exists, before anything is written; workers read it.
 
     Raises:
         ConfigError: it is not, or the package that reads it is missing.
     """
-    file = path / MODEL_CONFIG_NAME if path.is_dir() else path
+    file = config_file(path)
     if not file.is_file():
         raise ConfigError(
             f"model.path: expected {MODEL_CONFIG_NAME} of a model or a folder with one, found no {file}; check the path"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from luwu.core.errors import ConfigError
-from luwu.launch.folder import MODEL_CONFIG_NAME, RunFolder, has_weights
+from luwu.launch.folder import RunFolder, config_file, has_weights
 from luwu.launch.settings import Settings
 from luwu.models.config_file import read_config_file, text_fields
 from luwu.optim.rates import fine_tuning_rate_for, rate_for
@@ -41,9 +41,8 @@ def with_rate(settings: Settings, folder: RunFolder, *, takes_weights: bool = Fa
 
 def _width_of(path: Path) -> int | None:
     """The width in a model's configuration, or None; workers report a configuration that cannot be read."""
-    file = path / MODEL_CONFIG_NAME if path.is_dir() else path
     try:
-        config = read_config_file(file, "model.path")
+        config = read_config_file(config_file(path), "model.path")
     except ConfigError:
         return None
     for table in (config, text_fields(config)):

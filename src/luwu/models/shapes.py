@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from luwu.core.errors import ConfigError
@@ -116,12 +117,12 @@ class ModelShape:
         tables = self.table_parameters()
         root = self.outside_parameters()
         for number, size in zip(blocks.tables, tables, strict=True):
-            found[number] = _padded([size])
+            found[number] = padded([size])
             if self.counted is None:
                 root.remove(size)
-        found[0] = _padded(root if self.counted is None else [root[0] - sum(tables)])
+        found[0] = padded(root if self.counted is None else [root[0] - sum(tables)])
         layers = blocks.layers
-        found[layers.start : layers.stop] = [_padded(self.layer_parameters())] * self.layers
+        found[layers.start : layers.stop] = [padded(self.layer_parameters())] * self.layers
         return found
 
     def block_numbers(self) -> BlockNumbers:
@@ -218,7 +219,8 @@ def llama_shape(
     )
 
 
-def _padded(parameters: list[int]) -> int:
+def padded(parameters: Sequence[int]) -> int:
+    """Return the elements of a block that has these parameters: each is padded."""
     return sum(-(-count // BLOCK_ALIGNMENT_ELEMENTS) * BLOCK_ALIGNMENT_ELEMENTS for count in parameters)
 
 

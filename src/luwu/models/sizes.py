@@ -1,4 +1,4 @@
-"""Checks that a model has room for the data's tokens and for the length of sequences. Needs no torch."""
+"""Checks that a model predicts tokens, and has room for those of the data and for its sequences. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 from luwu.core.errors import ConfigError
 from luwu.models.config_file import read_config_file, text_fields
+
+OTHER_HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+"""Endings of classes of transformers that predict no next token."""
 
 _LONGEST = ("max_position_embeddings", "n_positions")
 
@@ -37,11 +40,24 @@ def check_sizes(file: Path, known: int | None, longest: int | None, vocabulary: 
 
 
 def check_config(file: Path, vocabulary: int, seq: int) -> None:
-    """Call `check_sizes` with the sizes in a config.json; the model's builder reports a file that cannot be read."""
+    """Check a model's kind and sizes as far as its config.json tells them.
+
+    The model's builder reports a file that cannot be read.
+
+    Raises:
+        ConfigError: the model predicts no next token, or it is too small, as `check_sizes`.
+    """
     try:
-        text = text_fields(read_config_file(file, "model.path"))
+        raw = read_config_file(file, "model.path")
     except ConfigError:
         return
+    named = raw.get("architectures")
+    if isinstance(named, list) and named and all(str(name).endswith(OTHER_HEADS) for name in named):
+        raise ConfigError(
+            f"model.path: expected {file} to describe a causal language model, found {', '.join(map(str, named))}; "
+            "choose a model that predicts the next token"
+        )
+    text = text_fields(raw)
     known = text.get("vocab_size")
     longest = next((text[name] for name in _LONGEST if name in text), None)
     if isinstance(known, int | None) and isinstance(longest, int | None):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from luwu.core.errors import ConfigError
-from luwu.core.quantities import shown
 from luwu.models.config_file import read_config_file, text_fields
+from luwu.models.config_shape import follows_from_fields, shape_of
 from luwu.models.shapes import ModelShape, gpt_shape, llama_shape
 from luwu.plan.names import find_preset
 
@@ -75,10 +73,6 @@ MODELS: dict[str, ModelShape] = {name: _paper_shape(name) for name in _PAPER} | 
 }  # fmt: skip
 
 
-KNOWN_KINDS = ("gpt2", "opt", "llama", "mistral", "qwen2", "mixtral")
-"""Kinds of config.json whose parameters follow from their fields; transformers counts those of others."""
-
-
 def find_model(name: str) -> ModelShape:
     """A preset, or the model that a folder's config.json (or that file) describes.
 
@@ -100,9 +94,9 @@ def read_config(path: Path) -> ModelShape:
         ConfigError: the file cannot be read, or lacks a field; names it.
     """
     file = path / "config.json" if path.is_dir() else path
-    fields = _Fields(text_fields(read_config_file(file, "model")), file)
-    shape = _opt_or_gpt2(fields) if fields.kind in ("gpt2", "opt") else _gated(fields)
-    return shape if fields.kind in KNOWN_KINDS else _count(shape, file)
+    fields = text_fields(read_config_file(file, "model"))
+    shape = shape_of(fields, file)
+    return shape if follows_from_fields(fields) else _count(shape, file)
 
 
 def _count(shape: ModelShape, file: Path) -> ModelShape:
@@ -117,67 +111,3 @@ def _count(shape: ModelShape, file: Path) -> ModelShape:
     inside = sum(sizes) - sum(tables)
     whole = sum(parameter.numel() for parameter in model.parameters())
     return replace(shape, counted=(round(inside / shape.layers), whole - inside), counted_tables=tables)
-
-
-MOST = 2**40
-"""Bound of a size in a configuration."""
-
-
-class _Fields:
-    """A config's numbers, under the first of several names that it has."""
-
-    def __init__(self, raw: Mapping[str, Any], file: Path) -> None:
-        self._raw = raw
-        self._file = file
-        self.kind = str(raw.get("model_type", "llama"))
-        self.name = file.parent.name or self.kind
-
-    def number(self, *names: str, default: int | None = None) -> int:
-        """A number from 1 to `MOST`; ConfigError where the file has none and there is no default."""
-        found = next((self._raw[name] for name in names if self._raw.get(name) is not None), default)
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= MOST:
-            raise ConfigError(
-                f"model: {self._file}: {names[0]}: expected a number from 1 to {MOST}, found {shown(found)}; "
-                "use --layers, --hidden and --heads for a model that has no such field"
-            )
-        return found
-
-    def flag(self, name: str, default: bool) -> bool:
-        """A truth value."""
-        return bool(self._raw.get(name, default))
-
-
-def _opt_or_gpt2(fields: _Fields) -> ModelShape:
-    hidden = fields.number("hidden_size", "n_embd")
-    positions = fields.number("max_position_embeddings", "n_positions", default=1024)
-    shape = gpt_shape(
-        fields.number("num_hidden_layers", "n_layer"),
-        hidden,
-        fields.number("num_attention_heads", "n_head"),
-        sequence=positions,
-        vocabulary=fields.number("vocab_size"),
-        name=fields.name,
-    )
-    skipped = 2 if fields.kind == "opt" else 0
-    wide = fields.number("ffn_dim", "n_inner", default=4 * hidden)
-    return replace(shape, feed_forward=wide, positions=positions + skipped)
-
-
-def _gated(fields: _Fields) -> ModelShape:
-    heads, hidden = fields.number("num_attention_heads"), fields.number("hidden_size")
-    experts = fields.number("num_local_experts", "num_experts", default=1)
-    shape = llama_shape(
-        fields.name,
-        layers=fields.number("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        key_value_heads=fields.number("num_key_value_heads", default=heads),
-        feed_forward=fields.number(*(["moe_intermediate_size"] if experts > 1 else []), "intermediate_size"),
-        vocabulary=fields.number("vocab_size"),
-        sequence=fields.number("max_position_embeddings", default=2048),
-        experts=experts,
-        experts_per_token=fields.number("num_experts_per_tok", default=1),
-        tied=fields.flag("tie_word_embeddings", False),
-        attention_biases=fields.kind == "qwen2" or fields.flag("attention_bias", False),
-    )
-    return replace(shape, head_width=fields.number("head_dim", default=hidden // heads))

@@ -67,9 +67,7 @@ def forecast(
     Raises:
         ConfigError: the optimizer is not known, or a server would have nothing.
     """
-    names = [ROOT_NAME] + [str(number) for number in range(1, len(block_elements))]
-    blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
-    whole = Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
+    whole = manifest_of_sizes(block_elements, dtype=dtype, optimizer=optimizer)
     largest = max(divide(whole, servers).parts, key=lambda part: sum(block.elements for block in part.blocks))
     found = native.plan_store(
         block_specs(largest),
@@ -97,41 +95,76 @@ def forecast(
     )
 
 
-def least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, workers: int) -> int:
-    """Return the smallest memory budget in bytes of one server, at once for a model of any size.
+def manifest_of_sizes(block_elements: Sequence[int], *, dtype: str, optimizer: str) -> Manifest:
+    """Return the manifest of a model that is known by the elements of the root, then of every other block."""
+    names = [ROOT_NAME] + [str(number) for number in range(1, len(block_elements))]
+    blocks = tuple(BlockManifest(name, True, (), count) for name, count in zip(names, block_elements, strict=True))
+    return Manifest(dtype, DEFAULT_CHUNK_ELEMENTS, blocks, optimizer)
+
+
+def least_memory(manifest: Manifest, workers: int) -> int:
+    """Return the smallest memory budget in bytes of one server; at once for a model of any size that is all trained.
 
     Args:
-        block_elements: elements of the root, then of every other block, padding included; all are trained.
-        dtype: dtype of the parameters.
-        optimizer: its kind in manifests, such as adamw.
+        manifest: the model's blocks; parameters do not count.
         workers: number of workers of a step.
 
     Raises:
         ConfigError: the optimizer is not known.
     """
-    if sum(block_elements) > LISTED_ELEMENTS:
-        return computed_least_memory(block_elements, dtype=dtype, optimizer=optimizer, workers=workers)
-    found = forecast(block_elements, dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=workers)
-    return found.minimum_bytes
+    blocks = manifest.blocks
+    if sum(block.elements for block in blocks) > LISTED_ELEMENTS and all(block.trainable for block in blocks):
+        return computed_least_memory(manifest, workers)
+    found = native.plan_store(block_specs(manifest), manifest.chunk_elements, manifest.optimizer, 1, 1, workers, False)
+    return int(found["minimum_bytes"])
 
 
-def computed_least_memory(block_elements: Sequence[int], *, dtype: str, optimizer: str, workers: int) -> int:
+def computed_least_memory(manifest: Manifest, workers: int) -> int:
     """Compute `least_memory` without a list of chunks, for a model that has more of them than state buffers."""
-    element_bytes = 4 if dtype == "float32" else 2
-    held, *others = (_rounded_up(count * element_bytes, native.PAGE_BYTES) for count in block_elements)
-    others.sort(reverse=True)
-    largest = others[0] if others else 0
+    held, others = 0, []
+    chunks: dict[str, int] = {}
+    for block in manifest.blocks:
+        dtype = manifest.dtype_of(block)
+        size = block.elements * element_bytes(dtype)
+        if block.name.startswith(ROOT_NAME):
+            held += _rounded_up(size, native.PAGE_BYTES)
+        else:
+            others.append(size)
+        chunks[dtype] = max(chunks.get(dtype, 0), _chunk_elements(block.elements, manifest.chunk_elements))
+    states = max(
+        forecast(
+            [chunk], dtype=dtype, optimizer=manifest.optimizer, folders=1, memory_bytes=1, workers=1
+        ).chunk_state_bytes
+        for dtype, chunk in chunks.items()
+    )
+    return least_without_states(held, others, workers) + native.LEAST_STATE_BUFFERS * states
+
+
+def least_without_states(held: int, others: Sequence[int], workers: int) -> int:
+    """Return the bytes that parameters and gradients take in the smallest memory budget; it grows with every argument.
+
+    Args:
+        held: bytes of parameters in the root.
+        others: bytes of each other block.
+        workers: number of workers of a step.
+    """
+    held = _rounded_up(held, native.PAGE_BYTES)
+    sizes = sorted((_rounded_up(size, native.PAGE_BYTES) for size in others), reverse=True)
+    largest = sizes[0] if sizes else 0
     # A few blocks that are much larger than the rest have places of their own, the rest take turns in slots.
-    own = [0, *itertools.accumulate(others)]
-    window = min([own[-1], *(before + (2 * workers + 2) * size for before, size in zip(own, others, strict=False))])
-    chunk = max(_chunk_elements(count) for count in set(block_elements))
-    states = forecast([chunk], dtype=dtype, optimizer=optimizer, folders=1, memory_bytes=1, workers=1).chunk_state_bytes
-    return held + workers * (held + 2 * largest) + window + native.LEAST_STATE_BUFFERS * states
+    own = [0, *itertools.accumulate(sizes)]
+    window = min([own[-1], *(before + (2 * workers + 2) * size for before, size in zip(own, sizes, strict=False))])
+    return held + workers * (held + 2 * largest) + window
 
 
-def _chunk_elements(elements: int) -> int:
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of an element of one of `luwu.core.manifest.DTYPES`."""
+    return 4 if dtype == "float32" else 2
+
+
+def _chunk_elements(elements: int, most: int) -> int:
     """Return the elements of a block's first chunk. No other chunk of it has more."""
-    chunks = -(-elements // DEFAULT_CHUNK_ELEMENTS)
+    chunks = -(-elements // most)
     return min(elements, _rounded_up(-(-elements // chunks), native.CHUNK_STEP))
 
 

@@ -9,6 +9,7 @@ from tests.fuzz.python.support import Input, allowing, edited, put, scratch
 from luwu.errors import ConfigError, LuwuError
 from luwu.launch.rates import _width_of
 from luwu.models.config_file import MOST_PARTS, read_config_file, text_fields
+from luwu.models.config_shape import least_shape
 from luwu.models.sizes import check_config
 from luwu.plan import model_presets
 from luwu.store.model_files import write_config
@@ -36,6 +37,7 @@ def test_one_input(data: bytes) -> None:
     with mock.patch.object(model_presets, "_count", lambda shape, file: shape):  # which asks transformers
         shape = allowing(ConfigError, lambda: model_presets.read_config(path.parent))
     allowing(ConfigError, lambda: check_config(path, 256, 32))
+    least = least_shape(path)
     width = _width_of(path)
     assert width is None or width > 0, "a width is one"
     names = allowing(LuwuError, lambda: _architectures(folder)) or ()
@@ -44,6 +46,8 @@ def test_one_input(data: bytes) -> None:
         assert shape is None and width is None, "what is refused is refused by all"
     else:
         assert text_fields(raw).get("num_labels", 0) is not None
+    if least is not None:
+        assert shape is not None and 0 < least.parameters <= shape.parameters, "a part is no more than the whole"
     if shape is not None:
         assert 0 < shape.layers <= MOST_PARTS and shape.parameters > 0, "a shape can be planned with"
     allowing(LuwuError, lambda: write_config(path, "float32"))
