@@ -6,17 +6,23 @@ import logging
 import re
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-from tests.unit.test_network_server import KEY, QUICK
+from tests.unit.fake_core import FakeCore
+from tests.unit.test_network_server import KEY, QUICK, hang_on, join, make_switch, train
 
 from luwu.control import local_client, waiting
 from luwu.control.address import HostPort
 from luwu.errors import ServerError
+from luwu.launch import local as launcher
 from luwu.launch.reports import WarningRelay
 from luwu.probe import link
 from luwu.probe.link import measure_link
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
 from luwu.server.status import Status
+from luwu.server.topology import star
 from luwu.session import local
 from luwu.session.remote import RemoteSession
 from luwu.switch.service import SwitchService
@@ -99,6 +105,70 @@ def test_a_switch_whose_server_does_not_answer_says_that(monkeypatch, caplog):
 
 def run_that(**words: object) -> SimpleNamespace:
     return SimpleNamespace(**({"job": 1, "joined": {0}, "missing": [1], "begun": False, "opened": False} | words))
+
+
+def a_session_over_the_network(tmp_path, monkeypatch):
+    wanted = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0", switches=1)
+    with NetworkServer(wanted, KEY, QUICK, start_core=FakeCore, plan=star) as server:
+        switch = make_switch()
+        server._runs.join_switch(switch)
+        hang_on(server, monkeypatch, switch.name)
+        with join(server) as session:
+            train(session, 1)
+            server._runs._end(switch)
+
+
+def a_session_on_one_host(tmp_path, monkeypatch):
+    with local.open(tmp_path, memory="64MiB", rank=0, workers=1) as session:
+        train(session, 1)
+
+
+def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
+    running = iter([True, True, False, False])
+    workers = SimpleNamespace(
+        running=lambda: next(running), failed=lambda: True, kill=lambda: None, error=lambda: ServerError("it ended")
+    )
+    monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)
+    show = logging.getLogger("luwu.test").warning
+    run = Mock(spec=launcher.LocalRun, _folder=None, _settings=Mock(), _room=None, _job=Mock(), _show_stage=show)
+    with pytest.raises(ServerError, match="it ended"):
+        launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
+
+
+AT = r"luwu://127\.0\.0\.1:\d+"
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (
+            a_session_over_the_network,
+            [
+                rf"waiting for a server at {AT}, which does not answer yet, until {CLOCK} \(30 s\)",
+                rf"waiting for the server at {AT}, whose run before this one has not ended, until {CLOCK} \(65 s\)",
+                r"waiting for the server to open its store, and for the other workers and the switches of the run, "
+                rf"until {CLOCK} \(90 s\)",
+                rf"waiting job=\w+ for=switch a to be started again until {CLOCK} \(60 s\)",
+            ],
+        ),
+        (
+            a_session_on_one_host,
+            [
+                "waiting for the server to open the store",
+                rf"waiting for the other workers to leave until {CLOCK} \(60 s\)",
+            ],
+        ),
+        (
+            a_launcher_whose_worker_ends,
+            [rf"a worker has ended; waiting for the others until {CLOCK} \(15 s\)"],
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_each_wait_says_what_it_waits_for_and_until_when(at_once, monkeypatch, caplog, tmp_path, happens, said):
+    happens(tmp_path, monkeypatch)
+    unsaid = [text for text in said if not any(re.fullmatch(text, message) for message in caplog.messages)]
+    assert not unsaid, f"of what was said: {caplog.text}"
 
 
 def test_a_server_says_soon_and_then_now_and_then_whom_it_waits_for(caplog):
