@@ -14,6 +14,7 @@ from tests.unit.test_network_server import KEY, QUICK, hang_on, join, make_switc
 
 from luwu.control import local_client, waiting
 from luwu.control.address import HostPort
+from luwu.data.preparation import prepare
 from luwu.errors import ServerError
 from luwu.launch import local as launcher
 from luwu.launch.reports import WarningRelay
@@ -123,6 +124,11 @@ def a_session_on_one_host(tmp_path, monkeypatch):
         train(session, 1)
 
 
+def a_corpus(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("so it was " * 100)
+    prepare(tmp_path / "text.txt", tmp_path)
+
+
 def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
     running = iter([True, True, False, False])
     workers = SimpleNamespace(
@@ -158,6 +164,7 @@ AT = r"luwu://127\.0\.0\.1:\d+"
                 rf"waiting for the other workers to leave until {CLOCK} \(60 s\)",
             ],
         ),
+        (a_corpus, ["waiting for another process, which prepares the data in .*"]),
         (
             a_launcher_whose_worker_ends,
             [rf"a worker has ended; waiting for the others until {CLOCK} \(15 s\)"],
