@@ -83,6 +83,9 @@ class FakeCore:
     def close(self) -> None:
         pass
 
+    def take_snapshot(self) -> int:
+        return self.disk.step
+
     def begin(self, worker: int, groups: list, max_norm: float | None, loss_scale: tuple[float, int] | None) -> None:
         assert loss_scale is None
         self.check()

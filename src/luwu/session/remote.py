@@ -90,7 +90,8 @@ class RemoteSession(Session):
         if self._link is None:
             raise ServerError("the session has no model yet: call luwu.parallelize first")
         calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
-        steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
+        with saying(log, "the servers to take a snapshot", None):
+            steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
         if len(set(steps)) > 1:
             raise StepOrderError(
                 f"snapshot: expected one step on all servers, found {', '.join(map(str, steps))}; take it between two "
