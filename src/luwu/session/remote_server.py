@@ -85,10 +85,9 @@ class RemoteServer:
 
     def place(self, attached: pb.AttachReply) -> ServerLink:
         """Return the settings of a link to the server, once every worker has attached; raises ServerError."""
-        with saying(
-            log, f"the server at {self.url} to send this worker its place in the run", self._timeouts.answer_seconds
-        ):
-            placed = self._placed.wait(self._timeouts.answer_seconds)
+        seconds = self._timeouts.answer_seconds
+        with saying(log, f"the server at {self.url} to send this worker its place in the run", seconds):
+            placed = self._placed.wait(seconds)
         if not placed or self._topology is None:
             raise self.control.error() or ServerError("the server sent no place in the tree; run again")
         return ServerLink(
