@@ -167,8 +167,9 @@ class FakeLink:
     def close(self) -> None:
         self.closed = True
 
-    def stats(self) -> dict[str, float]:
-        return {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
+    def stats(self) -> dict[str, object]:
+        counts = {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
+        return counts | {"broken_seconds": [0.0]}
 
     def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
         pass

@@ -184,6 +184,7 @@ AT = r"luwu://127\.0\.0\.1:\d+"
                 r"waiting for the server to open its store, and for the other workers and the switches of the run, "
                 rf"until {CLOCK} \(90 s\)",
                 rf"waiting for the server at {AT} to send this worker its place in the run until {CLOCK} \(60 s\)",
+                rf"waiting for the data connection to {AT} until {CLOCK} \(30 s\)",
                 "waiting for the servers to take a snapshot",
                 rf"waiting job=\w+ for=switch a to be started again until {CLOCK} \(60 s\)",
                 rf"waiting for the connection to the server at {AT} to end until {CLOCK} \(20 s\)",
