@@ -13,7 +13,7 @@ from tests.unit.fake_core import FakeCore, FakeLink
 from tests.unit.test_network_server import KEY, QUICK
 
 from luwu.control import control_pb2 as pb
-from luwu.control.timeouts import TIMEOUTS
+from luwu.control.timeouts import Timeouts
 from luwu.errors import ServerError
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerSettings
@@ -23,6 +23,7 @@ from luwu.session.remote import RemoteSession
 
 URLS = ["luwu://10.0.0.1:7070", "luwu://10.0.0.2:7070"]
 CLOCK = r"\d\d:\d\d:\d\d"
+LOOKS = Timeouts(look_seconds=1.0)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def watch_of(caplog):
         network = pb.Network(parent_address=parent, parent_port=7000, idle_heartbeat_seconds=idle_heartbeat_seconds)
         server = SimpleNamespace(topology=pb.Topology(network=network))
         stats = {"broken_seconds": [0.0, 0.0]}
-        return LinkWatch(SimpleNamespace(stats=lambda: stats), [server, server], URLS, TIMEOUTS), stats
+        return LinkWatch(SimpleNamespace(stats=lambda: stats), [server, server], URLS, LOOKS), stats
 
     return make
 
@@ -86,7 +87,6 @@ def test_heartbeats_that_are_rare_by_the_servers_settings_are_no_silence(watch_o
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     """A session whose data connection is broken from its beginning, and whose watch looks often."""
-    monkeypatch.setattr(link_watch, "LOOK_SECONDS", 0.01)
     stats = FakeLink.stats
     monkeypatch.setattr(FakeLink, "stats", lambda link: stats(link) | {"broken_seconds": [5.0]})
     wanted = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0")

@@ -11,9 +11,6 @@ from luwu.control.links import ServerLink, WorkerLink
 from luwu.control.timeouts import PATIENCE_SECONDS, Timeouts
 from luwu.control.waiting import until
 
-LOOK_SECONDS = 1.0
-"""Time between two looks at a link."""
-
 HEARTBEATS_MISSED = 20
 """Heartbeats that must be missing before their sender is called silent; some are lost, and some come late."""
 
@@ -66,7 +63,7 @@ class LinkWatch:
 
     def _look_at_tree(self, number: int, heard: int) -> None:
         """Note a parent that sends no heartbeats. Looks count, not time: this process may have been stopped itself."""
-        silent = self._silent_seconds[number] + LOOK_SECONDS if heard == self._heard[number] else 0.0
+        silent = self._silent_seconds[number] + self._timeouts.look_seconds if heard == self._heard[number] else 0.0
         self._heard[number], self._silent_seconds[number] = heard, silent
         network = self._servers[number].topology.network
         server = f"the server at {self._urls[number]}"
@@ -88,5 +85,5 @@ class LinkWatch:
             log.warning("%s is back", what)
 
     def _run(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(self._timeouts.look_seconds):
             self.look()
