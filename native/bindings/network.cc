@@ -141,7 +141,9 @@ void bind_remote_worker(nb::module_& module) {
                 self.fail(Error(kind_of(class_name), message));
             },
             "class_name"_a, "message"_a, "Everyone who waits raises this class of luwu.errors; the first call counts.")
-        .def("stats", &link_stats_of, "Payload bytes that were answered, and how often a connection was made again.")
+        .def("stats", &link_stats_of,
+             "Payload bytes that were answered, how often a connection was made again, and of each server the time "
+             "since a connection to it broke, 0 where both are there.")
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

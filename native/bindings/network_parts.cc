@@ -72,6 +72,9 @@ nb::dict link_stats_of(const fabric::TcpWorker& worker) {
     result["bytes_received"] = stats.bytes_received;
     result["bytes_sent"] = stats.bytes_sent;
     result["reconnects"] = stats.reconnects;
+    nb::list broken_seconds;
+    for (const auto time : worker.broken_for()) broken_seconds.append(std::chrono::duration<double>(time).count());
+    result["broken_seconds"] = broken_seconds;
     return result;
 }
 

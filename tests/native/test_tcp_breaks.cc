@@ -89,15 +89,19 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
     timing.reconnect = std::chrono::milliseconds(1500);
     auto all = test::join(*server, proxy.port(), 1, timing);
     all[0]->initialise();
+    const auto broken_for = [&] { return all[0]->remote().broken_for()[0].count(); };
+    CHECK(broken_for() == 0);
     proxy.refuse(true);
     proxy.cut();
     const auto pull = all[0]->endpoint().pull(1);
     CHECK_FALSE(all[0]->endpoint().wait(pull, std::chrono::milliseconds(300)).has_value());
+    CHECK(broken_for() > 0);
     SUBCASE("a while") {
         proxy.refuse(false);
         test::finish(all[0]->endpoint(), pull);
         all[0]->endpoint().release(1);
         test::train(all, 1, 2);
+        CHECK(broken_for() == 0);
     }
     SUBCASE("too long") {
         const Error error = test::failure_of([&] { test::finish(all[0]->endpoint(), pull); });
@@ -105,6 +109,7 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
         const std::string text = error.what();
         CHECK(text.find("127.0.0.1:" + std::to_string(proxy.port())) != std::string::npos);
         CHECK(text.find("1.500 seconds") != std::string::npos);
+        CHECK(broken_for() > 0);  // it did not come back
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(2)), Error);
     }
 }

@@ -83,6 +83,9 @@ class FakeCore:
     def close(self) -> None:
         pass
 
+    def take_snapshot(self) -> int:
+        return self.disk.step
+
     def begin(self, worker: int, groups: list, max_norm: float | None, loss_scale: tuple[float, int] | None) -> None:
         assert loss_scale is None
         self.check()
@@ -164,8 +167,9 @@ class FakeLink:
     def close(self) -> None:
         self.closed = True
 
-    def stats(self) -> dict[str, float]:
-        return {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
+    def stats(self) -> dict[str, object]:
+        counts = {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
+        return counts | {"broken_seconds": [0.0]}
 
     def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
         pass

@@ -6,17 +6,27 @@ import logging
 import re
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+import grpc
 import pytest
-from tests.unit.test_network_server import KEY, QUICK
+from tests.unit.fake_core import FakeCore
+from tests.unit.test_network_server import KEY, QUICK, hang_on, join, make_switch, train
 
 from luwu.control import local_client, waiting
 from luwu.control.address import HostPort
+from luwu.control.client import ControlClient
+from luwu.control.health import check_health
+from luwu.data.preparation import prepare
 from luwu.errors import ServerError
+from luwu.launch import local as launcher
 from luwu.launch.reports import WarningRelay
 from luwu.probe import link
 from luwu.probe.link import measure_link
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerSettings
 from luwu.server.status import Status
+from luwu.server.topology import star
 from luwu.session import local
 from luwu.session.remote import RemoteSession
 from luwu.switch.service import SwitchService
@@ -99,6 +109,122 @@ def test_a_switch_whose_server_does_not_answer_says_that(monkeypatch, caplog):
 
 def run_that(**words: object) -> SimpleNamespace:
     return SimpleNamespace(**({"job": 1, "joined": {0}, "missing": [1], "begun": False, "opened": False} | words))
+
+
+def nobody():
+    return ControlClient(NOBODY, KEY, QUICK.model_copy(update={"close_seconds": 0.01}), print, print)
+
+
+def a_session_over_the_network(tmp_path, monkeypatch):
+    wanted = ServerSettings(stores=(tmp_path / "store",), workers=1, listen="127.0.0.1:0", switches=1)
+    with NetworkServer(wanted, KEY, QUICK, start_core=FakeCore, plan=star) as server:
+        switch = make_switch()
+        server._runs.join_switch(switch)
+        hang_on(server, monkeypatch, switch.name)
+        with join(server) as session:
+            train(session, 1)
+            session.snapshot()
+            server._runs._end(switch)
+
+
+def a_session_on_one_host(tmp_path, monkeypatch):
+    with local.open(tmp_path, memory="64MiB", rank=0, workers=1) as session:
+        train(session, 1)
+        session.snapshot()
+
+
+def a_call_that_is_not_answered_at_once(tmp_path, monkeypatch):
+    call = Mock(result=Mock(side_effect=[grpc.FutureTimeoutError(), "an answer"]), time_remaining=lambda: 59.9)
+    assert nobody().finish(call) == "an answer"
+
+
+def a_server_that_ends_without_a_word(tmp_path, monkeypatch):
+    client, silent = nobody(), threading.Event()
+    client._thread = threading.Thread(target=silent.wait)
+    client._thread.start()
+    client._hear_why()
+    silent.set()
+    client._thread.join()
+
+
+def a_health_check(tmp_path, monkeypatch):
+    with pytest.raises(ServerError):
+        check_health(NOBODY, KEY)
+
+
+def a_corpus(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("so it was " * 100)
+    prepare(tmp_path / "text.txt", tmp_path)
+
+
+def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
+    running = iter([True, True, False, False])
+    workers = SimpleNamespace(
+        running=lambda: next(running), failed=lambda: True, kill=lambda: None, error=lambda: ServerError("it ended")
+    )
+    monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)
+    show = logging.getLogger("luwu.test").warning
+    run = Mock(spec=launcher.LocalRun, _folder=None, _settings=Mock(), _room=None, _job=Mock(), _show_stage=show)
+    with pytest.raises(ServerError, match="it ended"):
+        launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
+
+
+AT = r"luwu://127\.0\.0\.1:\d+"
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (
+            a_session_over_the_network,
+            [
+                rf"waiting for a server at {AT}, which does not answer yet, until {CLOCK} \(30 s\)",
+                rf"waiting for the server at {AT}, whose run before this one has not ended, until {CLOCK} \(65 s\)",
+                rf"waiting for the server at {AT} to let this participant watch its run until {CLOCK} \(60 s\)",
+                r"waiting for the server to open its store, and for the other workers and the switches of the run, "
+                rf"until {CLOCK} \(90 s\)",
+                rf"waiting for the server at {AT} to send this worker its place in the run until {CLOCK} \(60 s\)",
+                rf"waiting for the data connection to {AT} until {CLOCK} \(30 s\)",
+                "waiting for the servers to take a snapshot",
+                rf"waiting job=\w+ for=switch a to be started again until {CLOCK} \(60 s\)",
+                rf"waiting for the connection to the server at {AT} to end until {CLOCK} \(20 s\)",
+            ],
+        ),
+        (
+            a_session_on_one_host,
+            [
+                "waiting for the server to open the store",
+                "waiting for the server to take a snapshot",
+                rf"waiting for the other workers to leave until {CLOCK} \(60 s\)",
+            ],
+        ),
+        (
+            a_call_that_is_not_answered_at_once,
+            [rf"waiting for the server at {NOBODY} to answer until {CLOCK} \(60 s\)"],
+        ),
+        (
+            a_server_that_ends_without_a_word,
+            [rf"waiting for the reason why the server at {NOBODY} ended until {CLOCK} \(0\.01 s\)"],
+        ),
+        (a_health_check, [rf"waiting for {NOBODY} to answer a health check until {CLOCK} \(5 s\)"]),
+        (a_corpus, ["waiting for another process, which prepares the data in .*"]),
+        (
+            a_launcher_whose_worker_ends,
+            [rf"a worker has ended; waiting for the others until {CLOCK} \(15 s\)"],
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_each_wait_says_what_it_waits_for_and_until_when(at_once, monkeypatch, caplog, tmp_path, happens, said):
+    happens(tmp_path, monkeypatch)
+    unsaid = [text for text in said if not any(re.fullmatch(text, message) for message in caplog.messages)]
+    assert not unsaid, f"of what was said: {caplog.text}"
+
+
+def test_a_call_that_waits_for_other_workers_is_left_to_its_caller(at_once, caplog):
+    call = Mock(result=Mock(side_effect=[grpc.FutureTimeoutError(), "an answer"]), time_remaining=lambda: None)
+    assert nobody().finish(call) == "an answer"
+    assert not caplog.messages
 
 
 def test_a_server_says_soon_and_then_now_and_then_whom_it_waits_for(caplog):

@@ -44,6 +44,12 @@ TcpLinkStats TcpLane::stats() const {
     return stats_;
 }
 
+std::chrono::milliseconds TcpLane::broken_for() const {
+    const std::lock_guard lock(mutex_);
+    if (!broken_since_) return {};
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - *broken_since_);
+}
+
 void TcpLane::run() {
     pthread_setname_np(pthread_self(), stream_ == Stream::parameters ? "luwu-pulls" : "luwu-pushes");
     block_sigpipe();
@@ -144,6 +150,7 @@ std::unique_ptr<Channel> TcpLane::dial() {
     connected_at_ = Clock::now();
     const std::lock_guard lock(mutex_);
     connected_ = true;
+    broken_since_.reset();
     changed_.notify_all();
     return channel;
 }
@@ -221,6 +228,7 @@ void TcpLane::lost() {
     if (!lost_since_ || now - connected_at_ > settings_.timing.silence) lost_since_ = now;
     const std::lock_guard lock(mutex_);
     ++stats_.reconnects;
+    if (!bell_.stopped()) broken_since_ = lost_since_;
 }
 
 void TcpLane::answered() {

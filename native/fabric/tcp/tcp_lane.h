@@ -59,6 +59,7 @@ class TcpLane {
     void stop();                                                    // waits for the lane's thread
     [[nodiscard]] bool wait_connected(Clock::time_point deadline);  // true also when the lane has ended
     [[nodiscard]] TcpLinkStats stats() const;
+    [[nodiscard]] std::chrono::milliseconds broken_for() const;  // time since the connection broke; 0: it is there
 
   private:
     void run();
@@ -89,6 +90,7 @@ class TcpLane {
     std::uint64_t first_sequence_ = 1;  // of requests_.front()
     bool connected_ = false;            // has been, once
     bool ended_ = false;
+    std::optional<Clock::time_point> broken_since_;  // nothing: it is connected, or has never been
     TcpLinkStats stats_;
     std::thread thread_;
 };

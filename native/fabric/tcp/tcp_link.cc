@@ -1,5 +1,6 @@
 #include "fabric/tcp/tcp_link.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -60,5 +61,7 @@ TcpLinkStats TcpLink::stats() const {
     all.reconnects += pulls.reconnects;
     return all;
 }
+
+std::chrono::milliseconds TcpLink::broken_for() const { return std::max(pulls_.broken_for(), pushes_.broken_for()); }
 
 }  // namespace luwu::fabric

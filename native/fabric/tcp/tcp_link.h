@@ -18,6 +18,8 @@ class TcpLink {
     // True if both connections are there, or have failed for good, by then.
     [[nodiscard]] bool wait_connected(Clock::time_point deadline);
     [[nodiscard]] TcpLinkStats stats() const;
+    // Time since the first of the two broke; 0: both are there.
+    [[nodiscard]] std::chrono::milliseconds broken_for() const;
 
   private:
     TcpLink(TcpLinkSettings settings, std::function<void(const Error&)> on_failure, std::uint64_t incarnation);

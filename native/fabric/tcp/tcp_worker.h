@@ -52,6 +52,8 @@ class TcpWorker {
     void close();                   // the same, that it was closed here; ends all threads
     [[nodiscard]] std::optional<Error> failure() const;
     [[nodiscard]] TcpLinkStats stats() const;  // of all links
+    // Time since a connection of each link broke; 0: both are there.
+    [[nodiscard]] std::vector<std::chrono::milliseconds> broken_for() const;
 
   private:
     TcpWorker(const TcpWorkerSettings& settings, const store::Layout& layout);

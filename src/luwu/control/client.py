@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import grpc
@@ -108,7 +108,10 @@ class ControlClient(OfThisProcess):
             raise AuthenticationError(f"the server at {self.url} does not know the job key; check the address")
         self._metadata = ((SESSION_METADATA, reply.session.hex()),)
         self._thread.start()
-        if not self._watching.wait(self._timeouts.answer_seconds):
+        seconds = self._timeouts.answer_seconds
+        with saying(log, f"the server at {self.url} to let this participant watch its run", seconds):
+            watching = self._watching.wait(seconds)
+        if not watching:
             raise self.error() or ServerError(f"the server at {self.url} did not let this participant watch; run again")
         if self._error is not None:
             raise self._error
@@ -139,15 +142,12 @@ class ControlClient(OfThisProcess):
 
     def finish(self, call: grpc.Future) -> Any:
         """Wait for a call's answer; Ctrl-C is seen. Raises the server's error, or the error that ended the session."""
-        while True:
-            try:
-                return call.result(timeout=self._timeouts.signal_check_seconds)
-            except grpc.FutureTimeoutError:
-                continue
-            except grpc.FutureCancelledError:
-                raise self._again(self._error or ServerError("the session was closed during a call")) from None
-            except grpc.RpcError as error:
-                raise self._translated(error, "waiting for an answer") from None
+        try:
+            return self._wait(call)
+        except grpc.FutureCancelledError:
+            raise self._again(self._error or ServerError("the session was closed during a call")) from None
+        except grpc.RpcError as error:
+            raise self._translated(error, "waiting for an answer") from None
 
     @property
     def met(self) -> bool:
@@ -172,8 +172,20 @@ class ControlClient(OfThisProcess):
             with suppress(LuwuError):  # the server may be gone already
                 self.call("Leave", pb.LeaveRequest(failure=failure), self._timeouts.leave_seconds)
         self._channel.close()
-        if self._thread.is_alive():
-            self._thread.join(self._timeouts.leave_seconds)
+        if self._thread.ident is not None:
+            with saying(log, f"the connection to the server at {self.url} to end", self._timeouts.leave_seconds):
+                self._thread.join(self._timeouts.leave_seconds)
+
+    def _wait(self, call: grpc.Future) -> Any:
+        """Wait for a call's answer. A call without a timeout waits for other workers too, and its caller says so."""
+        look = self._timeouts.signal_check_seconds
+        with suppress(grpc.FutureTimeoutError):
+            return call.result(timeout=look)  # most calls end here, and need no timer's thread
+        seconds = call.time_remaining()
+        with nullcontext() if seconds is None else saying(log, f"the server at {self.url} to answer", round(seconds)):
+            while True:
+                with suppress(grpc.FutureTimeoutError):
+                    return call.result(timeout=look)
 
     def _hello(self, nonce: bytes) -> pb.HelloReply:
         request = pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce)
@@ -283,7 +295,8 @@ class ControlClient(OfThisProcess):
     def _hear_why(self) -> None:
         """Wait for the server's reason on the watch, which may come after the end of a call."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(self._timeouts.close_seconds)
+            with saying(log, f"the reason why the server at {self.url} ended", self._timeouts.close_seconds):
+                self._thread.join(self._timeouts.close_seconds)
 
     @staticmethod
     def _again(error: LuwuError) -> LuwuError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from collections.abc import Callable
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -13,7 +14,10 @@ from luwu.control.credentials import Credentials
 from luwu.control.probing import Answer, probe
 from luwu.control.rpc import ROOM_SERVICE, SERVICE
 from luwu.control.timeouts import TIMEOUTS, Timeouts
+from luwu.control.waiting import saying
 from luwu.core.errors import ServerError
+
+log = logging.getLogger(__name__)
 
 
 def check_health(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS) -> str:
@@ -25,25 +29,31 @@ def check_health(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOU
         ServerError: the server does not answer in ``health_seconds``. ConfigError: the URL or a file cannot be used.
     """
     with open_channel(url, credentials, timeouts) as channel:
-        check = health_pb2_grpc.HealthStub(channel).Check
+        stub = health_pb2_grpc.HealthStub(channel)
         status = health_pb2.HealthCheckResponse
+
+        def ask(service: str) -> int:
+            request = health_pb2.HealthCheckRequest(service=service)
+            with saying(log, f"{url} to answer a health check", timeouts.health_seconds):
+                return int(stub.Check(request, timeout=timeouts.health_seconds).status)
+
         try:
-            answer = check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeouts.health_seconds).status
-            if answer == status.SERVING and _waits_for_room(check, timeouts):
+            answer = ask(SERVICE)
+            if answer == status.SERVING and _waits_for_room(ask):
                 return "paused"
         except grpc.RpcError as error:
             raise _unhealthy(url, credentials, timeouts, error) from None
     return str(status.ServingStatus.Name(answer)).lower()
 
 
-def _waits_for_room(check: Any, timeouts: Timeouts) -> bool:
+def _waits_for_room(ask: Callable[[str], int]) -> bool:
     try:
-        answer = check(health_pb2.HealthCheckRequest(service=ROOM_SERVICE), timeout=timeouts.health_seconds)
+        answer = ask(ROOM_SERVICE)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:  # a switch has no store
             return False
         raise
-    return bool(answer.status == health_pb2.HealthCheckResponse.NOT_SERVING)
+    return bool(answer == health_pb2.HealthCheckResponse.NOT_SERVING)
 
 
 def _unhealthy(url: str, credentials: Credentials, timeouts: Timeouts, error: grpc.RpcError) -> ServerError:

@@ -49,7 +49,11 @@ class WorkerLink(Protocol):
         ...
 
     def stats(self) -> dict[str, Any]:
-        """Counts since the link was opened."""
+        """Counts since the link was opened, and the state of its connections.
+
+        ``broken_seconds``: for each server, the time since a connection to it broke; 0: all are there. ``networks``,
+        over UDP: counts of each server's tree.
+        """
         ...
 
     def close(self) -> None:

@@ -59,7 +59,7 @@ class Timeouts(Group):
     signal_check_seconds: Seconds = 0.1
     """Ctrl-C is seen within this time while a worker waits for a commit."""
     look_seconds: Seconds = 0.5
-    """The server looks this often whether its run has failed or ended."""
+    """The server looks this often whether its run has failed or ended, and a worker whether its links hold."""
     drain_seconds: Seconds = 5.0
     """The workers of a failed run have this long to end before the server takes the next ones."""
     status_seconds: Seconds = 60.0

@@ -9,12 +9,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
+from luwu.control.waiting import saying
 from luwu.core.errors import ConfigError, DataError
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.words import counted
@@ -23,6 +25,8 @@ from luwu.data.passages import PASSAGE_BYTES, ByteCutter, Cutter, DocumentCutter
 from luwu.data.source import Source, find_text
 from luwu.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, Tokens, token_type
 from luwu.data.writer import Writer, tokens_of
+
+log = logging.getLogger(__name__)
 
 BATCH_BYTES = 2 << 20
 """Text that becomes tokens in one go: enough for some dozens of threads."""
@@ -114,7 +118,8 @@ def _alone(folder: Path, room: Room) -> Iterator[None]:
     """Context manager: one process of this host at a time prepares in a folder; the others find its corpus."""
     path = folder / LOCK_NAME
     with room.retry(lambda: path.open("wb"), path) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with saying(log, f"another process, which prepares the data in {folder},", None):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # Ctrl-C ends this wait
         yield
 
 

@@ -75,7 +75,8 @@ class LocalSession(Session):
 
     def snapshot(self) -> int:
         """Keep the store as the last step left it, and return that step. Call it between two steps."""
-        return int(self._control.call("Snapshot", pb.SnapshotRequest()).step)
+        with saying(log, "the server to take a snapshot", None):
+            return int(self._control.call("Snapshot", pb.SnapshotRequest()).step)
 
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to whoever started the server; nothing comes back."""

@@ -19,6 +19,7 @@ from luwu.control.waiting import saying
 from luwu.core.division import Division, Share, cut_segments, divide, share_out
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StepOrderError
 from luwu.core.manifest import Manifest
+from luwu.session.link_watch import LinkWatch
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
 from luwu.session.session import Session, choose_place
@@ -51,6 +52,7 @@ class RemoteSession(Session):
         self.claim: Claim | None = None
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
+        self._link_watch: LinkWatch | None = None
         self._error: LuwuError | None = None
         self._division: Division | None = None
         self._servers: list[RemoteServer] = []
@@ -90,7 +92,8 @@ class RemoteSession(Session):
         if self._link is None:
             raise ServerError("the session has no model yet: call luwu.parallelize first")
         calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
-        steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
+        with saying(log, "the servers to take a snapshot", None):
+            steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]
         if len(set(steps)) > 1:
             raise StepOrderError(
                 f"snapshot: expected one step on all servers, found {', '.join(map(str, steps))}; take it between two "
@@ -126,23 +129,26 @@ class RemoteSession(Session):
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool:
         division = divide(manifest, len(self._servers))
         replies = self._attach_all(division, kept)
-        link = self._open_link(
-            LinkSettings(
-                servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
-                division=division,
-                rank=self.rank,
-                workers=self.workers,
-                manifest=manifest,
-                tls=self._credentials.tls,
-                timeouts=self._timeouts,
-                shared_window=shared_window,
-            )
+        settings = LinkSettings(
+            servers=[server.place(reply) for server, reply in zip(self._servers, replies, strict=True)],
+            division=division,
+            rank=self.rank,
+            workers=self.workers,
+            manifest=manifest,
+            tls=self._credentials.tls,
+            timeouts=self._timeouts,
+            shared_window=shared_window,
         )
+        urls = [server.url for server in self._servers]
+        with saying(log, f"the data connection to {', '.join(urls)}", self._timeouts.reconnect_seconds):
+            link = self._open_link(settings)
+        watch = LinkWatch(link, settings.servers, urls, self._timeouts)
         with self._lock:
-            self._link, self._division = link, division
+            self._link, self._link_watch, self._division = link, watch, division
             error = self._error
+        watch.start()
         if error is not None:  # it came before there was a link to tell
-            link.fail(type(error).__name__, str(error))
+            self._fail(error)
         controls = [server.control for server in self._servers]
         self._endpoint = RemoteEndpoint(link, controls, division)
         self._note_counts(replies[0])
@@ -178,7 +184,9 @@ class RemoteSession(Session):
     def _fail(self, error: LuwuError) -> None:
         with self._lock:
             self._error = self._error or error
-            link = self._link
+            link, watch = self._link, self._link_watch
+        if watch is not None:
+            watch.stop()
         if link is not None:
             link.fail(type(error).__name__, str(error))
 
@@ -189,6 +197,8 @@ class RemoteSession(Session):
             server.close(leave=leave, failure=failure)
 
     def _end(self, *, failed: bool) -> None:
+        if self._link_watch is not None:
+            self._link_watch.stop()
         self._close_servers(leave=not failed)
         if self._link is not None:
             self._link.close()

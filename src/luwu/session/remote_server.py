@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,11 +15,14 @@ from luwu.control.client import ControlClient
 from luwu.control.credentials import Credentials, worker_request
 from luwu.control.links import ServerLink
 from luwu.control.timeouts import Timeouts
+from luwu.control.waiting import saying
 from luwu.control.wiring import look_up
 from luwu.core import native
 from luwu.core.division import Share, Standing
 from luwu.core.errors import LuwuError, ServerError
 from luwu.core.manifest import Manifest
+
+log = logging.getLogger(__name__)
 
 
 class RemoteServer:
@@ -81,7 +85,10 @@ class RemoteServer:
 
     def place(self, attached: pb.AttachReply) -> ServerLink:
         """Return the settings of a link to the server, once every worker has attached; raises ServerError."""
-        if not self._placed.wait(self._timeouts.answer_seconds) or self._topology is None:
+        seconds = self._timeouts.answer_seconds
+        with saying(log, f"the server at {self.url} to send this worker its place in the run", seconds):
+            placed = self._placed.wait(seconds)
+        if not placed or self._topology is None:
             raise self.control.error() or ServerError("the server sent no place in the tree; run again")
         return ServerLink(
             address=self._topology.address or self._address.host,
