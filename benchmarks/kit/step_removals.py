@@ -164,12 +164,12 @@ REMOVALS = (
     ),
     Removal(
         "updates that waited begin", "machine.cc",
-        "if (state_.blocks[block].phase != Phase::waiting_to_update) continue;",
-        "if (state_.blocks[block].phase != Phase::waiting_to_update || block == 0) continue;",
+        "if (state_.blocks[block].stage != BlockStage::waiting_to_update) continue;",
+        "if (state_.blocks[block].stage != BlockStage::waiting_to_update || block == 0) continue;",
     ),
     Removal(
         "a kept gradient follows the owed update", "machine.cc",
-        "if (entry.phase == Phase::waiting_to_keep && !state_.failed()) {", "if (false) {",
+        "if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {", "if (false) {",
     ),
     Removal(
         "the gradients of a step end with it", "machine.cc",
