@@ -97,7 +97,8 @@ class Report:
         days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
         about = self.about
         memory = f"{about['memory_bytes'] / 2**30:.0f} GiB"
-        return f"Measured on {days}: {about['processor']}, {about['cores']} cores, {memory}, a virtual disk"
+        processors = " or ".join(sorted({result["machine"]["processor"] for result in self.results.values()}))
+        return f"Measured on {days}: {processors}, {about['cores']} cores, {memory}, a virtual disk"
 
     def bars(self) -> str:
         """Return the sentence that names the bars that were missed and those that are not decided."""

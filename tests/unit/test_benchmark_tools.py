@@ -17,7 +17,13 @@ from bench import ROOT, known_programs, verdict
 
 
 def reported(name, ok, failed=False):
-    return {"name": name, "ok": ok, "failed": failed, "seconds": 1.0, "machine": {"date": "2026-01-01"}}
+    return {
+        "name": name,
+        "ok": ok,
+        "failed": failed,
+        "seconds": 1.0,
+        "machine": {"date": "2026-01-01", "processor": "A"},
+    }
 
 
 def report(path, *results):
@@ -67,9 +73,11 @@ def figures_of(path, results, monkeypatch):
 
 def test_readme_and_page_name_what_was_missed_and_what_is_not_decided(tmp_path, monkeypatch):
     results = [reported("met", True), reported("missed", False), reported("open", None)]
+    results[1]["machine"]["processor"] = "B"
     report = figures_of(tmp_path / "2026-01-01.json", results, monkeypatch)
     for text in (figures.selection(report), figures.page(report)):
         assert "Bars that were missed: `missed`. Not decided: `open`." in text
+        assert "A or B" in text
 
 
 def test_the_readme_has_the_selected_rows_and_the_page_has_all(tmp_path, monkeypatch):
