@@ -132,7 +132,7 @@ def main() -> int:
         found: dict[int, Comparison] = {}
         with ExitStack() as stack:
             deepspeed = start_deepspeed(stack, elements, options)
-            sides = Sides(elements)
+            sides = Sides(elements, options.size("inductor", check="eager"))
             for number, threads in enumerate(numbers):
                 updates = {} if options.only_peer else sides.luwu(threads)
                 updates |= sides.torch_eager(threads) | sides.torch_compile(threads)
