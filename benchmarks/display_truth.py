@@ -1,7 +1,7 @@
 """Compares the figures of a run, on the display and in metrics.jsonl, with what is known without them.
 
 Bytes pulled and pushed come from the model's size, bytes of the store from what the kernel counts of the server's
-process (the store goes past the page cache), times from a clock in the launcher, the loss and the norm of the gradient
+threads (the store goes past the page cache), times from a clock in the launcher, the loss and the norm of the gradient
 from plain torch with the weights that `luwu export` gives, the rest from the settings and the store's own record.
 The hidden share of the communication is compared with the times that the workers report, before the meter keeps it
 between 0 and 1; these times must lie within those of the attempt. The validation loss comes from plain torch, too,
@@ -192,9 +192,8 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
     }
     if last["server"]:
         for name, count in (("store read", "read_bytes"), ("store written", "write_bytes")):
-            counted = last["io"][count] - watched["began"][count]
             told = last["server"]["bytes_read" if count == "read_bytes" else "bytes_written"]
-            errors[f"shown {name}"] = relative(told, counted)
+            errors[f"shown {name}"] = relative(told, last["io"][count])
             errors["shown as they are"] += float(shown[name] != size(told))
     return errors
 
