@@ -1,8 +1,9 @@
 """Compares the figures of a run, on the display and in metrics.jsonl, with what is known without them.
 
 Bytes pulled and pushed come from the model's size, bytes of the store from what the kernel counts of the server's
-threads (the store goes past the page cache), times from a clock in the launcher, the loss and the norm of the gradient
-from plain torch with the weights that `luwu export` gives, the rest from the settings and the store's own record.
+process but its Python (the store goes past the page cache), times from a clock in the launcher, the loss and the norm
+of the gradient from plain torch with the weights that `luwu export` gives, the rest from the settings and the store's
+own record.
 The hidden share of the communication is compared with the times that the workers report, before the meter keeps it
 between 0 and 1; these times must lie within those of the attempt. The validation loss comes from plain torch, too,
 and, where the servers are elsewhere, from the end of the run.
@@ -192,8 +193,9 @@ def errors_of_display(rows: list[dict[str, Any]], watched: dict[str, Any], truth
     }
     if last["server"]:
         for name, count in (("store read", "read_bytes"), ("store written", "write_bytes")):
+            counted = last["io"][count] - watched["began"][count]
             told = last["server"]["bytes_read" if count == "read_bytes" else "bytes_written"]
-            errors[f"shown {name}"] = relative(told, last["io"][count])
+            errors[f"shown {name}"] = relative(told, counted)
             errors["shown as they are"] += float(shown[name] != size(told))
     return errors
 

@@ -1,8 +1,8 @@
 """Runs `luwu train` and notes at each step what the display shows and what the kernel counts.
 
 Settings: settings (of the run), run (its folder), url and key_file (of a server elsewhere, or neither). The last line
-is {"steps": [...], "validation_loss": of the run's end}. A step has the times that its workers reported: waited, with
-data under way, and of the whole attempt.
+is {"began": what the kernel had counted before the workers started, "steps": [...], "validation_loss": of the run's
+end}. A step has the times that its workers reported: waited, with data under way, and of the whole attempt.
 """
 
 from __future__ import annotations
@@ -24,22 +24,28 @@ from luwu.observe.meter import Meter, StepReport
 
 
 def counted() -> dict[str, int]:
-    """Bytes that the server's threads read from the disks and wrote to them, as the kernel counts them.
+    """Bytes that this process, the server, read from the disks and wrote to them, as the kernel counts them.
 
-    The other threads of this process are left out: they read parts of libraries and modules that are not, or no
-    longer, in the page cache, which can be a tenth of what a small store reads.
+    The threads that run Python are left out, which have the process's name: they read modules and libraries that are
+    not, or no longer, in the page cache, and these can be a tenth of what a small store reads.
     """
-    threads = [
-        task for task in Path("/proc/self/task").iterdir() if task.joinpath("comm").read_text().startswith("luwu-")
-    ]
-    counts = [dict(line.split(": ") for line in task.joinpath("io").read_text().splitlines()) for task in threads]
-    return {name: sum(int(count[name]) for count in counts) for name in ("read_bytes", "write_bytes")}
+    process = Path("/proc/self")
+    name = (process / "comm").read_text()
+    python = [bytes_of(task) for task in process.joinpath("task").iterdir() if (task / "comm").read_text() == name]
+    return {count: total - sum(thread[count] for thread in python) for count, total in bytes_of(process).items()}
+
+
+def bytes_of(task: Path) -> dict[str, int]:
+    """Return the bytes that a process or thread had from disks and gave them, see proc_pid_io(5)."""
+    lines = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
+    return {name: int(lines[name]) for name in ("read_bytes", "write_bytes")}
 
 
 class Watch(PlainDisplay):
     """Notes everything, shows nothing."""
 
     def __init__(self) -> None:
+        self.began: dict[str, int] = {}
         self.steps: list[dict[str, Any]] = []
         self.reports: defaultdict[int, list[StepReport]] = defaultdict(list)
 
@@ -47,7 +53,9 @@ class Watch(PlainDisplay):
         """Do nothing; nobody reads the text."""
 
     def stage(self, text: str, detail: str = "") -> None:
-        """Do nothing; nobody reads the text."""
+        """Note the kernel's counts when the workers start, and with them the server's work."""
+        if text == "starting workers":
+            self.began = counted()
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """Note the figures of a step that has ended."""
@@ -89,7 +97,7 @@ def main() -> None:
     watch = Watch()
     folder = RunFolder(Path(wanted["run"]))
     outcome = WatchedRun(build_settings(wanted["settings"]), folder, watch, remote, watch=watch).run()
-    noted = {"steps": watch.steps, "validation_loss": outcome.validation_loss}
+    noted = {"began": watch.began, "steps": watch.steps, "validation_loss": outcome.validation_loss}
     replies.write(json.dumps(noted) + "\n")
 
 
