@@ -34,6 +34,11 @@ LEAST_SHARE = 4
 """A module outside the repeated ones becomes a block if it has this fraction of the largest one's parameters."""
 
 
+def element_bytes(dtype: str) -> int:
+    """Return the bytes of an element of one of `DTYPES`."""
+    return 4 if dtype == "float32" else 2
+
+
 @dataclass(frozen=True)
 class ParameterManifest:
     """A parameter: its first name in the model, shape, and first element within its block.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from luwu.core.errors import ConfigError, ManifestMismatchError, MemoryBudgetError
+from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
 from luwu.core.words import counted
 from luwu.launch.claiming import find_run_id, make_claim
@@ -13,7 +14,7 @@ from luwu.launch.settings import Settings
 from luwu.models.config_shape import least_shape
 from luwu.models.gpt_blocks import gpt_manifest
 from luwu.models.shapes import ModelShape
-from luwu.server.forecast import element_bytes, least_memory, least_without_states
+from luwu.server.forecast import least_memory, least_without_states
 from luwu.store.folders import StoreIdentity, holds_part, no_store, read_identity, require_stripes
 from luwu.store.opening import reader_of
 from luwu.store.run_record import Counts, check_claim, missing_store, read_record

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from luwu.core.manifest import element_bytes
 from luwu.plan.clusters import CLUSTERS, DISKS, Cluster, Server, WorkerHost
 from luwu.plan.constants import SERVER_PROCESS_BYTES, SYSTEM_RESERVE_BYTES, WORKER_PROCESS_BYTES
 from luwu.plan.gpus import GPUS, Gpu
@@ -77,7 +78,7 @@ def pinned_input_bytes(request: Request) -> int:
     if run.offload is None or not run.checkpoint:
         return 0
     at_once = min(rows, run.micro_batch or rows)
-    row_bytes = model.sequence * model.hidden * (4 if run.dtype == "float32" else 2)
+    row_bytes = model.sequence * model.hidden * element_bytes(run.dtype)
     whole, rest = divmod(rows, at_once)
     return model.layers * (
         whole * _power_of_two(at_once * row_bytes) + (_power_of_two(rest * row_bytes) if rest else 0)

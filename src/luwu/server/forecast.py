@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from luwu.core import native
 from luwu.core.division import divide
-from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest, element_bytes
 from luwu.core.native import block_specs
 
 LISTED_ELEMENTS = 2**36
@@ -155,11 +155,6 @@ def least_without_states(held: int, others: Sequence[int], workers: int) -> int:
     own = [0, *itertools.accumulate(sizes)]
     window = min([own[-1], *(before + (2 * workers + 2) * size for before, size in zip(own, sizes, strict=False))])
     return held + workers * (held + 2 * largest) + window
-
-
-def element_bytes(dtype: str) -> int:
-    """Return the bytes of an element of one of `luwu.core.manifest.DTYPES`."""
-    return 4 if dtype == "float32" else 2
 
 
 def _chunk_elements(elements: int, most: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from luwu.core.manifest import element_bytes
 from luwu.core.quantities import format_size
 from luwu.core.units import bytes_text
 from luwu.launch.settings import RunSettings, Settings
@@ -15,7 +16,7 @@ from luwu.models.shapes import ModelShape
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import LOSS_BYTES_KEPT_PER_LOGIT
 from luwu.plan.machines import whole_mebibytes
-from luwu.plan.measured.step import element_bytes, local_step
+from luwu.plan.measured.step import local_step
 from luwu.plan.memory import SPARE_SUMS, TILE_LOGITS, boundary_bytes, layer_activation_bytes
 from luwu.plan.planning import UNLIMITED, Miss
 from luwu.plan.steps import StepTime
@@ -109,7 +110,7 @@ def worker_bytes(model: ModelShape, run: RunSettings) -> float:
     """Return the bytes of a worker's own: inputs of layers, one layer's activations, gradients on their way."""
     rows = -(-run.batch // run.workers)
     at_once = min(rows, run.micro_batch or rows)
-    element = element_bytes(run)
+    element = element_bytes(run.dtype)
     activations = layer_activation_bytes(model, at_once, Kernels(float32=element == 4))
     layers = activations if run.checkpoint else model.layers * activations * rows / at_once
     inputs = boundary_bytes(model, rows, element) if run.checkpoint else 0.0

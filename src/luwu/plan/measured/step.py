@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from luwu.core.manifest import element_bytes
 from luwu.launch.settings import RunSettings
 from luwu.models.shapes import ModelShape
 from luwu.plan.steps import PhaseTime, StepTime
@@ -74,7 +75,7 @@ def check_seconds_per_byte(run: RunSettings, machine: Machine, server: Forecast)
 
     Parameters have checksums as states do, which the update was timed with.
     """
-    elements = (server.chunk_record_bytes - server.chunk_state_bytes) / element_bytes(run)
+    elements = (server.chunk_record_bytes - server.chunk_state_bytes) / element_bytes(run.dtype)
     checks = 1 / machine.verified_update_rate - 1 / machine.update_rate
     return machine.processors * max(0.0, checks) * elements / server.chunk_state_bytes
 
@@ -95,7 +96,7 @@ class WorkerTime:
         self._slices = -(-rows // at_once)
         costs = machine.costs
         self._block_seconds = costs.block_seconds + (self._slices - 1) * costs.slice_seconds
-        self._rows_bytes = rows * model.sequence * model.hidden * element_bytes(run)
+        self._rows_bytes = rows * model.sequence * model.hidden * element_bytes(run.dtype)
 
     def forward(self) -> Busy:
         """Work of a forward. The head's gradients come along with its loss."""
@@ -122,7 +123,7 @@ class WorkerTime:
         return 2 * self._rows_bytes / self._kernels.memory_rate if self._slices > 1 else 0.0
 
     def _handing_over(self, elements: int) -> float:
-        return elements * element_bytes(self._run) / self._kernels.copy_rate
+        return elements * element_bytes(self._run.dtype) / self._kernels.copy_rate
 
 
 class DiskTime:
@@ -137,8 +138,3 @@ class DiskTime:
         self.forward = reading + ahead / rates.read_rate
         self.backward = reading + (rotating - ahead) / rates.mixed_rate + server.written_pinned_bytes / rates.write_rate
         self.last_record = min(server.chunk_record_bytes, server.written_bytes) / rates.write_rate
-
-
-def element_bytes(run: RunSettings) -> int:
-    """Return the bytes of a parameter, a gradient, or an activation."""
-    return 4 if run.dtype == "float32" else 2

@@ -10,7 +10,7 @@ import simpy
 
 from luwu.core.division import divide
 from luwu.core.errors import ConfigError, MemoryBudgetError
-from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest
+from luwu.core.manifest import DEFAULT_CHUNK_ELEMENTS, ROOT_NAME, BlockManifest, Manifest, element_bytes
 from luwu.core.native import StepMachine, block_specs
 from luwu.plan.compute import Kernels
 from luwu.plan.constants import GOODPUT_SHARE
@@ -142,7 +142,7 @@ def _server(
 
 
 def _sizes(request: Request, elements: list[int]) -> Sizes:
-    element = 4 if request.settings.run.dtype == "float32" else 2
+    element = element_bytes(request.settings.run.dtype)
     gradient = GRADIENT_BYTES.get(request.form, element)
     return Sizes(
         tuple(float(element * count) for count in elements),
