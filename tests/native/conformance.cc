@@ -28,7 +28,7 @@ using fabric::Endpoint;
 using std::chrono::milliseconds;
 
 fabric::ServerSettings settings_of(const JobOptions& options) {
-    return network_settings(options.folder, options.dtype, options.workers, options.memory_bytes);
+    return server_settings(options.folder, options.dtype, options.workers, options.memory_bytes);
 }
 
 class SharedMemoryJob final : public TestJob {

@@ -21,8 +21,8 @@ fabric::Token token_of(std::uint32_t rank, unsigned generation) {
     return token;
 }
 
-fabric::ServerSettings network_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
-                                        std::uint64_t memory_bytes) {
+fabric::ServerSettings server_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
+                                       std::uint64_t memory_bytes) {
     fabric::ServerSettings settings;
     settings.folders = {folder};
     settings.uuid = kUuid;

@@ -23,8 +23,8 @@ inline constexpr fabric::Timing kTiming{.hello = std::chrono::seconds(5),
                                         .farewell = std::chrono::seconds(2)};
 
 fabric::Token token_of(std::uint32_t rank, unsigned generation = 0);
-fabric::ServerSettings network_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
-                                        std::uint64_t memory_bytes = std::uint64_t{1} << 28);
+fabric::ServerSettings server_settings(const std::string& folder, const Dtypes& dtypes, std::uint32_t workers,
+                                       std::uint64_t memory_bytes = std::uint64_t{1} << 28);
 fabric::TcpSettings tcp_settings(const fabric::Timing& timing = kTiming);
 // Every worker is allowed in already.
 std::unique_ptr<fabric::TcpServer> start_server(const fabric::ServerSettings& settings,

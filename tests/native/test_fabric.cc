@@ -11,7 +11,7 @@
 #include "fabric/shm/endpoint.h"
 #include "fabric/shm/shm_server.h"
 #include "kernels/convert.h"
-#include "support.h"
+#include "network.h"
 
 using namespace luwu;
 using fabric::Endpoint;
@@ -23,17 +23,7 @@ constexpr auto kLow = kernels::Dtype::bfloat16;
 const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}};
 
 fabric::ServerSettings make_settings(const std::string& folder, std::uint32_t workers, std::uint64_t memory_bytes) {
-    fabric::ServerSettings settings;
-    settings.folders = {folder};
-    settings.uuid = test::kUuid;
-    settings.mode = store::OpenMode::create;
-    settings.shape = test::small_shape(kLow);
-    settings.held.assign(settings.shape.blocks.size(), false);
-    settings.held[0] = true;
-    settings.memory_bytes = memory_bytes;
-    settings.workers = workers;
-    settings.optimizer_threads = 2;
-    return settings;
+    return test::server_settings(folder, kLow, workers, memory_bytes);
 }
 
 std::unique_ptr<Endpoint> join(const fabric::ShmServer& server, std::uint32_t rank, int liveness = -1) {

@@ -5,7 +5,7 @@
 
 #include "fabric/core/parameter_server.h"
 #include "kernels/convert.h"
-#include "support.h"
+#include "network.h"
 
 using namespace luwu;
 using fabric::ParameterServer;
@@ -18,16 +18,7 @@ const std::vector<pipeline::GroupSettings> kGroups{{0.01, 0.9, 0.999, 1e-8, 0.1}
 constexpr std::chrono::milliseconds kLong{10'000};
 
 fabric::ServerSettings make_settings(const std::string& folder, std::uint32_t workers) {
-    fabric::ServerSettings settings;
-    settings.folders = {folder};
-    settings.uuid = test::kUuid;
-    settings.mode = store::OpenMode::create;
-    settings.shape = test::small_shape(kLow);
-    settings.held.assign(settings.shape.blocks.size(), false);
-    settings.held[0] = true;
-    settings.memory_bytes = std::uint64_t{1} << 28;
-    settings.workers = workers;
-    return settings;
+    return test::server_settings(folder, kLow, workers, std::uint64_t{1} << 28);
 }
 
 void initialise(ParameterServer& server) {

@@ -37,7 +37,7 @@ class Job {
     explicit Job(const Scratch& scratch) : shape_(test::small_shape(kFloat)), placement_(halves(shape_)) {
         for (std::uint32_t server = 0; server < kServers; ++server) {
             folders_.push_back(scratch.folder("part-" + std::to_string(server)));
-            auto settings = test::network_settings(folders_.back(), kFloat, kWorkers);
+            auto settings = test::server_settings(folders_.back(), kFloat, kWorkers);
             settings.shape = placement_.part(shape_, server);
             settings.held.assign(settings.shape.blocks.size(), false);
             settings.one_of_several = true;

@@ -22,7 +22,7 @@ TEST_CASE("workers train over TCP, bit for bit as one process would") {
             for (const std::uint64_t memory : {test::Rig::minimum_bytes(dtype, workers), std::uint64_t{1} << 28}) {
                 const Scratch scratch;
                 {
-                    auto server = test::start_server(test::network_settings(scratch.folder(), dtype, workers, memory));
+                    auto server = test::start_server(test::server_settings(scratch.folder(), dtype, workers, memory));
                     auto all = test::join(*server, server->port(), workers);
                     CHECK(all[0]->endpoint().gradient_bytes() == server->core().memory().plan().arena_bytes);
                     all[0]->initialise();
@@ -41,7 +41,7 @@ TEST_CASE("a step that one worker rolls back leaves no trace") {
     const Scratch scratch;
     {
         auto server =
-            test::start_server(test::network_settings(scratch.folder(), kLow, 2, test::Rig::minimum_bytes(kLow, 2)));
+            test::start_server(test::server_settings(scratch.folder(), kLow, 2, test::Rig::minimum_bytes(kLow, 2)));
         auto all = test::join(*server, server->port(), 2);
         all[0]->initialise();
         test::train(all, 1, 2);
@@ -55,7 +55,7 @@ TEST_CASE("a step that one worker rolls back leaves no trace") {
 
 TEST_CASE("pulls and pushes do not wait for each other, and a released slot goes to whoever waits for one") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_settings(scratch.folder(), kFull, 1));
+    auto server = test::start_server(test::server_settings(scratch.folder(), kFull, 1));
     test::Proxy proxy(server->port());
     Trainee worker(*server, test::tcp_worker_settings(*server, proxy.port(), 0));
     auto& endpoint = worker.endpoint();
@@ -101,7 +101,7 @@ TEST_CASE("an IPv6 address does as well") {
     tcp.address = "::1";
     std::unique_ptr<fabric::TcpServer> server;
     try {
-        server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), tcp);
+        server = test::start_server(test::server_settings(scratch.folder(), kLow, 1), tcp);
     } catch (const Error& error) {
         MESSAGE("SKIPPED: no IPv6 here: " << error.what());
         return;
@@ -115,7 +115,7 @@ TEST_CASE("an IPv6 address does as well") {
 
 TEST_CASE("whoever waits is told why the server or this worker has failed") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 2));
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 2));
     auto all = test::join(*server, server->port(), 2);
     all[0]->initialise();
     server->core().begin(0, {{0.01, 0.9, 0.999, 1e-8, 0.1}});
@@ -155,7 +155,7 @@ TEST_CASE("whoever waits is told why the server or this worker has failed") {
 TEST_CASE("another worker takes the place of one that has left") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
+        auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
         auto first = test::join(*server, server->port(), 1);
         first[0]->initialise();
         test::train(first, 1, 1);

@@ -24,7 +24,7 @@ TEST_CASE("a link that breaks in the middle of every few frames costs nothing") 
             const Scratch scratch;
             {
                 auto server = test::start_server(
-                    test::network_settings(scratch.folder(), dtype, 2, test::Rig::minimum_bytes(dtype, 2)));
+                    test::server_settings(scratch.folder(), dtype, 2, test::Rig::minimum_bytes(dtype, 2)));
                 test::Proxy proxy(server->port());
                 proxy.cut_after(up, down);
                 auto all = test::join(*server, proxy.port(), 2);
@@ -42,7 +42,7 @@ TEST_CASE("a link that breaks in the middle of every few frames costs nothing") 
 TEST_CASE("what is damaged on the way is sent again") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
+        auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
         test::Proxy proxy(server->port());
         auto all = test::join(*server, proxy.port(), 1);
         all[0]->initialise();
@@ -61,7 +61,7 @@ TEST_CASE("what is damaged on the way is sent again") {
 TEST_CASE("an answer that is lost is not a push that is lost, nor one that counts twice") {
     const Scratch scratch;
     {
-        auto server = test::start_server(test::network_settings(scratch.folder(), kFull, 1));
+        auto server = test::start_server(test::server_settings(scratch.folder(), kFull, 1));
         test::Proxy proxy(server->port());
         auto all = test::join(*server, proxy.port(), 1);
         all[0]->initialise();
@@ -83,7 +83,7 @@ TEST_CASE("an answer that is lost is not a push that is lost, nor one that count
 
 TEST_CASE("a link that is cut for a while is made again; for too long, and the worker is told where and when") {
     const Scratch scratch;
-    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1));
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
     test::Proxy proxy(server->port());
     fabric::Timing timing = test::kTiming;
     timing.reconnect = std::chrono::milliseconds(1500);
@@ -117,7 +117,7 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
 TEST_CASE("a pull that is answered after its connection broke keeps no place in the server's window") {
     const Scratch scratch;
     auto server =
-        test::start_server(test::network_settings(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
+        test::start_server(test::server_settings(scratch.folder(), kLow, 1, test::Rig::minimum_bytes(kLow, 1)));
     test::Proxy proxy(server->port());
     Trainee worker(*server, test::tcp_worker_settings(*server, proxy.port(), 0));
     worker.initialise();

@@ -64,7 +64,7 @@ void seal(Bytes& bytes, std::size_t at) {
 }
 
 std::unique_ptr<fabric::TcpServer> fresh_server(const Scratch& scratch, const fabric::Timing& timing = test::kTiming) {
-    return test::start_server(test::network_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
+    return test::start_server(test::server_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
 }
 
 // The server is as good as new: a worker trains, and the store has the bits that it should.
@@ -130,7 +130,7 @@ TEST_CASE("a hello that does not come is waited for so long, and by so many") {
     timing.hello = std::chrono::milliseconds(300);
     auto settings = test::tcp_settings(timing);
     settings.most_silent = 4;
-    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), settings);
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1), settings);
     std::vector<std::unique_ptr<Peer>> peers;
     for (int i = 0; i < 12; ++i) peers.push_back(std::make_unique<Peer>(*server));
     for (const auto& peer : peers) CHECK(peer->until_closed().empty());
@@ -146,7 +146,7 @@ TEST_CASE("strangers who hold all places displace each other, and a worker comes
     timing.hello = std::chrono::hours(1);  // no stranger is closed for its silence
     auto settings = test::tcp_settings(timing);
     settings.most_greeting = 4;
-    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), settings);
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1), settings);
     std::vector<std::unique_ptr<Peer>> peers;
     SUBCASE("silent ones") {
         for (int i = 0; i < 300; ++i) peers.push_back(std::make_unique<Peer>(*server));
@@ -167,7 +167,7 @@ TEST_CASE("a server that ends does not wait for strangers") {
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;
     timing.hello = timing.farewell = std::chrono::hours(1);
-    auto server = test::start_server(test::network_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1), test::tcp_settings(timing));
     const auto hello = fabric::encode(good_hello());
     Peer begun(*server);
     begun.send(std::span(hello).first(40));

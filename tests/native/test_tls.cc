@@ -66,7 +66,7 @@ struct Pair {
 Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker) {
     auto tcp = test::tcp_settings();
     tcp.tls = server;
-    auto started = test::start_server(test::network_settings(scratch.folder(), kLow, 1), tcp);
+    auto started = test::start_server(test::server_settings(scratch.folder(), kLow, 1), tcp);
     auto settings = test::tcp_worker_settings(*started, started->port(), 0);
     settings.links[0].tls = worker;
     return {std::move(started), std::move(settings)};
@@ -144,7 +144,7 @@ TEST_CASE("TLS that cannot work is refused before anything is opened") {
     auto tcp = test::tcp_settings();
     tcp.tls = fabric::TlsSettings{"/nowhere.pem", "/nowhere.key", "/nowhere.ca", ""};
     try {
-        const fabric::TcpServer server(test::network_settings(scratch.folder(), kLow, 1), tcp);
+        const fabric::TcpServer server(test::server_settings(scratch.folder(), kLow, 1), tcp);
         FAIL("expected an error");
     } catch (const Error& error) {
         CHECK(error.kind() == ErrorKind::invalid);
