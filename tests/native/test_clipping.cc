@@ -125,7 +125,7 @@ class HoldingEngine final : public store::IoEngine {
 }  // namespace
 
 TEST_CASE("clipped training out of core and in memory has the bits of clipping and then updating") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint32_t workers : {1U, 2U, 3U}) {
             for (const std::uint32_t threads : {1U, 3U}) {
                 for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, workers), kPlenty}) {
@@ -160,7 +160,7 @@ TEST_CASE("clipped training out of core and in memory has the bits of clipping a
 }
 
 TEST_CASE("states of eight bits are clipped with the bits of clipping and then updating, across a restart") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2, kernels::adamw_8bit), kPlenty}) {
             for (const double limit : {kNever, kAlways, between(dtype, 2)}) {
                 CAPTURE(static_cast<int>(dtype));
@@ -188,7 +188,8 @@ TEST_CASE("gradients are divided by the loss scale before they are clipped, and 
     constexpr auto kHalf = kernels::Dtype::float16;
     constexpr std::uint32_t kWorkers = 2;
     constexpr float kScale = 1024;
-    for (const test::Dtypes& dtypes : {test::Dtypes(kFloat), test::Dtypes(kHalf), test::Dtypes(kHalf, kFloat)}) {
+    const auto all = test::variants({test::Dtypes(kFloat), test::Dtypes(kHalf), test::Dtypes(kHalf, kFloat)});
+    for (const test::Dtypes& dtypes : all) {
         const auto limits = {std::optional<double>(), std::optional(kNever), std::optional(kAlways),
                              std::optional(between(kFloat, kWorkers))};
         for (const std::optional<double>& limit : limits) {
@@ -227,7 +228,7 @@ TEST_CASE("clipping that never clips has the bits of none") {
 }
 
 TEST_CASE("a step after one that was not clipped is updated at once, and again if it is clipped after all") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 1), kPlenty}) {
             const Scratch scratch;
             const std::vector<std::string> folders{scratch.folder()};
@@ -286,7 +287,7 @@ TEST_CASE("gradients that do not fit in memory wait on the disk and come back") 
 }
 
 TEST_CASE("a clipped run rolls a step back that is not finite or that a worker gives up") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2), kPlenty}) {
             for (const double limit : {kNever, kAlways}) {
                 const Scratch scratch;
@@ -320,7 +321,7 @@ TEST_CASE("a clipped run rolls a step back that is not finite or that a worker g
 }
 
 TEST_CASE("a server that dies between answer and record loses that step alone, and makes it again") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 1), kPlenty}) {
             const Scratch scratch;
             const std::vector<std::string> folders{scratch.folder()};
@@ -365,7 +366,7 @@ TEST_CASE("a server that dies between answer and record loses that step alone, a
 }
 
 TEST_CASE("a step that was answered is written even if the run fails or the server is closed just then") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 2), kPlenty}) {
             for (const bool in_step : {false, true}) {
                 const Scratch scratch;
@@ -393,7 +394,7 @@ TEST_CASE("a step that was answered is written even if the run fails or the serv
 }
 
 TEST_CASE("who reads between two steps sees what was answered, in any order") {
-    for (const auto dtype : {kFloat, kLow}) {
+    for (const auto dtype : test::variants({kFloat, kLow})) {
         for (const std::uint64_t memory : {Rig::minimum_bytes(dtype, 1), kPlenty}) {
             const Scratch scratch;
             Rig rig({scratch.folder()}, dtype, 1, memory, store::OpenMode::create);

@@ -124,7 +124,8 @@ Contents train_over_udp(const JobOptions& options, std::uint64_t steps) {
 }  // namespace
 
 TEST_CASE("workers train, and the committed store holds what they should have learnt") {
-    for (const Dtypes& dtype : {Dtypes(kLow), Dtypes(kFull), Dtypes(kHalf), Dtypes(kHalf, kFull)}) {
+    const auto all = test::variants({Dtypes(kLow), Dtypes(kFull), Dtypes(kHalf), Dtypes(kHalf, kFull)});
+    for (const Dtypes& dtype : all) {
         const bool tight = dtype.odd != kFull;
         for (const std::uint32_t workers : {1U, 2U, 4U}) {
             CAPTURE(workers);
