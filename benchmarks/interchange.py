@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
+from kit.losses import worst_difference
 
 os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
 
@@ -163,8 +164,7 @@ def go_round(family: str, layers: int, hidden: int, steps: int, folder: Path) ->
     steps_differ = sum(differing(value, found[name]) for name, value in expected.items())
     steps_differ += sum(mine != other for mine, other in zip(stayed, returned, strict=True))
     there = sharded.train(steps, MORE_STEPS)
-    distance = max(abs(mine / other - 1) for mine, other in zip(stayed, there, strict=True))
-    return [family, logits_differ, load_differs, steps_differ, distance]
+    return [family, logits_differ, load_differs, steps_differ, worst_difference(stayed, there)]
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
+from kit.losses import within, worst_difference
 from kit.model import ADAMW
 from kit.network_training import Site, bits_of, bytes_at, digest_of, means
 from kit.processes import Side, slowest
@@ -119,9 +120,9 @@ class Comparison:
         """Add one run; a limit of nothing asks for the same bits of all ranks."""
         losses, wanted = means(found), means(base)
         differences = [abs(a - b) / b for a, b in zip(losses, wanted, strict=True)]
-        self.worst[name] = max(differences)
-        within = all(a <= b for a, b in zip(differences, limits, strict=True))
-        self.ok = self.ok and within and (any(limits) or found == base)
+        self.worst[name] = worst_difference(losses, wanted)
+        kept = all(a <= b for a, b in zip(differences, limits, strict=True))
+        self.ok = self.ok and kept and (any(limits) or found == base)
         self.rows.append([name, f"{self.worst[name]:.2e}", f"{limits[-1]:.2e}", losses[0], losses[-1]])
 
 
@@ -153,7 +154,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
     yield (
         "losses over UDP and a switch, 4 workers",
-        f"within {worst['int32']:.1g}, {worst['int16']:.1g} as int16; with 2% of packets lost: {same}",
+        f"within {within(worst['int32'])}, {within(worst['int16'])} as int16; with 2% of packets lost: {same}",
         "shared memory",
     )
     milliseconds = {name: f"{1000 * seconds:.0f} ms" for name, seconds in found["seconds_per_step"].items()}

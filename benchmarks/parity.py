@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.losses import within, worst_difference
 from kit.luwu_side import LuwuSide
 from kit.processes import Side
 
@@ -33,7 +34,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     worst = max(found["worst"].values())
     same = "the same bits" if found["bit_identical_runs"] else "**other bits**"
-    yield "losses against plain torch, 50 steps, 1, 2, 4 workers", f"within {worst:.1g}; two runs: {same}", "1e-5"
+    yield "losses against plain torch, 50 steps, 1, 2, 4 workers", f"within {within(worst)}; two runs: {same}", "1e-5"
 
 
 def main() -> int:
@@ -54,10 +55,7 @@ def main() -> int:
             raise BenchmarkError("only the peer was asked for")
         numbers = options.size({"N=1": 1, "N=2": 2, "N=2 again": 2, "N=4": 4}, check={"N=2": 2})
         runs = {name: ours(workers) for name, workers in numbers.items()}
-        worst = {
-            name: max(abs(a - b) / abs(b) for a, b in zip(found, reference, strict=True))
-            for name, found in runs.items()
-        }
+        worst = {name: worst_difference(found, reference) for name, found in runs.items()}
         repeatable = runs["N=2"] == runs.get("N=2 again", runs["N=2"])
         some = (0, steps // 2, steps - 1)
         shown = [[step, reference[step], *(found[step] for found in runs.values())] for step in some]

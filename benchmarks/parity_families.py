@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import Row, arguments, result, run, table
+from kit.losses import within, worst_difference
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -60,7 +61,7 @@ def difference(model: nn.Module, folder: Path, steps: int) -> float:
     with luwu.open(folder, memory="64MiB") as session:
         luwu.parallelize(model, session)
         found = losses(model, luwu.AdamW(model, lr=1e-3), steps)
-    return max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip(found, expected, strict=True))
+    return worst_difference(found, expected)
 
 
 def rows(found: Mapping[str, Any]) -> Iterator[Row]:
@@ -69,7 +70,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     yield (
         f"losses of {len(found['worst'])} causal families of transformers {found['transformers']}, small, "
         f"{found['steps']} steps",
-        f"within {max(found['worst'].values()):.1g} of plain torch{refused}",
+        f"within {within(max(found['worst'].values()))} of plain torch{refused}",
         "1e-5",
     )
 

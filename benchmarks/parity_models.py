@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import BenchmarkError, Row, arguments, result, run, table
+from kit.losses import within, worst_difference
 from kit.processes import Side
 
 NAME = "parity_models"
@@ -48,7 +49,7 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     families = len({case.rpartition(",")[0] for case in worst})
     yield (
         f"losses of {families} models of transformers and others, clipped, 20 steps, 1 and 2 workers",
-        f"within {max(worst.values()):.1g} of plain torch",
+        f"within {within(max(worst.values()))} of plain torch",
         "1e-5",
     )
 
@@ -74,7 +75,7 @@ def main() -> int:
             raise BenchmarkError("only the peer was asked for")
         runs = {1: ours(variants, 1)} | ({2: ours(of_two, 2)} if of_two else {})
         worst = {
-            f"{variant}, {workers}": max(abs(a - b) / abs(b) for a, b in zip(found, reference[variant], strict=True))
+            f"{variant}, {workers}": worst_difference(found, reference[variant])
             for workers, of_variants in runs.items()
             for variant, found in of_variants.items()
         }

@@ -87,7 +87,6 @@ class Report:
     def __init__(self, path: Path) -> None:
         """Read the report at `path`, a JSON file of tools/bench.py."""
         report = json.loads(path.read_text())
-        self.about = report["machine"]
         self.results = {result["name"]: result for result in report["results"]}
         self.place = path.resolve().relative_to(ROOT).with_suffix(".md")
 
@@ -95,10 +94,16 @@ class Report:
         """Return the days and the machine, as the beginning of a sentence."""
         dates = sorted({result["machine"]["date"][:10] for result in self.results.values()})
         days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-        about = self.about
-        memory = f"{about['memory_bytes'] / 2**30:.0f} GiB"
-        processors = " or ".join(sorted({result["machine"]["processor"] for result in self.results.values()}))
-        return f"Measured on {days}: {processors}, {about['cores']} cores, {memory}, a virtual disk"
+        abouts = [result["machine"] for result in self.results.values()]
+        processors, cores, memories = (
+            " or ".join(sorted(found))
+            for found in (
+                {about["processor"] for about in abouts},
+                {f"{about['cores']} cores" for about in abouts},
+                {f"{about['memory_bytes'] / 2**30:.0f} GiB" for about in abouts},
+            )
+        )
+        return f"Measured on {days}: {processors}, {cores}, {memories}, a virtual disk"
 
     def bars(self) -> str:
         """Return the sentence that names the bars that were missed and those that are not decided."""

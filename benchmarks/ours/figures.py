@@ -7,6 +7,7 @@ end}. A step has the times that its workers reported: waited, with data under wa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections import defaultdict
@@ -23,16 +24,27 @@ from luwu.observe.display import PlainDisplay, Traffic, figures
 from luwu.observe.meter import Meter, StepReport
 
 
-def counted() -> dict[str, int]:
+class KernelCounts:
     """Bytes that this process, the server, read from the disks and wrote to them, as the kernel counts them.
 
     The threads that run Python are left out, which have the process's name: they read modules and libraries that are
-    not, or no longer, in the page cache, and these can be a tenth of what a small store reads.
+    not, or no longer, in the page cache, and these can be a tenth of what a small store reads. The process's counts
+    keep those of threads that have ended, so the last ones of each such thread are kept, too.
     """
-    process = Path("/proc/self")
-    name = (process / "comm").read_text()
-    python = [bytes_of(task) for task in process.joinpath("task").iterdir() if (task / "comm").read_text() == name]
-    return {count: total - sum(thread[count] for thread in python) for count, total in bytes_of(process).items()}
+
+    def __init__(self) -> None:
+        self._python: dict[str, dict[str, int]] = {}
+
+    def now(self) -> dict[str, int]:
+        """Return the bytes read and written until now."""
+        process = Path("/proc/self")
+        name = (process / "comm").read_text()
+        for task in process.joinpath("task").iterdir():
+            with contextlib.suppress(OSError):  # the thread has ended
+                if (task / "comm").read_text() == name:
+                    self._python[task.name] = bytes_of(task)
+        left_out = self._python.values()
+        return {count: total - sum(thread[count] for thread in left_out) for count, total in bytes_of(process).items()}
 
 
 def bytes_of(task: Path) -> dict[str, int]:
@@ -45,6 +57,7 @@ class Watch(PlainDisplay):
     """Notes everything, shows nothing."""
 
     def __init__(self) -> None:
+        self._counts = KernelCounts()
         self.began: dict[str, int] = {}
         self.steps: list[dict[str, Any]] = []
         self.reports: defaultdict[int, list[StepReport]] = defaultdict(list)
@@ -55,11 +68,11 @@ class Watch(PlainDisplay):
     def stage(self, text: str, detail: str = "") -> None:
         """Note the kernel's counts when the workers start, and with them the server's work."""
         if text == "starting workers":
-            self.began = counted()
+            self.began = self._counts.now()
 
     def step(self, meter: Meter, server: Traffic) -> None:
         """Note the figures of a step that has ended."""
-        io, now = counted(), time.monotonic()
+        io, now = self._counts.now(), time.monotonic()
         assert meter.last is not None
         self.steps.append(
             {

@@ -1,4 +1,6 @@
 // The twin of io_uring_engine.cc that needs nothing but threads.
+#include <pthread.h>
+
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -55,6 +57,7 @@ class ThreadIoEngine final : public IoEngine {
 
   private:
     void serve() {
+        pthread_setname_np(pthread_self(), "luwu-disk");
         std::unique_lock lock(mutex_);
         while (true) {
             work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });

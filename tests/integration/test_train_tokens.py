@@ -70,9 +70,14 @@ def test_losses_are_told_by_token_and_by_byte(folder, whole):
     assert (folder / "whole/tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
-def test_another_number_of_workers_goes_on_with_the_same_samples(folder, whole):
+def test_another_number_of_workers_goes_on_with_the_same_samples_without_the_tokenizers_file(folder, whole):
     assert train(folder, "broken", "--workers", "1", "--steps", "4")[0] == 0
-    code, output, error = train(folder, "broken", "--workers", "2", "--steps", "8")
+    tokenizer = folder / "tokenizer.json"
+    away = tokenizer.rename(folder / "away.json")
+    try:
+        code, output, error = train(folder, "broken", "--workers", "2", "--steps", "8")
+    finally:
+        away.rename(tokenizer)
     assert code == 0, error
     assert "resuming after step 4 of 8" in output
     assert losses(folder, "broken") == pytest.approx(losses(folder, "whole"), rel=1e-4)

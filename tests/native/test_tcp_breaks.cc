@@ -114,6 +114,49 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
     }
 }
 
+TEST_CASE("a connection that was made again is there when it has lasted, and its next break is a new one") {
+    const Scratch scratch;
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
+    test::Proxy proxy(server->port());
+    auto all = test::join(*server, proxy.port(), 1);
+    all[0]->initialise();
+    const auto broken_for = [&] { return all[0]->remote().broken_for()[0]; };
+    proxy.cut();
+    test::wait_until([&] { return broken_for().count() > 0; });
+    test::wait_until([&] { return broken_for().count() == 0; });
+    proxy.refuse(true);
+    const auto before = fabric::Clock::now();
+    proxy.cut();
+    test::wait_until([&] { return broken_for().count() > 0; });
+    CHECK(broken_for() <= fabric::Clock::now() - before);
+}
+
+TEST_CASE("a server that ends each connection after its welcome is not back until it has answered") {
+    const Scratch scratch;
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
+    test::Proxy proxy(server->port());
+    fabric::Timing timing = test::kTiming;
+    timing.longest_backoff = std::chrono::hours(1);
+    auto all = test::join(*server, proxy.port(), 1, timing);
+    all[0]->initialise();
+    const auto broken_for = [&] { return all[0]->remote().broken_for()[0].count(); };
+    proxy.cut_after(~0ULL, fabric::kFrameBytes + 1);
+    const auto pull = all[0]->endpoint().pull(1);
+    test::wait_until([&] { return broken_for() > 0; });
+    const std::uint64_t cuts = proxy.cuts();
+    bool back = false;
+    test::wait_until([&] {
+        back = back || broken_for() == 0;
+        return proxy.cuts() > cuts + 20;
+    });
+    CHECK_FALSE(back);
+    proxy.cut_after(~0ULL, ~0ULL);
+    test::finish(all[0]->endpoint(), pull);
+    all[0]->endpoint().release(1);
+    test::train(all, 1, 1);
+    CHECK(broken_for() == 0);
+}
+
 TEST_CASE("a pull that is answered after its connection broke keeps no place in the server's window") {
     const Scratch scratch;
     auto server =

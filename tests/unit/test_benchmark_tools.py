@@ -2,8 +2,12 @@
 
 import importlib
 import json
+import math
+import mmap
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import bench_check
 import figures
 from bench import ROOT, known_programs, verdict
+from kit.losses import within, worst_difference
+from ours.figures import KernelCounts
 
 
 def reported(name, ok, failed=False):
@@ -22,7 +28,7 @@ def reported(name, ok, failed=False):
         "ok": ok,
         "failed": failed,
         "seconds": 1.0,
-        "machine": {"date": "2026-01-01", "processor": "A"},
+        "machine": {"date": "2026-01-01", "processor": "A", "cores": 2, "memory_bytes": 2**30},
     }
 
 
@@ -66,18 +72,17 @@ def test_a_report_says_which_bars_are_not_decided():
 
 def figures_of(path, results, monkeypatch):
     monkeypatch.setattr(figures, "ROOT", path.parent)
-    about = {"processor": "p", "cores": 2, "memory_bytes": 2**30}
-    path.write_text(json.dumps({"machine": about, "results": results}))
+    path.write_text(json.dumps({"results": results}))
     return figures.Report(path)
 
 
 def test_readme_and_page_name_what_was_missed_and_what_is_not_decided(tmp_path, monkeypatch):
     results = [reported("met", True), reported("missed", False), reported("open", None)]
-    results[1]["machine"]["processor"] = "B"
+    results[1]["machine"] |= {"processor": "B", "cores": 8}
     report = figures_of(tmp_path / "2026-01-01.json", results, monkeypatch)
     for text in (figures.selection(report), figures.page(report)):
         assert "Bars that were missed: `missed`. Not decided: `open`." in text
-        assert "A or B" in text
+        assert "A or B, 2 cores or 8 cores, 1 GiB, " in text
 
 
 def test_the_readme_has_the_selected_rows_and_the_page_has_all(tmp_path, monkeypatch):
@@ -160,3 +165,37 @@ def test_a_program_that_ends_without_a_result_fails_a_check(tmp_path):
 def test_a_check_knows_every_program():
     assert {"network_faults", "plan_paper", "xdp_parity"} <= known_programs().keys()
     assert not {"common", "sampling", "processes"} & known_programs().keys()
+
+
+@pytest.mark.parametrize("found", [[1.0, math.nan], [math.inf, 1.0]])
+def test_losses_that_are_not_finite_are_as_far_away_as_can_be(found):
+    assert worst_difference(found, [1.0, 1.0]) == math.inf
+    assert worst_difference([1.0, 1.5], [1.0, 1.0]) == 0.5
+
+
+@pytest.mark.parametrize(("difference", "text"), [(2.27e-7, "3e-7"), (9.1e-6, "1e-5"), (2.0, "2e+0"), (0.0, "0e+0")])
+def test_a_difference_is_told_by_a_bound(difference, text):
+    assert within(difference) == text
+
+
+def test_reads_of_a_python_thread_are_left_out_also_after_its_end(tmp_path):
+    page = 4096
+    (tmp_path / "file").write_bytes(bytes(256 * page))
+    file = os.open(tmp_path / "file", os.O_RDONLY | os.O_DIRECT | os.O_SYNC)
+    os.fsync(file)
+    counts = KernelCounts()
+    before, has_read, may_end = counts.now(), threading.Event(), threading.Event()
+
+    def read():
+        assert os.preadv(file, [mmap.mmap(-1, 256 * page)], 0) == 256 * page
+        has_read.set()
+        may_end.wait(60)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert has_read.wait(60)
+    during = counts.now()
+    may_end.set()
+    reader.join()
+    os.close(file)
+    assert before["read_bytes"] == during["read_bytes"] == counts.now()["read_bytes"]

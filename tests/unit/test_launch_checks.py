@@ -123,6 +123,7 @@ CONFIGS = {
     "tied": LLAMA | {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 64},
     "single": LLAMA | {"num_hidden_layers": 1},
     "experts_that_are_none": LLAMA | {"num_experts": 8},
+    "local_experts_that_are_none": LLAMA | {"num_local_experts": 8},
     "mistral": LLAMA | {"model_type": "mistral"},
     "qwen2": LLAMA | {"model_type": "qwen2"},
     "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": 4},
@@ -137,7 +138,10 @@ CONFIGS = {
     } | {"model_type": "mistral", "num_attention_heads": 48},
     "of_another_kind": LLAMA | {"model_type": "qwen3"},
 }  # fmt: skip
-NOT_KNOWN = {"single", "experts_that_are_none", "opt_with_a_narrow_table", "defaults", "of_another_kind"}
+NOT_KNOWN = {
+    "single", "experts_that_are_none", "local_experts_that_are_none", "opt_with_a_narrow_table", "defaults",
+    "of_another_kind",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -271,5 +275,16 @@ def test_tokens_are_counted_as_the_library_counts_them(tmp_path):
     assert count_tokens(file) == FileTokenizer(file).vocabulary
     file.write_text('{"model": {"vocab": [["a", 0.0], ["b", -1.0]]}}')
     assert count_tokens(file) == 2
-    file.write_text("[]")
-    assert count_tokens(file) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], {"model": {"vocab": {"a": -7}}}, {"model": {"vocab": {"a": 2**70}}}, {"model": {"vocab": {"a": 1e300}}}],
+)
+def test_a_tokenizer_without_a_sensible_number_of_tokens_has_none_that_is_counted(words, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(words))
+    assert count_tokens(tmp_path) is None
+
+
+def test_a_tokenizer_that_is_not_there_has_no_tokens_that_are_counted(tmp_path):
+    assert count_tokens(tmp_path) is None

@@ -46,8 +46,14 @@ TcpLinkStats TcpLane::stats() const {
 
 std::chrono::milliseconds TcpLane::broken_for() const {
     const std::lock_guard lock(mutex_);
-    if (!broken_since_) return {};
-    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - *broken_since_);
+    const auto now = Clock::now();
+    if (!broken_since_ || lasts(now)) return {};
+    return std::chrono::duration_cast<std::chrono::milliseconds>(now - *broken_since_);
+}
+
+// A connection that has lasted as long as the longest pause between two counts as one that is there. `mutex_` is held.
+bool TcpLane::lasts(Clock::time_point now) const {
+    return connected_at_ && now - *connected_at_ > settings_.timing.longest_backoff;
 }
 
 void TcpLane::run() {
@@ -147,10 +153,9 @@ std::unique_ptr<Channel> TcpLane::dial() {
     channel->limit(Clock::time_point::max());
     const bool takes = stream_ == Stream::gradients;
     while (takes && first_sequence_ <= frame->sequence) answered();  // only their answers were lost
-    connected_at_ = Clock::now();
     const std::lock_guard lock(mutex_);
     connected_ = true;
-    broken_since_.reset();
+    connected_at_ = Clock::now();
     changed_.notify_all();
     return channel;
 }
@@ -225,10 +230,11 @@ void TcpLane::take_failure(Channel& channel, FrameReader& reader, const Frame& f
 // A server that takes connections and ends them at once is not reached either.
 void TcpLane::lost() {
     const auto now = Clock::now();
-    if (!lost_since_ || now - connected_at_ > settings_.timing.silence) lost_since_ = now;
     const std::lock_guard lock(mutex_);
+    if (!lost_since_ || now - *connected_at_ > settings_.timing.silence) lost_since_ = now;
     ++stats_.reconnects;
-    if (!bell_.stopped()) broken_since_ = lost_since_;
+    if (!bell_.stopped() && (!broken_since_ || lasts(now))) broken_since_ = now;
+    connected_at_.reset();
 }
 
 void TcpLane::answered() {
@@ -241,6 +247,7 @@ void TcpLane::answered() {
         ++first_sequence_;
         stats_.bytes_received += request.into.size();
         stats_.bytes_sent += request.payload.size();
+        broken_since_.reset();
     }
     lost_since_.reset();
     request.done(true);

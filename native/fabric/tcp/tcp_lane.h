@@ -69,6 +69,7 @@ class TcpLane {
     [[nodiscard]] bool start_next(FrameWriter& writer, std::size_t& sent);
     [[nodiscard]] std::span<std::byte> place_of(const Frame& answer);
     [[noreturn]] void take_failure(Channel& channel, FrameReader& reader, const Frame& frame) const;
+    [[nodiscard]] bool lasts(Clock::time_point now) const;
     void lost();
     void answered();
     void back_off(std::chrono::milliseconds pause);
@@ -83,14 +84,14 @@ class TcpLane {
     Bell bell_;
     // The lane's thread alone uses these:
     std::optional<Clock::time_point> lost_since_;  // nothing: all is well
-    Clock::time_point connected_at_;
-    mutable std::mutex mutex_;  // for what is below
+    mutable std::mutex mutex_;                     // for what is below
     std::condition_variable changed_;
     std::deque<TcpRequest> requests_;   // without an answer, in order
     std::uint64_t first_sequence_ = 1;  // of requests_.front()
     bool connected_ = false;            // has been, once
     bool ended_ = false;
-    std::optional<Clock::time_point> broken_since_;  // nothing: it is connected, or has never been
+    std::optional<Clock::time_point> connected_at_;  // nothing: it is not connected
+    std::optional<Clock::time_point> broken_since_;  // nothing: it has never been, or was answered since
     TcpLinkStats stats_;
     std::thread thread_;
 };

@@ -21,6 +21,9 @@ BYTE_VALUES = 256
 END_TOKENS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "[SEP]")
 """Usual names of the token that ends a document. The first one found counts, after the folder's own eos_token."""
 
+MOST_TOKENS = 2**32
+"""Bound of a vocabulary: token numbers are 32 bits wide."""
+
 SPECIAL_SHOWN = 20
 
 Tokens = np.ndarray[Any, np.dtype[Any]]
@@ -154,15 +157,16 @@ def find_tokenizer(path: str | Path) -> Path:
 def count_tokens(path: str | Path) -> int | None:
     """Return the number of tokens of a tokenizer's file or folder without the tokenizers library.
 
-    None: not in the file.
+    None: the file is not there, or does not tell.
     """
     try:
         raw = json.loads(find_tokenizer(path).read_text(encoding="utf-8"))
         vocabulary = raw["model"]["vocab"]
         numbers = [*vocabulary.values()] if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-        return int(max([*numbers, *(token["id"] for token in raw.get("added_tokens") or ())])) + 1
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        found = int(max([*numbers, *(token["id"] for token in raw.get("added_tokens") or ())])) + 1
+    except (DataError, OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    return found if 1 <= found <= MOST_TOKENS else None
 
 
 def token_type(vocabulary: int) -> np.dtype[Any]:

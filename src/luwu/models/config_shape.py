@@ -22,7 +22,7 @@ _NEEDED: dict[str, tuple[str, ...]] = {
 }
 """Kinds whose parameters follow from their fields, with the fields whose defaults are not those of `shape_of`."""
 
-_MISLEADING = ("num_experts", "moe_intermediate_size", "pruned_heads")
+_MISLEADING = ("num_experts", "moe_intermediate_size", "pruned_heads", "num_local_experts")
 """Fields with which a model of these kinds has other parameters than its shape, or which it ignores."""
 
 
@@ -39,7 +39,7 @@ def shape_of(fields: Mapping[str, Any], file: Path) -> ModelShape:
 def follows_from_fields(fields: Mapping[str, Any]) -> bool:
     """Return True if the model's parameters are those of `shape_of`; else transformers must count them."""
     needed = _NEEDED.get(str(fields.get("model_type", "llama")))
-    if needed is None or any(fields.get(name) for name in _MISLEADING):
+    if needed is None or any(fields.get(name) for name in _MISLEADING if name not in needed):
         return False
     projected = fields.get("word_embed_proj_dim") not in (None, fields.get("hidden_size"))
     return not projected and all(name in fields for name in needed)

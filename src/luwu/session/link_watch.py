@@ -59,7 +59,7 @@ class LinkWatch:
                 seconds,
             )
         for number, network in enumerate(stats.get("networks", ())):
-            self._look_at_tree(number, network["heartbeats_in"])
+            self._look_at_tree(number, network.get("heartbeats_in", 0))
 
     def _look_at_tree(self, number: int, heard: int) -> None:
         """Note a parent that sends no heartbeats. Looks count, not time: this process may have been stopped itself."""
