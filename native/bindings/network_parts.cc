@@ -72,9 +72,13 @@ nb::dict link_stats_of(const fabric::TcpWorker& worker) {
     result["bytes_received"] = stats.bytes_received;
     result["bytes_sent"] = stats.bytes_sent;
     result["reconnects"] = stats.reconnects;
-    nb::list broken_seconds;
-    for (const auto time : worker.broken_for()) broken_seconds.append(std::chrono::duration<double>(time).count());
-    result["broken_seconds"] = broken_seconds;
+    const auto seconds = [](const std::vector<std::chrono::milliseconds>& times) {
+        nb::list all;
+        for (const auto time : times) all.append(std::chrono::duration<double>(time).count());
+        return all;
+    };
+    result["broken_seconds"] = seconds(worker.broken_for());
+    result["silent_seconds"] = seconds(worker.silent_for());
     return result;
 }
 

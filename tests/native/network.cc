@@ -1,6 +1,7 @@
 #include "network.h"
 
 #include <doctest/doctest.h>
+#include <linux/filter.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -13,6 +14,15 @@ namespace luwu::test {
 
 namespace {
 constexpr int kProxyTickMilliseconds = 2;
+
+// The kernel drops all packets that come for a socket, or none.
+void lose_packets(const fabric::Descriptor& socket, bool all) {
+    sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog program{1, &drop};
+    REQUIRE(setsockopt(socket.get(), SOL_SOCKET, all ? SO_ATTACH_FILTER : SO_DETACH_FILTER, &program, sizeof program) ==
+            0);
+}
+
 }  // namespace
 
 fabric::Token token_of(std::uint32_t rank, unsigned generation) {
@@ -190,6 +200,12 @@ void Proxy::cut() {
     wait_until([this] { return !cut_now_; });
 }
 
+void Proxy::deafen(bool deaf) {
+    deaf_ = deaf;
+    deafen_now_ = true;
+    wait_until([this] { return !deafen_now_; });
+}
+
 void Proxy::run() {
     while (!stopping_) {
         std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
@@ -202,6 +218,10 @@ void Proxy::run() {
         if (cut_now_) {
             pairs_.clear();
             cut_now_ = false;
+        }
+        if (deafen_now_) {
+            for (const Pair& pair : pairs_) lose_packets(pair.worker, deaf_);
+            deafen_now_ = false;
         }
         std::erase_if(pairs_, [this](Pair& pair) {
             if (stalled_[pair.stream]) return false;

@@ -87,6 +87,7 @@ class Proxy {
     void damage_at(std::uint64_t up, std::uint64_t down);
     void cut();                                           // all connections, now
     void refuse(bool refusing) { refusing_ = refusing; }  // new connections are closed at once
+    void deafen(bool deaf);  // what workers send is not acknowledged, as if their packets were lost
     void stall(fabric::Stream stream, bool stalled) { stalled_[static_cast<std::size_t>(stream)] = stalled; }
     [[nodiscard]] std::uint64_t cuts() const { return cuts_; }
 
@@ -109,6 +110,8 @@ class Proxy {
     std::array<std::atomic<std::uint64_t>, 2> damaged_{~0ULL, ~0ULL};  // down, up
     std::atomic<std::uint64_t> cuts_{0};
     std::atomic<bool> cut_now_{false};
+    std::atomic<bool> deaf_{false};
+    std::atomic<bool> deafen_now_{false};
     std::atomic<bool> refusing_{false};
     std::array<std::atomic<bool>, 3> stalled_{};
     std::atomic<bool> stopping_{false};

@@ -114,6 +114,24 @@ TEST_CASE("a link that is cut for a while is made again; for too long, and the w
     }
 }
 
+TEST_CASE("a connection whose packets are lost is silent before it is broken") {
+    const Scratch scratch;
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
+    test::Proxy proxy(server->port());
+    auto all = test::join(*server, proxy.port(), 1);
+    all[0]->initialise();
+    const auto silent_for = [&] { return all[0]->remote().silent_for()[0]; };
+    test::wait_until([&] { return silent_for().count() == 0; });
+    proxy.deafen(true);
+    const auto pull = all[0]->endpoint().pull(1);
+    test::wait_until([&] { return silent_for() >= std::chrono::milliseconds(300); });
+    CHECK(all[0]->remote().broken_for()[0].count() == 0);
+    proxy.deafen(false);
+    test::finish(all[0]->endpoint(), pull);
+    test::wait_until([&] { return silent_for().count() == 0; });
+    CHECK(all[0]->remote().stats().reconnects == 0);
+}
+
 TEST_CASE("a connection that was made again is there when it has lasted, and its next break is a new one") {
     const Scratch scratch;
     auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));

@@ -169,7 +169,7 @@ class FakeLink:
 
     def stats(self) -> dict[str, object]:
         counts = {"bytes_pulled": 0, "bytes_pushed": 0, "wait_seconds": 0.0, "busy_seconds": 0.0}
-        return counts | {"broken_seconds": [0.0]}
+        return counts | {"broken_seconds": [0.0], "silent_seconds": [0.0]}
 
     def count_wait(self, begun_ns: int, waited_since_ns: int) -> None:
         pass

@@ -34,7 +34,7 @@ def watch_of(caplog):
     def make(parent="", idle_heartbeat_seconds=0.05):
         network = pb.Network(parent_address=parent, parent_port=7000, idle_heartbeat_seconds=idle_heartbeat_seconds)
         server = SimpleNamespace(topology=pb.Topology(network=network))
-        stats = {"broken_seconds": [0.0, 0.0]}
+        stats = {"broken_seconds": [0.0, 0.0], "silent_seconds": [0.0, 0.0]}
         return LinkWatch(SimpleNamespace(stats=lambda: stats), [server, server], URLS, LOOKS), stats
 
     return make
@@ -50,6 +50,18 @@ def test_a_broken_connection_is_said_once_with_the_end_of_the_wait_and_its_retur
         rf"waiting for the data connection to {URLS[1]}, which is broken, until {CLOCK} \(28 s\)", broken
     )
     assert back == f"the data connection to {URLS[1]} is back"
+
+
+def test_a_silent_connection_is_said_once_until_it_is_back_also_where_it_breaks(watch_of, caplog):
+    watch, stats = watch_of()
+    for silent, broken in ((0.3, 0.0), (2.1, 0.0), (3.1, 0.0), (0.0, 0.4), (0.0, 2.4), (0.0, 0.0)):
+        stats["silent_seconds"][0], stats["broken_seconds"][0] = silent, broken
+        watch.look()
+    quiet, back = caplog.messages
+    assert re.fullmatch(
+        rf"waiting for the data connection to {URLS[0]}, which is silent, until {CLOCK} \(48 s\)", quiet
+    )
+    assert back == f"the data connection to {URLS[0]} is back"
 
 
 def test_a_parent_without_heartbeats_is_said_once_and_so_is_its_return(watch_of, caplog):

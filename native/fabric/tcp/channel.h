@@ -34,6 +34,8 @@ class Channel {
     void abort();
     // Says that nothing more comes and waits for the other side to close, so that it can read all that was written.
     void finish(Clock::time_point deadline);
+    // See unacknowledged_for; any thread.
+    [[nodiscard]] std::chrono::milliseconds silent_for() const { return unacknowledged_for(socket_); }
     [[nodiscard]] bool encrypted() const { return tls_.has_value(); }
 
   private:

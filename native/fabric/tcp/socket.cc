@@ -155,6 +155,15 @@ void tune(const Descriptor& socket, const Timing& timing) {
     set_option(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds);
 }
 
+std::chrono::milliseconds unacknowledged_for(const Descriptor& socket) {
+    constexpr unsigned kLostProbes = 2;  // one may be on its way
+    tcp_info info{};
+    socklen_t length = sizeof info;
+    if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+    const bool waits = info.tcpi_unacked > 0 || info.tcpi_probes >= kLostProbes;
+    return std::chrono::milliseconds(waits ? info.tcpi_last_ack_recv : 0);
+}
+
 std::string name_of(const std::string& address, std::uint16_t port) {
     const bool is_v6 = address.find(':') != std::string::npos;
     return (is_v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);

@@ -51,6 +51,8 @@ void wait_for(int socket, short events, const Bell& bell, Clock::time_point dead
                                     Clock::time_point deadline);
 // No delay, keepalive, and a limit on how long the other host may acknowledge nothing.
 void tune(const Descriptor& socket, const Timing& timing);
+// Time since the other host acknowledged anything, where something that was sent waits for it; 0: nothing does.
+[[nodiscard]] std::chrono::milliseconds unacknowledged_for(const Descriptor& socket);
 // "host:port", with an IPv6 address in brackets.
 [[nodiscard]] std::string name_of(const std::string& address, std::uint16_t port);
 // Blocks SIGPIPE in this thread: OpenSSL's writes raise it where the other side is gone.

@@ -56,6 +56,12 @@ bool TcpLane::lasts(Clock::time_point now) const {
     return connected_at_ && now - *connected_at_ > settings_.timing.longest_backoff;
 }
 
+std::chrono::milliseconds TcpLane::silent_for() const {
+    const std::lock_guard lock(mutex_);
+    const auto channel = channel_.lock();
+    return channel ? channel->silent_for() : std::chrono::milliseconds(0);
+}
+
 void TcpLane::run() {
     pthread_setname_np(pthread_self(), stream_ == Stream::parameters ? "luwu-pulls" : "luwu-pushes");
     block_sigpipe();
@@ -88,7 +94,7 @@ void TcpLane::end(bool failed, const Error& error) {
 }
 
 // Nothing: it was asked to stop. Throws Error when the server refuses, or is not reached in time.
-std::unique_ptr<Channel> TcpLane::connect() {
+std::shared_ptr<Channel> TcpLane::connect() {
     const auto first = lost_since_.value_or(Clock::now());
     lost_since_ = first;
     std::chrono::milliseconds pause = settings_.timing.backoff;
@@ -123,11 +129,11 @@ void TcpLane::back_off(std::chrono::milliseconds pause) {
 }
 
 // Connects and says hello; throws Broken for what the next attempt may not meet.
-std::unique_ptr<Channel> TcpLane::dial() {
+std::shared_ptr<Channel> TcpLane::dial() {
     const auto deadline = Clock::now() + settings_.timing.hello;
     Descriptor socket = connect_to(settings_.address, settings_.port, bell_, deadline);
     tune(socket, settings_.timing);
-    auto channel = std::make_unique<Channel>(std::move(socket), bell_, tls_, settings_.address);
+    auto channel = std::make_shared<Channel>(std::move(socket), bell_, tls_, settings_.address);
     channel->limit(deadline);
     channel->handshake();
     const auto hello =
@@ -156,6 +162,7 @@ std::unique_ptr<Channel> TcpLane::dial() {
     const std::lock_guard lock(mutex_);
     connected_ = true;
     connected_at_ = Clock::now();
+    channel_ = channel;
     changed_.notify_all();
     return channel;
 }

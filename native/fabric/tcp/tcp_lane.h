@@ -60,11 +60,13 @@ class TcpLane {
     [[nodiscard]] bool wait_connected(Clock::time_point deadline);  // true also when the lane has ended
     [[nodiscard]] TcpLinkStats stats() const;
     [[nodiscard]] std::chrono::milliseconds broken_for() const;  // time since the connection broke; 0: it is there
+    [[nodiscard]] std::chrono::milliseconds silent_for()
+        const;  // without an acknowledgement; 0: it is not, or is broken
 
   private:
     void run();
-    [[nodiscard]] std::unique_ptr<Channel> connect();
-    [[nodiscard]] std::unique_ptr<Channel> dial();
+    [[nodiscard]] std::shared_ptr<Channel> connect();
+    [[nodiscard]] std::shared_ptr<Channel> dial();
     void exchange(Channel& channel);
     [[nodiscard]] bool start_next(FrameWriter& writer, std::size_t& sent);
     [[nodiscard]] std::span<std::byte> place_of(const Frame& answer);
@@ -91,6 +93,7 @@ class TcpLane {
     bool connected_ = false;            // has been, once
     bool ended_ = false;
     std::optional<Clock::time_point> connected_at_;  // nothing: it is not connected
+    std::weak_ptr<const Channel> channel_;           // the last one
     std::optional<Clock::time_point> broken_since_;  // nothing: it has never been, or was answered since
     TcpLinkStats stats_;
     std::thread thread_;

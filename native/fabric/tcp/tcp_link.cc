@@ -64,4 +64,6 @@ TcpLinkStats TcpLink::stats() const {
 
 std::chrono::milliseconds TcpLink::broken_for() const { return std::max(pulls_.broken_for(), pushes_.broken_for()); }
 
+std::chrono::milliseconds TcpLink::silent_for() const { return std::max(pulls_.silent_for(), pushes_.silent_for()); }
+
 }  // namespace luwu::fabric

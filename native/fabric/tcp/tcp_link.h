@@ -20,6 +20,8 @@ class TcpLink {
     [[nodiscard]] TcpLinkStats stats() const;
     // Time since the first of the two broke; 0: both are there.
     [[nodiscard]] std::chrono::milliseconds broken_for() const;
+    // Time without an acknowledgement of what was sent, the longer one; 0: nothing waits for one, or it is broken.
+    [[nodiscard]] std::chrono::milliseconds silent_for() const;
 
   private:
     TcpLink(TcpLinkSettings settings, std::function<void(const Error&)> on_failure, std::uint64_t incarnation);

@@ -99,6 +99,12 @@ std::vector<std::chrono::milliseconds> TcpWorker::broken_for() const {
     return all;
 }
 
+std::vector<std::chrono::milliseconds> TcpWorker::silent_for() const {
+    std::vector<std::chrono::milliseconds> all;
+    for (const auto& link : links_) all.push_back(link->silent_for());
+    return all;
+}
+
 std::optional<Error> TcpWorker::failure() const {
     const std::lock_guard lock(mutex_);
     return failure_;

@@ -54,6 +54,7 @@ class TcpWorker {
     [[nodiscard]] TcpLinkStats stats() const;  // of all links
     // Time since a connection of each link broke; 0: both are there.
     [[nodiscard]] std::vector<std::chrono::milliseconds> broken_for() const;
+    [[nodiscard]] std::vector<std::chrono::milliseconds> silent_for() const;  // see TcpLink
 
   private:
     TcpWorker(const TcpWorkerSettings& settings, const store::Layout& layout);

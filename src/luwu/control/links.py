@@ -51,8 +51,9 @@ class WorkerLink(Protocol):
     def stats(self) -> dict[str, Any]:
         """Counts since the link was opened, and the state of its connections.
 
-        ``broken_seconds``: for each server, the time since a connection to it broke; 0: all are there. ``networks``,
-        over UDP: counts of each server's tree.
+        ``broken_seconds``: for each server, the time since a connection to it broke; 0: all are there.
+        ``silent_seconds``: for each server, the time since it acknowledged anything, where something that was sent
+        waits for it; 0: nothing does. ``networks``, over UDP: counts of each server's tree.
         """
         ...
 

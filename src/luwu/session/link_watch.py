@@ -52,10 +52,12 @@ class LinkWatch:
     def look(self) -> None:
         """Log what has been broken or silent for more than `PATIENCE_SECONDS`, and what is back, once each."""
         stats = self._link.stats()
-        for url, seconds in zip(self._urls, stats["broken_seconds"], strict=True):
+        for url, broken, silent in zip(self._urls, stats["broken_seconds"], stats["silent_seconds"], strict=True):
+            longest = self._timeouts.reconnect_seconds + (0 if broken else self._timeouts.silence_seconds)
+            seconds = broken or silent
             self._note(
                 f"the data connection to {url}",
-                f"which is broken, {until(max(0, round(self._timeouts.reconnect_seconds - seconds)))}",
+                f"which is {'broken' if broken else 'silent'}, {until(max(0, round(longest - seconds)))}",
                 seconds,
             )
         for number, network in enumerate(stats.get("networks", ())):
