@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from harness.disk.cutting import cut
-from harness.disk.faults import fail_at, fail_everywhere, fail_syncs_that_are_ignored
+from harness.disk.faults import LEAK_BYTES, fail_at, fail_everywhere, fail_syncs_that_are_ignored, held
 from harness.disk.operations import OPERATIONS
-from harness.disk.processes import recording_pool
+from harness.disk.processes import in_child, recording_pool, returned
 from harness.disk.recorder import LIBRARY, Fault
 from harness.disk.removing import removals
 
@@ -87,6 +88,22 @@ def test_a_call_that_once_lost_something(pool: ProcessPoolExecutor, name: str, k
     report = pool.submit(fail_at, name, [(key, fault)]).result()
     assert report.wrong == []
     assert report.missed == []
+
+
+def test_strings_that_come_and_go_are_no_leak(pool: ProcessPoolExecutor) -> None:
+    assert pool.submit(bytes_of_interned_strings).result() < LEAK_BYTES
+
+
+def bytes_of_interned_strings() -> int:
+    """Return by how much memory grows in a child that interns a million strings, as pathlib does, and keeps none."""
+
+    def grown() -> int:
+        before = held().malloc_bytes
+        for number in range(1_000_000):
+            sys.intern(f"come and gone {number}")
+        return held().malloc_bytes - before
+
+    return returned(in_child(grown), "interned strings")
 
 
 @pytest.mark.timeout(60)  # a pool that waits for what was begun waits for ever
