@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/files.h"
+
 namespace luwu::pipeline {
 
 namespace {
@@ -9,11 +11,6 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLook{500};  // between two attempts; no file system reports new room
-
-std::string folder_of(const std::string& path) {
-    const auto end = path.rfind('/');
-    return end == std::string::npos ? path : path.substr(0, end);
-}
 
 }  // namespace
 
@@ -44,7 +41,8 @@ bool Room::wait(const Error& error, steady_clock::time_point deadline) {
     }
     if (!waits_) {
         const auto left = std::chrono::duration_cast<std::chrono::system_clock::duration>(deadline - now);
-        waits_ = {folder_of(error.shortage().path), error.shortage().bytes, std::chrono::system_clock::now() + left};
+        waits_ = {store::folder_of(error.shortage().path), error.shortage().bytes,
+                  std::chrono::system_clock::now() + left};
     }
     stopped_changed_.wait_until(lock, std::min(deadline, now + kLook), [this] { return stopped_; });
     return true;

@@ -9,7 +9,7 @@
 
 namespace luwu::pipeline {
 
-using State = schedule::StateCache::State;
+using StateOfChunk = schedule::StateCache::State;
 
 States::States(Shared& shared)
     : shared_(shared),
@@ -19,9 +19,9 @@ States::States(Shared& shared)
 
 void States::want(std::uint32_t chunk) {
     switch (shared_.states.state(chunk)) {
-        case State::ready:
+        case StateOfChunk::ready:
             return there(chunk);
-        case State::reading:
+        case StateOfChunk::reading:
             wanted_[chunk] = true;
             break;
         default:
@@ -78,7 +78,7 @@ bool States::has_its_turn(std::uint32_t block) const {
 bool States::read_block_ahead(std::uint32_t block) {
     for (; ahead_chunk_ < shared_.chunks_of(block); ++ahead_chunk_) {
         const auto chunk = shared_.layout.first_chunk(block) + static_cast<std::uint32_t>(ahead_chunk_);
-        if (shared_.states.state(chunk) != State::absent) continue;
+        if (shared_.states.state(chunk) != StateOfChunk::absent) continue;
         if (!shared_.states.place(chunk, false)) return false;
         read(chunk);
     }

@@ -14,13 +14,10 @@ using State = DecodedCommit::State;
 
 constexpr std::uint32_t kCopies = 2;
 constexpr std::uint64_t kCopyDistance = 1U << 16U;  // so large that damage of a few pages cannot reach both copies
-constexpr const char* kPartial = ".partial";        // end of a file's name until the file is whole
 
 bool newer(const CommitRecord& record, const CommitRecord& than) {
     return std::pair(record.sequence, record.opening) > std::pair(than.sequence, than.opening);
 }
-
-std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
 }  // namespace
 

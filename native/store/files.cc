@@ -101,6 +101,8 @@ std::uint64_t names_of(const std::string& path) {
     return stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_nlink) : 0;
 }
 
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
 bool file_exists(const std::string& path) {
     if (access(path.c_str(), F_OK) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;

@@ -9,6 +9,8 @@
 
 namespace luwu::store {
 
+inline constexpr const char* kPartial = ".partial";  // end of the name of a file that is not whole yet
+
 class File {
   public:
     File() = default;
@@ -35,6 +37,7 @@ class File {
     std::string path_;
 };
 
+[[nodiscard]] std::string folder_of(const std::string& path);  // that the file at `path` is in
 [[nodiscard]] bool file_exists(const std::string& path);
 [[nodiscard]] std::uint64_t names_of(const std::string& path);  // names of the file at `path`; 0: there is no file
 // Direct I/O where the file system has it (direct says whether), else buffered. Throws Error.

@@ -17,10 +17,7 @@ namespace luwu::store {
 
 namespace {
 
-constexpr const char* kPartial = ".partial";
-constexpr std::chrono::milliseconds kPatience{10'000};  // for another process that opens the same folder
-
-std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+constexpr std::chrono::milliseconds kOpenPatience{10'000};  // for another process that opens the same folder
 
 // Locks the folder, so that one process at a time looks at the file and replaces it. Copies never share the folder,
 // which has no second name.
@@ -29,7 +26,7 @@ File take_turn(const std::string& folder) {
     const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) throw system_error("open", folder, errno);
     File turn(descriptor, folder);
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kOpenPatience;
     while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) return {};  // a file system that has no locks on folders
         if (std::chrono::steady_clock::now() >= deadline) {

@@ -22,7 +22,6 @@ namespace {
 constexpr std::array<const char*, kVersions> kVersionNames{"/version-0.luwu", "/version-1.luwu"};
 constexpr std::array<const char*, kVersions> kSpareNames{"/spare-0.luwu", "/spare-1.luwu"};
 constexpr const char* kFrozenName = "/frozen.luwu";
-constexpr const char* kPartial = ".partial";      // of a file that gets its name when it is whole
 constexpr const char* kFormat1 = "/chunks.luwu";  // both versions of all chunks, side by side
 
 // As the file header has it: of one element, 0 where blocks differ.

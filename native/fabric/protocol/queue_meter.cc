@@ -6,7 +6,7 @@
 namespace luwu::fabric {
 
 namespace {
-constexpr Time kLeastLasts = 15'000 * kMillisecond;  // and as long again
+constexpr Time kLeastKept = 15'000 * kMillisecond;  // and as long again
 }  // namespace
 
 void QueueMeter::observe(Time now, Time there) {
@@ -18,7 +18,7 @@ void QueueMeter::observe(Time now, Time there) {
         least_began_ = moment_began_ = now;
         return;
     }
-    if (now >= least_began_ + kLeastLasts) {
+    if (now >= least_began_ + kLeastKept) {
         least_before_ = least_;
         least_ = taken;
         least_began_ = now;
