@@ -37,8 +37,8 @@ Origin origin_of(const std::string& address) {
 
 constexpr std::chrono::milliseconds kPatience{10'000};
 
-Lobby lobby_for(std::size_t most, std::chrono::milliseconds patience = kPatience) {
-    return {fabric::listen_at("127.0.0.1", 0), most, patience, std::chrono::milliseconds(10)};
+Lobby lobby_for(std::size_t most, std::size_t first_bytes = 1) {
+    return {fabric::listen_at("127.0.0.1", 0), most, first_bytes, kPatience, std::chrono::milliseconds(10)};
 }
 
 Descriptor connect(const Lobby& lobby) {
@@ -132,6 +132,41 @@ TEST_CASE("connections that say nothing wait in the lobby, up to its size, and o
     CHECK(lobby.look(Clock::now() + 2 * kPatience).empty());
     CHECK(lobby.stats().silent == 20 - lobby.stats().crowded);
     CHECK(lobby.deadline() == Clock::time_point::max());
+}
+
+TEST_CASE("a connection waits until its first bytes are all there, or no more will come") {
+    Lobby lobby = lobby_for(4, 3);
+    const Descriptor slow = connect(lobby);
+    const Descriptor ends = connect(lobby);
+    REQUIRE(send(slow.get(), "ab", 2, MSG_NOSIGNAL) == 2);
+    REQUIRE(send(ends.get(), "xy", 2, MSG_NOSIGNAL) == 2);
+    REQUIRE(shutdown(ends.get(), SHUT_WR) == 0);
+    const auto heard_from = [&lobby] {
+        std::vector<Lobby::Guest> guests;
+        wait_until([&] {
+            for (auto& guest : lobby.look(Clock::now())) guests.push_back(std::move(guest));
+            return !guests.empty();
+        });
+        REQUIRE(guests.size() == 1);
+        std::string words(3, ' ');
+        words.resize(static_cast<std::size_t>(recv(guests[0].socket.get(), words.data(), words.size(), 0)));
+        return words;
+    };
+    CHECK(heard_from() == "xy");
+    REQUIRE(send(slow.get(), "c", 1, MSG_NOSIGNAL) == 1);
+    CHECK(heard_from() == "abc");
+}
+
+TEST_CASE("after a look that found something the lobby rests, unless there may be more") {
+    Lobby lobby = lobby_for(200);
+    const auto now = Clock::now();
+    CHECK(lobby.look(now).empty());
+    CHECK(lobby.rests_until() < now);
+    std::vector<Descriptor> many;
+    for (int i = 0; i < 100; ++i) many.push_back(connect(lobby));
+    CHECK(lobby.look(now).empty());
+    CHECK(lobby.rests_until() < now);  // 64 of them
+    wait_until([&] { return lobby.look(now).empty() && lobby.rests_until() == now + Lobby::kRest; });
 }
 
 TEST_CASE("a connection that ends without a word is forgotten") {

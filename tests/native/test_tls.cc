@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 
@@ -63,8 +65,8 @@ struct Pair {
     fabric::TcpWorkerSettings worker;
 };
 
-Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker) {
-    auto tcp = test::tcp_settings();
+Pair make_pair(const Scratch& scratch, const fabric::TlsSettings& server, const fabric::TlsSettings& worker,
+               fabric::TcpSettings tcp = test::tcp_settings()) {
     tcp.tls = server;
     auto started = test::start_server(test::server_settings(scratch.folder(), kLow, 1), tcp);
     auto settings = test::tcp_worker_settings(*started, started->port(), 0);
@@ -136,6 +138,27 @@ TEST_CASE("a certificate of another authority or for another name is refused on 
         CHECK(has(refusal_of(*pair.server, pair.worker), "was not reached"));
         CHECK(pair.server->dropped(Drop::tls) > 0);
     }
+}
+
+TEST_CASE("strangers who have begun a TLS handshake displace each other, and a worker comes in") {
+    const Certificates certificates;
+    if (!ready(certificates)) return;
+    const Scratch scratch;
+    fabric::Timing timing = test::kTiming;
+    timing.hello = std::chrono::hours(1);  // no stranger is closed for its silence
+    auto settings = test::tcp_settings(timing);
+    settings.most_greeting = 4;
+    auto pair = make_pair(scratch, certificates.of("server"), certificates.of("worker"), settings);
+    constexpr std::array<char, 5> begun{0x16, 3, 1, 2, 0};  // a record of 512 bytes, which do not come
+    const fabric::Bell bell;
+    std::vector<fabric::Descriptor> strangers;
+    for (int i = 0; i < 12; ++i) {
+        const auto deadline = fabric::Clock::now() + std::chrono::seconds(10);
+        strangers.push_back(fabric::connect_to("127.0.0.1", pair.server->port(), bell, deadline));
+        REQUIRE(send(strangers.back().get(), begun.data(), begun.size(), MSG_NOSIGNAL) == begun.size());
+    }
+    test::wait_until([&] { return pair.server->dropped(Drop::crowded) == 8; });
+    CHECK(refusal_of(*pair.server, pair.worker) == "no error");
 }
 
 TEST_CASE("TLS that cannot work is refused before anything is opened") {

@@ -77,7 +77,7 @@ bool passes() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR
 Door::Door(const DoorSettings& settings)
     : settings_(settings),
       prefix_(unique_prefix()),
-      lobby_(std::in_place, listen_at(settings.address, settings.port), settings.most_silent, settings.patience,
+      lobby_(std::in_place, listen_at(settings.address, settings.port), settings.most_silent, 1, settings.patience,
              settings.timing.backoff),
       port_(bound_port(lobby_->listener())),
       events_(epoll_create1(EPOLL_CLOEXEC)),
@@ -162,7 +162,7 @@ void Door::run() {
 bool Door::turn() {
     std::array<epoll_event, 64> events{};
     const int count =
-        epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(kSweep.count()));
+        epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(waits_.count()));
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
     for (int i = 0; i < count; ++i) {
@@ -181,9 +181,11 @@ bool Door::turn() {
             remove(number);
         }
     }
-    if (lobby_) {
+    if (lobby_ && now >= lobby_->rests_until()) {
         for (Lobby::Guest& guest : lobby_->look(now)) let_in(std::move(guest), now);
+        watch_lobby(now >= lobby_->rests_until());
     }
+    waits_ = lobby_ && !watches_lobby_ ? Lobby::kRest : kSweep;
     if (now >= swept_at_ + kSweep) sweep(now);
     const auto stops_at = stops_at_.load();
     return stops_at == Clock::time_point::max() || (!visitors_.empty() && now < stops_at);
@@ -273,6 +275,15 @@ void Door::watch(std::uint64_t number, Visitor& visitor) {
     };
     set(visitor.outside, false, visitor.watched_outside, wants(visitor.in, visitor.out));
     set(visitor.inside, true, visitor.watched_inside, visitor.leaving ? 0U : wants(visitor.out, visitor.in));
+}
+
+void Door::watch_lobby(bool watches) {
+    if (watches == watches_lobby_) return;
+    epoll_event event{};
+    event.events = watches ? EPOLLIN : 0U;
+    event.data.u64 = kLobby;
+    epoll_ctl(events_.get(), EPOLL_CTL_MOD, lobby_->descriptor(), &event);
+    watches_lobby_ = watches;
 }
 
 void Door::remove(std::uint64_t number) {

@@ -87,6 +87,7 @@ class Door {
     [[nodiscard]] bool serve(Visitor& visitor, Clock::time_point now);  // false: the visitor has to go
     [[nodiscard]] bool pass(const Descriptor& from, const Descriptor& to, Pipe& pipe, std::uint64_t most);
     void watch(std::uint64_t number, Visitor& visitor);
+    void watch_lobby(bool watches);
     void remove(std::uint64_t number);
     void sweep(Clock::time_point now);
     [[nodiscard]] std::string name_of_visitor(std::uint64_t number) const;
@@ -104,6 +105,8 @@ class Door {
     std::unordered_map<std::uint64_t, Visitor> visitors_;
     std::uint64_t next_ = 1;
     Clock::time_point swept_at_;
+    bool watches_lobby_ = true;
+    std::chrono::milliseconds waits_{0};  // for the next event, at most
     Stats stats_;
     std::vector<std::byte> room_;
     std::atomic<Clock::time_point> stops_at_{Clock::time_point::max()};

@@ -20,11 +20,18 @@ bool watch(const Descriptor& events, int operation, const Descriptor& socket, st
     event.data.u64 = number;
     return epoll_ctl(events.get(), operation, socket.get(), &event) == 0;
 }
+// The socket counts as readable when so many bytes are there, or when no more will come. (Where the kernel refuses, one
+// byte is enough.)
+void readable_at(const Descriptor& socket, int bytes) {
+    setsockopt(socket.get(), SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+}
 }  // namespace
 
-Lobby::Lobby(Descriptor listener, std::size_t most, std::chrono::milliseconds patience, std::chrono::milliseconds pause)
+Lobby::Lobby(Descriptor listener, std::size_t most, std::size_t first_bytes, std::chrono::milliseconds patience,
+             std::chrono::milliseconds pause)
     : listener_(std::move(listener)),
       events_(epoll_create1(EPOLL_CLOEXEC)),
+      first_bytes_(static_cast<int>(first_bytes)),
       patience_(patience),
       pause_(pause),
       crowd_(most) {
@@ -47,11 +54,12 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
     }
     std::vector<Guest> spoke;
     std::array<epoll_event, kAtATime> events{};
+    bool all = true;
     const int count = epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
         const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
         if (number == 0) {
-            accept_some(now);
+            all = accept_some(now);
             continue;
         }
         const auto found = waiting_.find(number);
@@ -65,12 +73,14 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
             continue;
         }
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, guest.socket.get(), nullptr);
+        readable_at(guest.socket, 1);
         spoke.push_back(std::move(guest));
     }
+    if (count > 0 && count < static_cast<int>(events.size()) && all) rests_until_ = now + kRest;
     return spoke;
 }
 
-void Lobby::accept_some(Clock::time_point now) {
+bool Lobby::accept_some(Clock::time_point now) {
     for (std::size_t i = 0; i < kAtATime; ++i) {
         sockaddr_storage address{};
         socklen_t length = sizeof address;
@@ -83,10 +93,11 @@ void Lobby::accept_some(Clock::time_point now) {
                 listen(false);
                 pauses_until_ = now + pause_;
             }
-            return;
+            return true;
         }
         const std::uint64_t number = next_++;
         const Origin origin = origin_of(address);
+        readable_at(socket, first_bytes_);
         if (!watch(events_, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP, number)) continue;
         waiting_.emplace(number, Waiting{{std::move(socket), origin}, now + patience_});
         if (const auto goes = crowd_.enter(number, origin)) {
@@ -94,6 +105,7 @@ void Lobby::accept_some(Clock::time_point now) {
             ++stats_.crowded;
         }
     }
+    return false;
 }
 
 void Lobby::listen(bool listens) {

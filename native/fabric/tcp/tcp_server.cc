@@ -25,8 +25,9 @@ bool equal(const Token& left, const Token& right) {
 
 TcpServer::TcpServer(ServerSettings server, const TcpSettings& settings)
     : settings_(settings),
-      lobby_(listen_at(settings.address, settings.port), settings.most_silent, settings.timing.hello,
-             settings.timing.backoff),
+      // A thread for each whole hello alone; TLS speaks before it.
+      lobby_(listen_at(settings.address, settings.port), settings.most_silent, settings.tls ? 1 : kHelloBytes,
+             settings.timing.hello, settings.timing.backoff),
       port_(bound_port(lobby_.listener())),
       crowd_(settings.most_greeting) {
     if (settings_.tls) tls_.emplace(*settings_.tls, TlsContext::Side::server);
@@ -82,6 +83,7 @@ void TcpServer::accept_connections() {
         release_abandoned();
         try {
             look_into_lobby();
+            std::this_thread::sleep_until(lobby_.rests_until());
             wait_for(lobby_.descriptor(), POLLIN, bell_, lobby_.deadline());
         } catch (const TimedOut&) {
         }

@@ -21,8 +21,8 @@ struct TcpSettings {
     // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
     std::optional<std::uint32_t> readers = {};
     // Limits on connections; one more than a limit closes another one, see fabric/tcp/crowd.h.
-    std::size_t most_silent = 256;   // connections that have sent nothing yet
-    std::size_t most_greeting = 64;  // connections without a whole and good hello; each has a thread
+    std::size_t most_silent = 256;   // connections that have sent no whole hello yet; with TLS, nothing
+    std::size_t most_greeting = 64;  // that have, and are not admitted; with TLS, handshakes. Each has a thread
 };
 
 class TcpServer {
