@@ -7,13 +7,16 @@ head come beside them. Meanwhile the worker leaves and joins again.
 
 All hosts share this machine's processors. So the bar compares with the same strangers at another host, which takes what
 they send and does nothing with it: what is left is what the server does for them. Strangers and that host get the
-processors' idle time alone. The table also has the rate without any strangers.
+processors' idle time alone. The table also has the rate without any strangers. Each kind of strangers is one process,
+which is stopped (SIGSTOP) while the others have their turn: turns are as short as a few seconds, because this machine's
+own pace changes from minute to minute by more than the bar allows.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import signal
 import statistics
 import struct
 import subprocess
@@ -22,6 +25,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +170,7 @@ def sink(site: Site, like: Place) -> Iterator[Place]:
 
 
 class Strangers:
-    """A process on a host that calls at a place until `stop`."""
+    """A process on a host that calls at a place, while `calling`, until `stop`."""
 
     def __init__(self, site: Site, place: Place, connections: int) -> None:
         random_bytes = random.Random(1)
@@ -189,8 +193,22 @@ class Strangers:
         if not self._process.stdout.readline():
             raise BenchmarkError(f"the strangers ended with {self._process.wait()}")
 
+    def pause(self) -> None:
+        """Let it do nothing until it is `calling`; what it has opened stays open."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Let it call meanwhile."""
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self.pause()
+
     def stop(self) -> dict[str, float]:
         """Ends it; what it has done."""
+        self._process.send_signal(signal.SIGCONT)
         output, _ = self._process.communicate(timeout=START_SECONDS)
         return json.loads(output.splitlines()[-1])
 
@@ -202,13 +220,14 @@ class Strangers:
 
 @contextmanager
 def strangers(site: Site, place: Place, connections: int) -> Iterator[Strangers]:
-    """Strangers, all of whose connections are open."""
-    calling = Strangers(site, place, connections)
+    """Strangers that have opened all of their connections, and pause."""
+    found = Strangers(site, place, connections)
     try:
-        calling.until_full()
-        yield calling
+        found.until_full()
+        found.pause()
+        yield found
     finally:
-        calling.kill()
+        found.kill()
 
 
 @dataclass
@@ -218,43 +237,50 @@ class Measured:
     joins: list[float] = field(default_factory=list)
     joins_alone: list[float] = field(default_factory=list)
     more_bytes: int = 0
-    calls: list[dict[str, float]] = field(default_factory=list)
+    calls: dict[str, float] = field(default_factory=dict)
 
 
 class Trained:
     """A worker that trains at a server, with strangers there, with strangers elsewhere, and alone."""
 
-    def __init__(self, site: Site, url: str, steps: int, connections: int) -> None:
+    def __init__(self, site: Site, url: str, steps: int) -> None:
         self.found = Measured()
         (self._pid,) = site.server_pids
         self._site, self._url = site, url
-        self._steps, self._connections = steps, connections
+        self._steps = steps
         self._step = site.join(url, 1)
         self._rate()
         self._alone_bytes = memory_of_trees([self._pid])
 
-    def round(self) -> dict[str, float]:
-        """The rate of each side, steps per second; alone and beside strangers also a leave and a join."""
-        alone = self._rate()
+    def round(self, elsewhere: Strangers, here: Strangers) -> dict[str, float]:
+        """The rate of each side, steps per second."""
+        rates = {"alone": self._rate()}
+        with elsewhere.calling():
+            rates["elsewhere"] = self._rate()
+        with here.calling(), self._watched_memory():
+            rates["strangers"] = self._rate()
+        return rates
+
+    def join(self, here: Strangers) -> None:
+        """Leave and join again, alone and beside strangers. After that the server has other ports for data."""
         self._join(self.found.joins_alone)
-        place = ports_of_server(self._site)
-        with sink(self._site, place) as other, strangers(self._site, other, self._connections):
-            elsewhere = self._rate()
-        with strangers(self._site, place, self._connections) as calling:
-            watch = MemoryWatch([self._pid])
-            try:
-                beside = self._rate()
-                self._join(self.found.joins)
-            finally:
-                watch.stop()
-            self.found.calls.append(calling.stop())
+        with here.calling(), self._watched_memory():
+            self._join(self.found.joins)
+
+    @contextmanager
+    def _watched_memory(self) -> Iterator[None]:
+        watch = MemoryWatch([self._pid])
+        try:
+            yield
+        finally:
+            watch.stop()
         self.found.more_bytes = max(self.found.more_bytes, watch.total_bytes - self._alone_bytes)
-        return {"alone": alone, "elsewhere": elsewhere, "strangers": beside}
 
     def _rate(self) -> float:
         self._step += self._steps
         (answer,) = self._site.ask(1, "train", to=self._step)
-        return len(answer["seconds"]) / sum(answer["seconds"])
+        seconds = answer["seconds"][self._steps // 10 :]  # the first ones settle
+        return len(seconds) / sum(seconds)
 
     def _join(self, seconds: list[float]) -> None:
         self._site.ask(1, "leave")
@@ -266,10 +292,9 @@ def rows(found: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the rows of docs/figures.md, from the details of a result."""
     for transport, one in found["transports"].items():
         (bar,) = one["bars"].values()
-        opened = min(each["opened"] for each in one["calls"])
         yield (
-            f"training over {transport.upper()} beside {opened:,} connections of strangers"
-            + (", and floods" if one["calls"][0]["datagrams"] else ""),
+            f"training over {transport.upper()} beside {one['calls']['opened']:,} connections of strangers"
+            + (", and floods" if one["calls"]["datagrams"] else ""),
             f"{bar['ratio']:.2f} times the steps per second; a worker joins in {max(one['joins']):.2f} s at most; "
             f"{one['more_bytes'] / 2**20:.0f} MiB more",
             f"strangers elsewhere: 1; none: {bar['ratio'] / one['to_alone']:.2f}, {max(one['joins_alone']):.2f} s",
@@ -280,7 +305,8 @@ def main() -> int:
     """Measures, prints, returns the exit status."""
     options = arguments(__doc__ or NAME)
     connections = options.size(CONNECTIONS, check=200)
-    steps = options.effort(150, quick=40, check=3)
+    steps = options.effort(60, quick=40, check=3)
+    joins = options.effort(5, check=1)
     layers, hidden = options.size((4, 128), check=(1, 32))
     settings = {"shape": {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}, "rows": 1}
 
@@ -292,11 +318,20 @@ def main() -> int:
         ):
             for number, transport in enumerate(TRANSPORTS):
                 with site.sharing(Path(folder) / transport, 1, 1, transport) as url:
-                    trained = Trained(site, url, steps, connections)
-                    share = 1 / (len(TRANSPORTS) - number)
-                    compared[transport] = compare(
-                        options, trained.round, [RATE_BAR], rounds=5, family=len(TRANSPORTS), share=share
-                    )
+                    trained = Trained(site, url, steps)
+                    place = ports_of_server(site)
+                    with (
+                        sink(site, place) as other,
+                        strangers(site, other, connections) as elsewhere,
+                        strangers(site, place, connections) as here,
+                    ):
+                        compared[transport] = compare(
+                            options, partial(trained.round, elsewhere, here), [RATE_BAR], rounds=25,
+                            family=len(TRANSPORTS), share=1 / (len(TRANSPORTS) - number),
+                        )  # fmt: skip
+                        for _ in range(joins):
+                            trained.join(here)
+                        trained.found.calls = here.stop()
                     site.ask(1, "leave")
                 found[transport] = trained.found
         table(
@@ -318,7 +353,7 @@ def main() -> int:
             }
             for transport in TRANSPORTS
         }  # fmt: skip
-        called = min(each["opened"] for one in found.values() for each in one.calls) >= connections
+        called = min(one.calls["opened"] for one in found.values()) >= connections
         return result(
             NAME, ours=compared[worst].medians["strangers"], peer=compared[worst].medians["elsewhere"],
             ratio=compared[worst].ratio(RATE_BAR), bar=BAR, ok=ok, right=called, unit=UNIT,
@@ -330,8 +365,7 @@ def main() -> int:
 
 def row_of(compared: Any, found: Measured) -> list[object]:
     """The cells of a transport's row."""
-    rates = [sum(each[name] for each in found.calls) / sum(each["seconds"] for each in found.calls)
-             for name in ("opened", "datagrams")]  # fmt: skip
+    rates = [found.calls[name] / found.calls["seconds"] for name in ("opened", "datagrams")]
     return [
         *(compared.medians[side] for side in ("alone", "elsewhere", "strangers")), compared.ratio(RATE_BAR),
         compared.ratio(ALONE),

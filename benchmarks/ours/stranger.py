@@ -3,8 +3,8 @@
 Settings: `host`; `connections` to hold at once; `connections_per_second` and `datagrams_per_second`; `openings`, pairs
 of a port and what is said there first, in hexadecimal; `udp_ports`; `datagrams` in hexadecimal. It says {"full": true}
 when it has opened as many connections as it is to hold, and goes on: each new one takes the place of the oldest. At the
-end of its input it prints what it has done and closes everything. It runs on idle time of the processors alone, as if
-it had a machine of its own.
+end of its input it prints what it has done, in how many seconds of calling, and closes everything. It runs on idle time
+of the processors alone, as if it had a machine of its own.
 """
 
 from __future__ import annotations
@@ -106,12 +106,13 @@ def main() -> None:
     flood = Flood(wanted["host"], wanted["udp_ports"], wanted["datagrams"])
     pace = [wanted["connections_per_second"] * TICK_SECONDS, wanted["datagrams_per_second"] * TICK_SECONDS]
     due = [0.0, 0.0]
-    full, began = False, time.monotonic()
-    tick = began
+    full, called = False, 0
+    tick = time.monotonic()
     while not select.select([sys.stdin], [], [], max(0.0, tick - time.monotonic()))[0]:
         now = time.monotonic()
         ticks = min(CATCH_UP_TICKS, 1 + int((now - tick) / TICK_SECONDS))
         tick = max(tick + TICK_SECONDS, now)
+        called += ticks
         due = [left + ticks * each for left, each in zip(due, pace, strict=True)]
         for _ in range(int(due[0])):
             calls.dial(now)
@@ -122,7 +123,7 @@ def main() -> None:
             full = True
             print(json.dumps({"full": True}), flush=True)
     counts = {"opened": calls.opened, "unanswered": calls.unanswered, "reset": calls.reset, "datagrams": flood.sent}
-    print(json.dumps(counts | {"seconds": time.monotonic() - began}), flush=True)
+    print(json.dumps(counts | {"seconds": called * TICK_SECONDS}), flush=True)
 
 
 if __name__ == "__main__":
