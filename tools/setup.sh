@@ -16,15 +16,14 @@ missing_system_packages() {
     has_allocator || echo libtcmalloc-minimal4
     command -v ip >/dev/null || echo iproute2
     command -v clang >/dev/null || echo clang # compiles the XDP switch
-    has_fuzzer || fuzzer_package
+    has_clang_runtime || clang_runtime_package
     command -v ccache >/dev/null || echo ccache
     [[ -e /usr/include/bpf/libbpf.h ]] || echo libbpf-dev
     find_python >/dev/null || printf '%s\n' python3-venv python3-dev
 }
 
-has_fuzzer() { compgen -G "/usr/lib/llvm-*/lib/clang/*/lib/*/libclang_rt.fuzzer*.a" >/dev/null; }
 # libFuzzer and clang's sanitizers, of the clang that is here or, if there is none yet, of Debian 12's.
-fuzzer_package() { echo "libclang-rt-$(clang -dumpversion 2>/dev/null | grep -oE '^[0-9]+' || echo 14)-dev"; }
+clang_runtime_package() { echo "libclang-rt-$(clang -dumpversion 2>/dev/null | grep -oE '^[0-9]+' || echo 14)-dev"; }
 has_allocator() { ldconfig -p 2>/dev/null | grep -q libtcmalloc_minimal; }
 
 say_what_is_still_missing() {

@@ -22,6 +22,11 @@ compile_once() {
     if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 }
 
+# Whether clang can link sanitizers and libFuzzer.
+has_clang_runtime() {
+    command -v clang++ >/dev/null && compgen -G "$(clang++ -print-runtime-dir)/libclang_rt.fuzzer*.a" >/dev/null
+}
+
 # Two makes at once take turns.
 take_turn() {
     mkdir -p "$STATE"
