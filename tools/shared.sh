@@ -22,7 +22,7 @@ compile_once() {
     if command -v ccache >/dev/null; then export CMAKE_CXX_COMPILER_LAUNCHER=ccache; fi
 }
 
-# Whether clang can link sanitizers and libFuzzer.
+# Succeeds where clang++ can link sanitizers and libFuzzer.
 has_clang_runtime() {
     command -v clang++ >/dev/null && compgen -G "$(clang++ -print-runtime-dir)/libclang_rt.fuzzer*.a" >/dev/null
 }
