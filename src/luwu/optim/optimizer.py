@@ -5,6 +5,7 @@ An optimizer is one small file beside this one, see docs/optimizers.md.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, overload
@@ -185,7 +186,8 @@ class StoreOptimizer(torch.optim.Optimizer):
         """
         if self._driver is not None:
             raise ConfigError("add_param_group: expected all groups when the optimizer is made, found another later")
-        super().add_param_group(param_group)
+        # Without the decorator of torch's method, which would load torch's compiler (docs/decisions/0019-recompute.md).
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
 
     def _hyper_parameters(self) -> list[HyperParameters]:
         return [_flattened(group[name] for name in self.order) for group in self.param_groups]

@@ -10,7 +10,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
-from torch.utils.checkpoint import checkpoint
 
 from luwu.core.errors import StepOrderError
 from luwu.worker.attributes import AttributeHistory
@@ -21,7 +20,7 @@ from luwu.worker.compiled import compiled_call
 from luwu.worker.dtypes import cast_floating
 from luwu.worker.flatten import Block, Unit
 from luwu.worker.micro_batches import Slices
-from luwu.worker.recompute import NamedRecompute, RowState
+from luwu.worker.recompute import Recompute, RowState
 from luwu.worker.runtime import Runtime
 from luwu.worker.step_machine import NOT_HERE
 from luwu.worker.uncopyable import Uncopyable
@@ -126,7 +125,6 @@ class _UnitCall:
         self._original = original
         self._structure = structure
         self._attempt = runtime.start_call(unit)
-        self._forward_done = False
         self._histories: list[AttributeHistory] = []
 
     def forward(self, leaves: list[Any], slices: Slices) -> Any:
@@ -141,9 +139,7 @@ class _UnitCall:
                 outputs.append(self._run_to_keep(part, self._histories[-1], several=slices.several))
                 if slices.several:
                     state.check(self._histories[-1])
-            output = slices.join(outputs)
-        self._forward_done = True
-        return output
+            return slices.join(outputs)
 
     def start_backward(self, _: Tensor) -> None:
         """Begin the work behind one of the unit's outputs. The output may be another unit's that was only passed on."""
@@ -179,20 +175,16 @@ class _UnitCall:
                 return self._compute(leaves)
         buffers = BufferHistory(self._unit.module)
 
-        def run(*leaves: Any) -> Any:
-            if not self._forward_done:
-                with NamedRecompute(self._unit.name):
-                    return self._compute(leaves)
-            # In backward: values then stay until the unit's end, as the checkpoint may end this call early, by an
-            # exception of its own.
+        def again(leaves: list[Any]) -> None:
+            # Values then stay until the unit's end: the recompute leaves this call by an exception of its own.
             self._runtime.enter_unit(self._unit, self._attempt)
             with buffers.recompute(), attributes.recompute():
-                return self._compute(leaves)
+                self._compute(leaves)
 
         offload = self._runtime.offload
-        hooks = nullcontext() if offload is None else offload.hooks()  # for what the checkpoint saves: its inputs
-        with buffers.forward(), attributes.forward(), hooks:
-            return checkpoint(run, *leaves, use_reentrant=False)
+        hooks = None if offload is None else offload.hooks()
+        with buffers.forward(), attributes.forward():
+            return Recompute(self._unit.name, self._compute, again).run(leaves, hooks)
 
     def _compute(self, leaves: Sequence[Any]) -> Any:
         args, kwargs = tree_unflatten(leaves, self._structure)
