@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from luwu.core.manifest import BlockManifest, Manifest
+from luwu.core.progress import Activity
 from luwu.core.protocols import COMMITTED, NOT_FINITE
 from luwu.core.room import NO_WAIT
 
@@ -257,6 +258,9 @@ class FakeSession:
     def endpoint(self) -> FakeEndpoint:
         assert self._endpoint is not None
         return self._endpoint
+
+    def tell_progress(self, look: Callable[[], Activity | None]) -> None:
+        self.look = look
 
     def has_store(self, manifest: Manifest) -> bool:
         return self.store.manifest == manifest

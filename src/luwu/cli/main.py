@@ -20,6 +20,7 @@ from luwu.cli.plan import plan
 from luwu.cli.server import server
 from luwu.cli.simulate import simulate
 from luwu.cli.snapshot import app as snapshot
+from luwu.cli.status import status
 from luwu.cli.store import app as store
 from luwu.cli.switch import switch
 from luwu.cli.terminal import GO_BACK, keep_names_whole, say
@@ -117,6 +118,7 @@ app.command()(export)
 app.add_typer(store, name="store")
 app.add_typer(snapshot, name="snapshot")
 app.command()(health)
+app.command()(status)
 app.command()(doctor)
 app.command()(plan)
 app.command()(link)

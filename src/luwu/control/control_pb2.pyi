@@ -13,10 +13,23 @@ class StepEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMITTED: _ClassVar[StepEnd]
     PREPARED: _ClassVar[StepEnd]
     NOT_FINITE: _ClassVar[StepEnd]
+
+class WorkerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    BETWEEN_STEPS: _ClassVar[WorkerPhase]
+    FORWARD: _ClassVar[WorkerPhase]
+    BACKWARD: _ClassVar[WorkerPhase]
+    AFTER_BACKWARD: _ClassVar[WorkerPhase]
+    ENDING: _ClassVar[WorkerPhase]
 ROLLED_BACK: StepEnd
 COMMITTED: StepEnd
 PREPARED: StepEnd
 NOT_FINITE: StepEnd
+BETWEEN_STEPS: WorkerPhase
+FORWARD: WorkerPhase
+BACKWARD: WorkerPhase
+AFTER_BACKWARD: WorkerPhase
+ENDING: WorkerPhase
 
 class Empty(_message.Message):
     __slots__ = ()
@@ -339,6 +352,68 @@ class ReportRequest(_message.Message):
     REPORT_FIELD_NUMBER: _ClassVar[int]
     report: str
     def __init__(self, report: _Optional[str] = ...) -> None: ...
+
+class ProgressRequest(_message.Message):
+    __slots__ = ("attempts", "phase", "block", "acquired", "pushed", "place")
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    phase: WorkerPhase
+    block: str
+    acquired: int
+    pushed: int
+    place: str
+    def __init__(self, attempts: _Optional[int] = ..., phase: _Optional[_Union[WorkerPhase, str]] = ..., block: _Optional[str] = ..., acquired: _Optional[int] = ..., pushed: _Optional[int] = ..., place: _Optional[str] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("nonce", "proof")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("proof", "open", "step", "attempts", "rolled_back", "workers", "present", "missing", "failure", "pause")
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    open: bool
+    step: int
+    attempts: int
+    rolled_back: int
+    workers: int
+    present: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    missing: _containers.RepeatedScalarFieldContainer[int]
+    failure: str
+    pause: str
+    def __init__(self, proof: _Optional[bytes] = ..., open: bool = ..., step: _Optional[int] = ..., attempts: _Optional[int] = ..., rolled_back: _Optional[int] = ..., workers: _Optional[int] = ..., present: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., failure: _Optional[str] = ..., pause: _Optional[str] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("rank", "peer", "progress", "heard_seconds", "behind_seconds")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    HEARD_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    peer: str
+    progress: ProgressRequest
+    heard_seconds: float
+    behind_seconds: float
+    def __init__(self, rank: _Optional[int] = ..., peer: _Optional[str] = ..., progress: _Optional[_Union[ProgressRequest, _Mapping]] = ..., heard_seconds: _Optional[float] = ..., behind_seconds: _Optional[float] = ...) -> None: ...
 
 class LeaveRequest(_message.Message):
     __slots__ = ("failure",)

@@ -99,6 +99,16 @@ class ControlStub(object):
                 request_serializer=luwu_dot_control_dot_control__pb2.ReportRequest.SerializeToString,
                 response_deserializer=luwu_dot_control_dot_control__pb2.Empty.FromString,
                 _registered_method=True)
+        self.Progress = channel.unary_unary(
+                '/luwu.control.v1.Control/Progress',
+                request_serializer=luwu_dot_control_dot_control__pb2.ProgressRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.Empty.FromString,
+                _registered_method=True)
+        self.Status = channel.unary_unary(
+                '/luwu.control.v1.Control/Status',
+                request_serializer=luwu_dot_control_dot_control__pb2.StatusRequest.SerializeToString,
+                response_deserializer=luwu_dot_control_dot_control__pb2.StatusReply.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/luwu.control.v1.Control/Leave',
                 request_serializer=luwu_dot_control_dot_control__pb2.LeaveRequest.SerializeToString,
@@ -197,6 +207,21 @@ class ControlServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Progress(self, request, context):
+        """A worker tells the first of its servers what it does, every `progress_seconds`. A server may leave it unimplemented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Status(self, request, context):
+        """Describes the run to whoever proves the key, after a Hello; no participant need ask. Through a Unix socket it needs
+        no JoinWorker. A server may leave it unimplemented.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """The participant leaves on purpose, or with its reason why it cannot go on. Without Leave its end is a loss that fails
         the run.
@@ -272,6 +297,16 @@ def add_ControlServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=luwu_dot_control_dot_control__pb2.ReportRequest.FromString,
                     response_serializer=luwu_dot_control_dot_control__pb2.Empty.SerializeToString,
+            ),
+            'Progress': grpc.unary_unary_rpc_method_handler(
+                    servicer.Progress,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.ProgressRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.Empty.SerializeToString,
+            ),
+            'Status': grpc.unary_unary_rpc_method_handler(
+                    servicer.Status,
+                    request_deserializer=luwu_dot_control_dot_control__pb2.StatusRequest.FromString,
+                    response_serializer=luwu_dot_control_dot_control__pb2.StatusReply.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -630,6 +665,60 @@ class Control(object):
             '/luwu.control.v1.Control/Report',
             luwu_dot_control_dot_control__pb2.ReportRequest.SerializeToString,
             luwu_dot_control_dot_control__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Progress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Progress',
+            luwu_dot_control_dot_control__pb2.ProgressRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.Empty.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Status(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/luwu.control.v1.Control/Status',
+            luwu_dot_control_dot_control__pb2.StatusRequest.SerializeToString,
+            luwu_dot_control_dot_control__pb2.StatusReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -95,6 +95,10 @@ class Credentials:
         return hmac.digest(self.key, label + participant_nonce + server_nonce + request.encode(), hashlib.sha256)
 
 
+STATUS_REQUEST = "status"
+"""Text that the proof of a question for the status covers."""
+
+
 def worker_request(rank: int, workers: int) -> str:
     """Return the text that a worker's proof covers."""
     return f"worker {rank} of {workers}"

@@ -51,7 +51,8 @@ class LocalClient(OfThisProcess):
     Calls may come from any thread; each waits for the one before it.
 
     Args:
-        path: the server's socket. Connecting waits up to a minute for it to be there.
+        path: the server's socket.
+        connect_seconds: the longest wait for it to be there; default: a minute.
 
     Raises:
         ServerError: nobody listens there.
@@ -59,7 +60,7 @@ class LocalClient(OfThisProcess):
 
     _what = "this session"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, connect_seconds: float | None = None) -> None:
         super().__init__()
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         keep_from_children(self._connection)
@@ -67,9 +68,10 @@ class LocalClient(OfThisProcess):
         self._sending = threading.Lock()
         self._sent, self._received = _WholeFrames(), _WholeFrames()
         self._owed = 0  # answers to calls that Ctrl-C has interrupted: they come first
+        seconds = CONNECT_SECONDS if connect_seconds is None else connect_seconds
         try:
-            with saying(log, f"a server at {path}", CONNECT_SECONDS):
-                self._reach(path)
+            with saying(log, f"a server at {path}", seconds):
+                self._reach(path, seconds)
         except BaseException:
             self._connection.close()
             raise
@@ -143,8 +145,8 @@ class LocalClient(OfThisProcess):
         except OSError as error:
             raise ServerError(f"the connection to the server broke: {error}") from error
 
-    def _reach(self, path: Path) -> None:
-        deadline = time.monotonic() + CONNECT_SECONDS
+    def _reach(self, path: Path, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         while True:
             try:
                 with short_address(path) as address:

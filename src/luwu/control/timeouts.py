@@ -62,6 +62,12 @@ class Timeouts(Group):
     """The server looks this often whether its run has failed or ended, and a worker whether its links hold."""
     drain_seconds: Seconds = 5.0
     """The workers of a failed run have this long to end before the server takes the next ones."""
+    progress_seconds: Seconds = 2.0
+    """A worker tells the server this often what it does, while that changes."""
+    idle_progress_seconds: Seconds = 3.0
+    """The same while nothing changes."""
+    slow_worker_seconds: Seconds = 10.0
+    """When the others have waited this long for a worker that makes no progress, the server says its name."""
     status_seconds: Seconds = 60.0
     """The server logs this often how far the run is, or whom it waits for."""
     leave_seconds: Seconds = 10.0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from luwu.core.manifest import Manifest
+from luwu.core.progress import Activity
 from luwu.core.room import Room
 
 if TYPE_CHECKING:  # the launcher does without torch
@@ -155,6 +156,10 @@ class WorkerSession(Protocol):
     @property
     def room(self) -> Room:
         """Wait for a full disk that this worker itself writes to."""
+        ...
+
+    def tell_progress(self, look: Callable[[], Activity | None]) -> None:
+        """Begin to tell the server what this worker does, by ``look``, which another thread calls; None ends it."""
         ...
 
     def has_store(self, manifest: Manifest) -> bool:

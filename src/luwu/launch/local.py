@@ -190,6 +190,7 @@ class LocalRun:
             on_open=self._on_open,
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             on_room=room_reporter(partial(self._queue, SERVER)),
+            on_slow=self._say_soon,
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
@@ -205,12 +206,12 @@ class LocalRun:
     def _on_open(self, counts: Counts) -> Counts:
         """Claim the store once this process's server has opened it; called in a thread of the server."""
         assert self._claim is not None
-
-        def say(text: str) -> None:
-            self._queue(0, {"kind": "say", "text": text})
-
-        self._first = claim_here(self._claim, self._folder.stores(self._settings)[0], say)(counts)
+        self._first = claim_here(self._claim, self._folder.stores(self._settings)[0], self._say_soon)(counts)
         return self._first
+
+    def _say_soon(self, text: str) -> None:
+        """Show a sentence of a thread of the server."""
+        self._queue(0, {"kind": "say", "text": text})
 
     def _queue(self, rank: int, report: Report) -> None:
         """Pass a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""

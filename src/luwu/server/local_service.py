@@ -12,6 +12,7 @@ from luwu.control import control_pb2 as pb
 from luwu.core import native
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.manifest import Manifest
+from luwu.server.description import describe
 from luwu.server.membership import Membership
 from luwu.server.service import Attached, ControlService, loss_scale_of
 from luwu.store.folders import has_store
@@ -89,6 +90,10 @@ class LocalService(ControlService[LocalCaller]):
         core = caller.until_answered.enter_context(self._run.core())  # it may not close while its files are sent
         caller.files = list(core.files_of(rank))
         return Attached(fresh, stats, loss_scale_of(stats), b"", self._first(), "")
+
+    def Status(self, request: pb.StatusRequest, caller: LocalCaller) -> pb.StatusReply:  # noqa: N802
+        """Describe the run to anybody who may open the socket."""
+        return describe(self._run)
 
     def Leave(self, request: pb.LeaveRequest, caller: LocalCaller) -> pb.Empty:  # noqa: N802
         """Let a worker leave; its connection ends."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
+from luwu.server.progress import LaggardWatch, RunProgress
 
 
 class Core(Protocol):
@@ -77,6 +78,8 @@ class _Lent(Generic[CoreT]):
 class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
+    ``progress`` is what its workers told of theirs.
+
     Args:
         workers: number of workers that make a step.
         open_core: opens the store for the first worker's manifest.
@@ -98,6 +101,7 @@ class Membership(Generic[CoreT]):
         self._manifest: Manifest | None = None
         self._first_values = False
         self._admission = Admission(workers)
+        self.progress = RunProgress()
         self._lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False
@@ -240,6 +244,17 @@ class Membership(Generic[CoreT]):
             self._changed.notify_all()
         self._ask(lambda core: core.worker_lost(str(error)), None)
 
+    def peer_of(self, rank: int) -> str:
+        """Return the address of a worker; empty: it is on this machine."""
+        return ""
+
+    def look_for_laggards(self, watch: LaggardWatch) -> list[str]:
+        """Let a watch look at the workers' progress, and return its news; none once the run has ended."""
+        stats = self.stats()
+        if not stats or self._error is not None or self._closed:
+            return []
+        return self.progress.look(watch, stats["step"], stats["attempts"])
+
     def wait_for_leaves(self, at_most_seconds: float) -> bool:
         """Return when every worker that joined has left or ended, or the time is over; whether they have."""
         with self._changed:
@@ -323,4 +338,5 @@ class Membership(Generic[CoreT]):
     def _forget(self, rank: int) -> None:
         with self._changed:
             self._admission.go(rank)
+            self.progress.forget(rank)
             self._changed.notify_all()

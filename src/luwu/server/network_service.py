@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from luwu.control import control_pb2 as pb
-from luwu.control.credentials import switch_request, worker_request
+from luwu.control.credentials import STATUS_REQUEST, switch_request, worker_request
 from luwu.control.door import ControlDoor
 from luwu.control.rpc import SESSION_METADATA
 from luwu.core.division import Share, Standing
 from luwu.core.errors import AuthenticationError, ConfigError
 from luwu.core.manifest import Manifest
 from luwu.server.cores import StepEnding
+from luwu.server.description import describe
 from luwu.server.gate import Gate
 from luwu.server.participants import Participant, on_one_line
 from luwu.server.run import Terms, Worker
@@ -163,6 +164,13 @@ class NetworkService(ControlService[Any]):
         """Commit or roll back a prepared attempt for good."""
         squares = request.squares if request.HasField("squares") else None
         return _ended(self.worker_of(caller).run.decide(request.commits, squares, caller.is_active))
+
+    def Status(self, request: pb.StatusRequest, caller: Any) -> pb.StatusReply:  # noqa: N802
+        """Describe the run to whoever has the key."""
+        proof = self._let_in(request, STATUS_REQUEST, caller)
+        reply = describe(self._runs.run)
+        reply.proof = proof
+        return reply
 
     def Leave(self, request: pb.LeaveRequest, caller: Any) -> pb.Empty:  # noqa: N802
         """Let a participant leave; it may give the reason why it cannot go on."""

@@ -104,6 +104,11 @@ class Run(Membership[NetworkCore]):
         self.people[rank] = worker
         return worker
 
+    def peer_of(self, rank: int) -> str:
+        """Return the address of a worker."""
+        worker = self.people.get(rank)
+        return "" if worker is None else worker.peer
+
     def agree(self, terms: Terms) -> None:
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:

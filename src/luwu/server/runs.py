@@ -16,6 +16,7 @@ from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostErro
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
 from luwu.server.participants import Participant, Participants
+from luwu.server.progress import LaggardWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
 from luwu.server.service import Attached, loss_scale_of
 from luwu.server.status import Status
@@ -72,6 +73,7 @@ class Runs:
         self._gone: queue.SimpleQueue[Participant | None] = queue.SimpleQueue()
         self._status = Status(timeouts.status_seconds, timeouts.gather_seconds)
         self._room_watch = RoomWatch(say_room)
+        self._laggard_watch = LaggardWatch(self._timeouts)
         self._thread = threading.Thread(target=self._tend, name="luwu-runs", daemon=True)
         self._thread.start()
 
@@ -309,6 +311,8 @@ class Runs:
             missing_switches = max(0, self._expected_switches - len(self._switches))
         self._status.look(run, now, missing_switches)
         self._room_watch.look(run.stats())
+        for text in run.look_for_laggards(self._laggard_watch):
+            log.warning("slow job=%x %s", run.job, text)
 
     def _renew(self) -> None:
         """End the run for good; the store is free for the next one."""
@@ -326,5 +330,6 @@ class Runs:
         with self._changed:
             self._lost_switches.clear()
             self._run = self._make_run()
+            self._laggard_watch = LaggardWatch(self._timeouts)
             self._changed.notify_all()
         log.info("ended job=%x step=%d; ready for the next workers", run.job, step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from luwu.control.frames import SOCKET_NAME
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core import native
 from luwu.core.closing import close_after
 from luwu.core.forks import OfThisProcess
@@ -19,6 +21,7 @@ from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayR
 from luwu.server.folders import open_server
 from luwu.server.local_service import LocalService
 from luwu.server.membership import Membership
+from luwu.server.progress import LaggardWatch
 from luwu.server.socket_carrier import SocketCarrier
 from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
@@ -26,6 +29,8 @@ from luwu.store.run_record import Counts
 from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
 Report = dict[str, Any]
+
+log = logging.getLogger(__name__)
 
 
 class LocalServer(OfThisProcess):
@@ -46,6 +51,7 @@ class LocalServer(OfThisProcess):
         read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
         disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
         on_room: called when such a wait begins and ends, in a thread of the server.
+        on_slow: called with a sentence when workers wait for one that makes no progress, and when it goes on.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -68,6 +74,7 @@ class LocalServer(OfThisProcess):
         read_only: bool = False,
         disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
         on_room: SayRoom = log_room,
+        on_slow: Callable[[str], None] = log.warning,
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
@@ -102,8 +109,10 @@ class LocalServer(OfThisProcess):
         self._carrier = SocketCarrier(self.socket_path)
         self._closed = threading.Event()
         self._room_watch = RoomWatch(on_room)
-        self._room_thread = threading.Thread(target=self._watch_room, name="luwu-room", daemon=True)
-        self._room_thread.start()
+        self._laggard_watch = LaggardWatch(TIMEOUTS)
+        self._on_slow = on_slow
+        self._watching = threading.Thread(target=self._watch, name="luwu-looks", daemon=True)
+        self._watching.start()
         report = on_report or (lambda rank, report: None)
         self._carrier.start(LocalService(self._members, folders, lambda: self._first, report))
 
@@ -164,13 +173,15 @@ class LocalServer(OfThisProcess):
         self._closed.set()
         self._members.stop_waiting()
         self._carrier.stop()
-        self._room_thread.join()
+        self._watching.join()
         try:
             self._members.close()
         finally:
             self._carrier.close()
             self._run_lock.close()
 
-    def _watch_room(self) -> None:
+    def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
+            for text in self._members.look_for_laggards(self._laggard_watch):
+                self._on_slow(text)

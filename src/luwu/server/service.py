@@ -15,8 +15,11 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from luwu.control import control_pb2 as pb
 from luwu.control.rpc import PROTOCOL_VERSION, check_version
 from luwu.core.errors import ConfigError, LuwuError, ServerError
+from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import LossScale
 from luwu.server.membership import Membership
+from luwu.server.participants import on_one_line
+from luwu.server.progress import Report
 from luwu.store.run_record import Counts
 
 CallerT = TypeVar("CallerT")
@@ -150,6 +153,19 @@ class ControlService(ABC, Generic[CallerT]):
             raise ConfigError(f"report: expected JSON, found {error}") from None
         self._on_report(rank, report)
         return pb.Empty()
+
+    def Progress(self, request: pb.ProgressRequest, caller: CallerT) -> pb.Empty:  # noqa: N802
+        """Note what a worker does."""
+        worker = self.worker_of(caller)
+        if request.phase not in pb.WorkerPhase.values():
+            raise ConfigError(f"phase: expected one of {', '.join(pb.WorkerPhase.keys())}, found {request.phase}")
+        activity = Activity(WorkerPhase(request.phase), on_one_line(request.block), request.acquired, request.pushed)
+        worker.run.progress.hear(worker.rank, Report(request.attempts, activity, on_one_line(request.place)))
+        return pb.Empty()
+
+    @abstractmethod
+    def Status(self, request: pb.StatusRequest, caller: CallerT) -> pb.StatusReply:  # noqa: N802
+        """Describe the run."""
 
     @abstractmethod
     def Leave(self, request: pb.LeaveRequest, caller: CallerT) -> pb.Empty:  # noqa: N802

@@ -82,6 +82,9 @@ class LocalSession(Session):
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
         self._control.post("Report", pb.ReportRequest(report=json.dumps(report)))
 
+    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+        self._control.post("Progress", progress)
+
     def _end(self, *, failed: bool) -> None:
         try:
             if not failed:

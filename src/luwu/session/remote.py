@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from luwu.control import control_pb2 as pb
 from luwu.control.address import parse_urls
 from luwu.control.credentials import Credentials, TlsFiles, find_credentials
@@ -45,14 +47,14 @@ class RemoteSession(Session):
         transports: dict[str, OpenLink] = TRANSPORTS,
         switch: str = "",
     ) -> None:
-        super().__init__(rank, workers)
+        super().__init__(rank, workers, timeouts=timeouts)
         self._credentials = credentials
-        self._timeouts = timeouts
         self._switch = switch
         self.claim: Claim | None = None
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._link_watch: LinkWatch | None = None
+        self._progress_call: grpc.Future | None = None
         self._error: LuwuError | None = None
         self._division: Division | None = None
         self._servers: list[RemoteServer] = []
@@ -195,6 +197,10 @@ class RemoteSession(Session):
         failure = "" if leave or self._error is None else str(self._error)
         for server in self._servers:
             server.close(leave=leave, failure=failure)
+
+    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+        if self._progress_call is None or self._progress_call.done():  # else the network is slow, and this is no news
+            self._progress_call = self._servers[0].control.start("Progress", progress)
 
     def _end(self, *, failed: bool) -> None:
         if self._link_watch is not None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.closing import close_after
 from luwu.core.errors import ConfigError, ServerError
 from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
+from luwu.core.progress import Activity
 from luwu.core.protocols import Endpoint, LossScale
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.session.progress import ProgressTeller
 from luwu.store.run_record import Counts
 
 if TYPE_CHECKING:
@@ -54,8 +57,9 @@ class Session(OfThisProcess, ABC):
 
     _what = "this session"
 
-    def __init__(self, rank: int, workers: int, room: Room | None = None) -> None:
+    def __init__(self, rank: int, workers: int, room: Room | None = None, timeouts: Timeouts = TIMEOUTS) -> None:
         super().__init__()
+        self._timeouts = timeouts
         self.rank = rank
         self.workers = workers
         self.step = 0
@@ -67,6 +71,7 @@ class Session(OfThisProcess, ABC):
         self.room = room or Room(DISK_FULL_WAIT_SECONDS)
         self._closed = False
         self._endpoint: Endpoint | None = None
+        self._progress: ProgressTeller | None = None
 
     def __enter__(self: SessionT) -> SessionT:
         return self
@@ -138,6 +143,11 @@ class Session(OfThisProcess, ABC):
     def report(self, report: dict[str, Any]) -> None:
         """Send something that JSON can hold to the program that started the server; nothing comes back."""
 
+    def tell_progress(self, look: Callable[[], Activity | None]) -> None:
+        """Begin to tell the server what this worker does, by ``look``, which another thread calls; None ends it."""
+        self._progress = ProgressTeller(look, lambda: self.attempts, self._send_progress, self._timeouts)
+        self._progress.start()
+
     def count_step(self, committed: bool) -> None:
         """Keep `step`, `attempts` and `rolled_back` after a commit was answered."""
         self.attempts += 1
@@ -161,6 +171,8 @@ class Session(OfThisProcess, ABC):
     def _close_once(self, *, failed: bool) -> None:
         if not self._closed and not self.forked:
             self._closed = True
+            if self._progress is not None:
+                self._progress.stop()
             self._end(failed=failed)
 
     def _note_counts(self, reply: pb.AttachReply) -> None:
@@ -176,6 +188,10 @@ class Session(OfThisProcess, ABC):
 
     @abstractmethod
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
+
+    @abstractmethod
+    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+        """Send a message and wait for nothing; raises LuwuError once the session has ended."""
 
     @abstractmethod
     def _end(self, *, failed: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from luwu.core.errors import StepOrderError
-from luwu.worker.flatten import Unit
+from luwu.worker.flatten import Block, Unit
 from luwu.worker.gradients import Gradients
 from luwu.worker.residence import Residence
 from luwu.worker.rules import why_late
@@ -14,8 +14,10 @@ from luwu.worker.rules import why_late
 class Backward:
     """The units' work in the backward of one forward after the other.
 
-    ``keeping``: the gradients of the backward that is running are kept here for a later one. ``gradients_seen``: a
-    parameter has got a gradient in this attempt.
+    Attributes:
+        keeping: the gradients of the backward that is running are kept here for a later one.
+        gradients_seen: a parameter has got a gradient in this attempt.
+        pushed: number of blocks whose push has begun in this attempt.
     """
 
     def __init__(self, units: list[Unit], residence: Residence, gradients: Gradients, workers: int) -> None:
@@ -29,6 +31,7 @@ class Backward:
         self._active_use = 0
         self.keeping = False
         self.gradients_seen = False
+        self.pushed = 0
 
     @property
     def kept(self) -> bool:
@@ -78,7 +81,7 @@ class Backward:
         if unit.trainable is not None and self.keeping:
             self._gradients.keep(unit.trainable)
         elif unit.trainable is not None and not self._pushed_at_the_end(unit):
-            self._gradients.push(unit.trainable)
+            self._push(unit.trainable)
         self._finished.add(unit.index)
         if self._active is unit:
             self._active = None
@@ -98,17 +101,21 @@ class Backward:
             self.finish(unit)
         for unit in self._in_order():
             if unit.trainable is not None and not self.keeping and self._pushed_at_the_end(unit):
-                self._gradients.push(unit.trainable)
+                self._push(unit.trainable)
 
     def push_kept(self) -> None:
         """Push everything: no backward has done it."""
         for unit in self._in_order():
             if unit.trainable is not None:
-                self._gradients.push(unit.trainable)
+                self._push(unit.trainable)
 
     def clear(self) -> None:
         """Forget the gradients that were not pushed."""
         self._gradients.clear()
+
+    def _push(self, block: Block) -> None:
+        self.pushed += 1
+        self._gradients.push(block)
 
     def _pushed_at_the_end(self, unit: Unit) -> bool:
         """Return True if the unit is pushed after all others: another worker may not use it, and would wait.

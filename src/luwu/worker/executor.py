@@ -111,6 +111,7 @@ class Executor:
         check_parameters(self._units)
         self._server.begin(hyper_parameters)
         self._backward.gradients_seen = False
+        self._backward.pushed = self._residence.acquired = 0
         self._pass.remember()
         self._window.begin_attempt()
 

@@ -24,7 +24,12 @@ def absent(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tenso
 
 
 class Residence:
-    """Acquires and releases units; a unit acquired twice is pulled once."""
+    """Acquires and releases units; a unit acquired twice is pulled once.
+
+    Attributes:
+        acquired: number of units whose acquisition has begun in this attempt, each time that it did.
+        latest: name of the last of them.
+    """
 
     def __init__(self, units: list[Unit], window: Window, device: torch.device) -> None:
         self._units = units
@@ -42,6 +47,8 @@ class Residence:
         self._pass: Pass | None = None
         self._inner = False
         self._again: set[int] = set()  # pulled in this pass, and given back for an inner one
+        self.acquired = 0
+        self.latest = ""
         for unit in units:
             self._unbind(unit)
 
@@ -49,6 +56,8 @@ class Residence:
         """Pull the unit's blocks and point its parameters at them, then ask for the next unit of the pass."""
         if unit.index in self._copies or (unit.index in self._present and unit.index not in self._kept):
             return
+        self.acquired += 1
+        self.latest = unit.name
         self._kept.discard(unit.index)
         for index in tuple(self._kept):  # kept in vain: whoever waits for a block holds no others but the root's
             self.release(self._units[index])

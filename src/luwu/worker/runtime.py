@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
+from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.protocols import DRIVER_ATTRIBUTE, HyperParameters, TrainablePart, WorkerSession
 from luwu.worker.autograd import backward_id, saved_tensors_are_seen
 from luwu.worker.backward import Backward
@@ -32,6 +33,14 @@ from luwu.worker.staging import Staging
 from luwu.worker.step_machine import Around, Event, Phase
 from luwu.worker.uncopyable import Uncopyable
 from luwu.worker.window import Window
+
+_WORKER_PHASES = {
+    Phase.IDLE: WorkerPhase.BETWEEN_STEPS,
+    Phase.FORWARD: WorkerPhase.FORWARD,
+    Phase.BACKWARD: WorkerPhase.BACKWARD,
+    Phase.BETWEEN: WorkerPhase.AFTER_BACKWARD,
+    Phase.DONE: WorkerPhase.AFTER_BACKWARD,
+}
 
 
 class Runtime(Uncopyable):
@@ -78,6 +87,7 @@ class Runtime(Uncopyable):
                     setattr(slot.parameter, DRIVER_ATTRIBUTE, self)
                     hook = partial(_hand_over_gradient, weakref.ref(self), unit.index, index)
                     slot.parameter.register_post_accumulate_grad_hook(hook)
+        session.tell_progress(partial(_activity_of, weakref.ref(self)))
 
     def bind_optimizer(
         self,
@@ -112,6 +122,11 @@ class Runtime(Uncopyable):
     def attempt(self) -> int:
         """Number of the forward that came last."""
         return self._executor.attempt
+
+    def activity(self) -> Activity:
+        """Return what this worker does now. Any thread may ask."""
+        phase = WorkerPhase.ENDING if self._server.ending else _WORKER_PHASES[self._executor.phase]
+        return Activity(phase, self.residence.latest, self.residence.acquired, self.backward.pushed)
 
     @property
     def loss_scale(self) -> float:
@@ -302,3 +317,9 @@ def _hand_over_gradient(runtime: weakref.ref[Runtime], unit: int, index: int, pa
     owner = runtime()
     if owner is not None and gradient is not None:
         owner.take_gradient(owner.units[unit], index, gradient)
+
+
+def _activity_of(runtime: weakref.ref[Runtime]) -> Activity | None:
+    """Return what the worker does, None once its model is gone: the thread that asks must not keep it."""
+    owner = runtime()
+    return None if owner is None else owner.activity()

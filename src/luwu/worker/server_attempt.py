@@ -57,6 +57,11 @@ class ServerAttempt:
         """Number of workers of the run."""
         return self._session.workers
 
+    @property
+    def ending(self) -> bool:
+        """True from this worker's vote until the attempt's end."""
+        return self._vote is not None
+
     def hyper_parameters(self) -> list[HyperParameters]:
         """Return the present hyper-parameters; raises StepOrderError without an optimizer."""
         if self._hyper_parameters is None:

@@ -21,6 +21,7 @@ from luwu.server.gate import Gate
 from luwu.server.grpc_carrier import servicer_of
 from luwu.server.network_service import NetworkService
 from luwu.server.participants import Participants
+from luwu.server.progress import RunProgress
 from luwu.server.run import Terms, Worker
 from luwu.server.runs import claim_nothing
 from luwu.server.service import Attached
@@ -34,9 +35,10 @@ CALLS = {
     "Watch": pb.WatchRequest, "Standing": pb.StandingRequest, "Attach": pb.AttachRequest,
     "Initialised": pb.InitialisedRequest, "SetSegments": pb.SetSegmentsRequest, "Begin": pb.BeginRequest,
     "Commit": pb.CommitRequest, "Decide": pb.DecideRequest, "Snapshot": pb.SnapshotRequest,
-    "Report": pb.ReportRequest, "Leave": pb.LeaveRequest,
+    "Report": pb.ReportRequest, "Leave": pb.LeaveRequest, "Progress": pb.ProgressRequest, "Status": pb.StatusRequest,
 }  # fmt: skip
-BEFORE_JOIN = ("Hello", "JoinWorker", "JoinSwitch")
+PROVED = ("JoinWorker", "JoinSwitch", "Status")
+BEFORE_JOIN = ("Hello", *PROVED)
 _MOST_CALLS = 16
 
 
@@ -98,8 +100,20 @@ class _Core:
 class _Run:
     """A run of one worker, whose steps end at once."""
 
+    opened, step, workers, joined, missing = True, 3, 2, frozenset((0,)), (1,)
+
     def __init__(self, initialised: bool) -> None:
         self._core = _Core(initialised)
+        self.progress = RunProgress()
+
+    def peer_of(self, rank: int) -> str:
+        return PEER
+
+    def stats(self) -> dict[str, Any]:
+        return {"attempts": 4, "rolled_back": 1, "waits_for_room": ("folder", 0, 1.0)}
+
+    def error(self) -> LuwuError | None:
+        return None if self._core.initialised else ServerError("it has failed")
 
     @contextlib.contextmanager
     def core(self) -> Iterator[_Core]:
@@ -122,9 +136,11 @@ class _Runs:
 
     def __init__(self) -> None:
         self.participants = Participants()
+        self.run = _Run(initialised=True)
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
-        worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=_Run(initialised=rank % 2 == 0))  # type: ignore[arg-type]
+        self.run = _Run(initialised=rank % 2 == 0)
+        worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=self.run)  # type: ignore[arg-type]
         self.participants.add(worker)
         return worker
 
@@ -169,14 +185,15 @@ def test_one_input(data: bytes) -> None:
             request = CALLS[method].FromString(given.bytes(given.number(2)))
         except DecodeError:
             continue  # gRPC refuses it
-        if method.startswith("Join") and chosen < 192:
+        if method in PROVED and chosen < 192:
             nonce = _prove(service, credentials, method, request, chosen // 64, nonce)
         other = given.bytes(8).decode("latin-1") if chosen >= 224 else session
         answer = _call(service, method, request, other, goes_on=chosen % 3 != 2)
-        if answer is not None and method.startswith("Join"):
-            assert chosen < 64, "a join needs an open challenge and its proof"
-            session = answer.session
-            assert session, "who joins has a session"
+        if answer is not None and method in PROVED:
+            assert chosen < 64, "these need an open challenge and its proof"
+            if method != "Status":
+                session = answer.session
+                assert session, "who joins has a session"
 
 
 def _prove(
@@ -186,11 +203,14 @@ def _prove(
 
     Returns the challenge of the last good proof.
     """
-    from luwu.control.credentials import switch_request, worker_request
+    from luwu.control.credentials import STATUS_REQUEST, switch_request, worker_request
 
     nonce = bytes(NONCE_BYTES)
     hello = _call(service, "Hello", pb.HelloRequest(protocol_version=PROTOCOL_VERSION, nonce=nonce), b"")
-    asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
+    if method == "Status":
+        asked = STATUS_REQUEST
+    else:
+        asked = switch_request(request) if method == "JoinSwitch" else worker_request(request.rank, request.workers)
     forged = bytes(8) + nonce + bytes(32)  # a challenge that nobody made
     request.nonce = hello.nonce if how < 2 else before or forged
     if how != 1:  # the key is known

@@ -1,0 +1,123 @@
+"""`luwu status`: the step of a run, what each worker does, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from luwu.cli.setting_flags import option_of
+from luwu.cli.terminal import say
+from luwu.control.credentials import CredentialSettings
+from luwu.core.words import counted
+
+if TYPE_CHECKING:
+    from luwu.control import control_pb2 as pb
+
+EXIT_FAILED_RUN = 1
+
+
+def status(
+    where: Annotated[str, typer.Argument(help="luwu://HOST:PORT of a server, or a run folder of this machine")],
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False,
+    key_file: Annotated[Path | None, option_of(CredentialSettings, "key_file")] = None,
+    tls_cert: Annotated[Path | None, option_of(CredentialSettings, "tls_cert")] = None,
+    tls_key: Annotated[Path | None, option_of(CredentialSettings, "tls_key")] = None,
+    tls_ca: Annotated[Path | None, option_of(CredentialSettings, "tls_ca")] = None,
+) -> None:
+    """Show a run that is under way: its step, what each worker does, and who waits for whom.
+
+    Asking disturbs nobody. Of several servers, ask the first: workers tell it what they do.
+
+    Exit status: 0 the run is under way or waits for its workers, 1 it has failed or nobody answers, 2 arguments that
+    cannot work.
+    """
+    import json
+
+    from luwu.control.address import SCHEME
+    from luwu.control.credentials import find_credentials, tls_files
+    from luwu.control.status import ask_local_status, ask_status
+
+    if where.startswith(SCHEME):
+        reply = ask_status(where, find_credentials(key_file=key_file, tls=tls_files(tls_cert, tls_key, tls_ca)))
+    else:
+        reply = ask_local_status(Path(where))
+    if as_json:
+        say(json.dumps(record_of(reply), indent=1))
+    else:
+        for line in lines_of(reply):
+            say(line)
+    if reply.failure:
+        raise typer.Exit(EXIT_FAILED_RUN)
+
+
+def record_of(reply: pb.StatusReply) -> dict[str, Any]:
+    """Return the status as JSON can hold it: the fields of StatusReply, without its proof."""
+    return {
+        "open": reply.open,
+        "step": reply.step,
+        "attempts": reply.attempts,
+        "rolled_back": reply.rolled_back,
+        "workers": reply.workers,
+        "missing": list(reply.missing),
+        "failure": reply.failure,
+        "pause": reply.pause,
+        "present": [_worker_record(worker) for worker in reply.present],
+    }
+
+
+def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
+    from luwu.core.progress import WorkerPhase
+
+    told = worker.progress
+    progress = {
+        "attempts": told.attempts,
+        "phase": WorkerPhase(told.phase).name.lower(),
+        "block": told.block,
+        "acquired": told.acquired,
+        "pushed": told.pushed,
+        "place": told.place,
+        "heard_seconds": worker.heard_seconds,
+    }
+    return {
+        "rank": worker.rank,
+        "peer": worker.peer,
+        "behind_seconds": worker.behind_seconds,
+        "progress": progress if worker.HasField("progress") else None,
+    }
+
+
+def lines_of(reply: pb.StatusReply) -> Iterator[str]:
+    """Return the status as text, a line at a time."""
+    yield f"step {reply.step:,}, {reply.attempts:,} attempts, {reply.rolled_back:,} rolled back"
+    if reply.failure:
+        yield f"failed: {reply.failure}"
+    if reply.pause:
+        yield reply.pause
+    if not reply.present:
+        yield f"no worker is here; a run has {reply.workers}"
+    elif reply.missing:
+        yield f"waits for {', '.join(f'worker {rank}' for rank in reply.missing)} to begin"
+    for worker in reply.present:
+        yield _line_of(worker)
+    behind = [worker for worker in reply.present if worker.behind_seconds]
+    for worker in behind:
+        yield (
+            f"step {reply.step + 1:,} waits for worker {worker.rank}, which has made no progress for "
+            f"{worker.behind_seconds:.0f} s"
+        )
+
+
+def _line_of(worker: pb.WorkerStatus) -> str:
+    from luwu.core.progress import Activity, WorkerPhase
+
+    name = f"worker {worker.rank}{f' ({worker.peer})' if worker.peer else ''}"
+    if not worker.HasField("progress"):
+        return f"{name}: has joined, and has told nothing yet"
+    told = worker.progress
+    activity = Activity(WorkerPhase(told.phase), told.block, told.acquired, told.pushed)
+    place = f"; its program is at {told.place}" if told.place else ""
+    blocks = counted(told.pushed, "block")
+    return f"{name}: {activity}, {blocks} pushed in this step{place} ({worker.heard_seconds:.0f} s ago)"

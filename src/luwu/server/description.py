@@ -1,0 +1,46 @@
+"""Description of a run for `luwu status`: its steps, its workers, and who waits for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luwu.control import control_pb2 as pb
+from luwu.core.room import RoomWait
+from luwu.server.membership import Membership
+
+
+def describe(run: Membership[Any]) -> pb.StatusReply:
+    """Return the status of a run."""
+    stats, error = run.stats(), run.error()
+    pause = stats.get("waits_for_room")
+    attempts = stats.get("attempts", 0)
+    behind = {laggard.rank: laggard.seconds for laggard in run.progress.laggards(attempts)}
+    return pb.StatusReply(
+        open=run.opened,
+        step=run.step,
+        attempts=attempts,
+        rolled_back=stats.get("rolled_back", 0),
+        workers=run.workers,
+        present=[_worker(run, rank, behind.get(rank, 0.0)) for rank in sorted(run.joined)],
+        missing=run.missing,
+        failure="" if error is None else str(error),
+        pause="" if pause is None else str(RoomWait(*pause)),
+    )
+
+
+def _worker(run: Membership[Any], rank: int, behind_seconds: float) -> pb.WorkerStatus:
+    status = pb.WorkerStatus(rank=rank, peer=run.peer_of(rank), behind_seconds=behind_seconds)
+    told = run.progress.last(rank)
+    if told is not None:
+        (attempts, activity, place), status.heard_seconds = told
+        status.progress.CopyFrom(
+            pb.ProgressRequest(
+                attempts=attempts,
+                phase=activity.phase.name,
+                block=activity.block,
+                acquired=activity.acquired,
+                pushed=activity.pushed,
+                place=place,
+            )
+        )
+    return status

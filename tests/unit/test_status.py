@@ -1,0 +1,164 @@
+"""`luwu status`: whoever has the key, or the run folder, learns the step, what workers do, and who waits for whom."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.fabric_worker import NumpyWorker, small_manifest
+from tests.unit.fake_core import FakeCore
+from tests.unit.test_network_server import KEY, QUICK, join
+from typer.testing import CliRunner
+
+from luwu.cli.main import app
+from luwu.cli.status import lines_of, record_of
+from luwu.control import control_pb2 as pb
+from luwu.control import status as control_status
+from luwu.control.credentials import Credentials
+from luwu.control.status import ask_local_status, ask_status
+from luwu.core.errors import AuthenticationError, ConfigError, WorkerLostError
+from luwu.core.room import RoomWait
+from luwu.server.description import describe
+from luwu.server.gate import Gate
+from luwu.server.network import NetworkServer
+from luwu.server.server import LocalServer
+from luwu.server.settings import ServerSettings
+from luwu.server.topology import star
+from luwu.session.local import join as join_locally
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NetworkServer]:
+    settings = ServerSettings(stores=(tmp_path / "store",), workers=2, listen="127.0.0.1:0")
+    with NetworkServer(settings, KEY, QUICK, start_core=FakeCore, plan=star) as serving:
+        yield serving
+
+
+def report(rank: int, attempts: int = 3, phase: str = "BACKWARD", pushed: int = 1, place: str = "") -> pb.WorkerStatus:
+    told = pb.ProgressRequest(attempts=attempts, phase=phase, block="h.1", acquired=4, pushed=pushed, place=place)
+    return pb.WorkerStatus(rank=rank, progress=told, heard_seconds=2.4)
+
+
+def test_a_server_tells_the_missing_the_present_and_what_they_do(server: NetworkServer) -> None:
+    before = ask_status(server.url, KEY, QUICK)
+    assert (before.open, before.workers, list(before.present), list(before.missing)) == (False, 2, [], [0, 1])
+    with join(server, 1, 2) as session:
+        session._send_progress(report(1).progress)
+        assert session._progress_call is not None
+        session._progress_call.result(60)
+        reply = ask_status(server.url, KEY, QUICK)
+    (worker,) = reply.present
+    assert (worker.rank, list(reply.missing)) == (1, [0, 1])
+    assert worker.peer.startswith("127.0.0.1:")
+    assert worker.progress == report(1).progress
+    assert 0 <= worker.heard_seconds < 60
+
+
+def test_a_laggard_is_told_at_once(server: NetworkServer) -> None:
+    both_in, asked = threading.Barrier(3, timeout=60), threading.Event()
+
+    def work(rank: int) -> None:
+        with join(server, rank, 2) as session:
+            NumpyWorker(session, small_manifest())
+            session._send_progress(report(rank, 0, pushed=2 - rank).progress)
+            assert session._progress_call is not None
+            session._progress_call.result(60)
+            both_in.wait()
+            assert asked.wait(60)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    both_in.wait()
+    ask_status(server.url, KEY, QUICK)  # the wait begins when the server first looks
+    reply = ask_status(server.url, KEY, QUICK)
+    asked.set()
+    for thread in threads:
+        thread.join()
+    assert reply.open and not reply.missing
+    assert [worker.behind_seconds > 0 for worker in reply.present] == [False, True]
+
+
+def test_the_error_of_a_run_that_failed_is_told(server: NetworkServer) -> None:
+    run = server._runs.run
+    run.fail(WorkerLostError("worker 7 ended without leaving"))
+    assert describe(run).failure == "worker 7 ended without leaving"
+
+
+def test_nobody_learns_the_status_without_the_key(server: NetworkServer, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(AuthenticationError, match="the job key is not the server's"):
+        ask_status(server.url, Credentials(b"another key that is long enough"), QUICK)
+    with pytest.raises(AuthenticationError, match="asks for a job key, none was given"):
+        ask_status(server.url, Credentials(), QUICK)
+    assert server.refused == 2 and "refused status peer=127.0.0.1:" in caplog.text
+
+
+def test_a_server_that_does_not_know_the_key_is_found_out(
+    server: NetworkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gate, "check", lambda *_: b"something else")
+    with pytest.raises(AuthenticationError, match="does not know the job key"):
+        ask_status(server.url, KEY, QUICK)
+
+
+def test_a_phase_that_this_version_does_not_know_is_refused(server: NetworkServer) -> None:
+    with join(server, 0, 2) as session, pytest.raises(ConfigError, match=r"phase: expected .* found 9"):
+        session._servers[0].control.call("Progress", pb.ProgressRequest(phase=9))  # type: ignore[arg-type]
+
+
+def test_a_run_of_this_machine_is_asked_through_its_folder(tmp_path: Path) -> None:
+    with LocalServer(tmp_path, None, 64 << 20, 1) as server:
+        with join_locally(server.socket_path, 0, 1) as session:
+            NumpyWorker(session, small_manifest()).step()
+            session._send_progress(report(0).progress)
+            session._control.call("Standing", pb.StandingRequest())  # answered in order, so the report has come
+            reply = ask_local_status(tmp_path)
+    assert (reply.open, reply.step, reply.attempts, list(reply.missing)) == (True, 1, 1, [])
+    assert reply.present[0].progress == report(0).progress and reply.present[0].peer == ""
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a run folder with a run under way, found none"):
+        ask_local_status(tmp_path)
+
+
+def test_the_status_as_text() -> None:
+    behind = report(1, place="train.py line 7, in load")
+    behind.behind_seconds, behind.peer = 12.3, "10.0.0.3:4000"
+    reply = pb.StatusReply(
+        open=True, step=1200, attempts=1203, rolled_back=3, workers=3, present=[report(0, phase="ENDING"), behind],
+        missing=[2], pause=str(RoomWait("/data", 0, 0.0)),
+    )  # fmt: skip
+    assert list(lines_of(reply)) == [
+        "step 1,200, 1,203 attempts, 3 rolled back",
+        str(RoomWait("/data", 0, 0.0)),
+        "waits for worker 2 to begin",
+        "worker 0: at the end of the step, 1 block pushed in this step (2 s ago)",
+        "worker 1 (10.0.0.3:4000): in backward of block h.1, 1 block pushed in this step; its program is at "
+        "train.py line 7, in load (2 s ago)",
+        "step 1,201 waits for worker 1, which has made no progress for 12 s",
+    ]
+    assert list(lines_of(pb.StatusReply(workers=3, failure="worker 1 ended"))) == [
+        "step 0, 0 attempts, 0 rolled back", "failed: worker 1 ended", "no worker is here; a run has 3",
+    ]  # fmt: skip
+    assert list(lines_of(pb.StatusReply(workers=1, present=[pb.WorkerStatus()])))[1:] == [
+        "worker 0: has joined, and has told nothing yet"
+    ]
+
+
+def test_the_command_prints_text_or_json_and_fails_with_a_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = pb.StatusReply(open=True, step=2, workers=1, present=[report(0), pb.WorkerStatus(rank=1)])
+    monkeypatch.setattr(control_status, "ask_local_status", lambda folder: reply)
+    text = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert (text.exit_code, text.stdout.splitlines()) == (0, list(lines_of(reply)))
+    found = json.loads(CliRunner().invoke(app, ["status", str(tmp_path), "--json"]).stdout)
+    assert found == record_of(reply)
+    assert found["step"] == 2 and found["present"][0]["progress"]["phase"] == "backward"
+    assert found["present"][1]["progress"] is None
+    reply.failure = "worker 1 ended"
+    assert CliRunner().invoke(app, ["status", str(tmp_path)]).exit_code == 1
