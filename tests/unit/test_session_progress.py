@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import FrameType
 
@@ -26,7 +28,10 @@ class Worker:
         self.activity: Activity | None = Activity(WorkerPhase.FORWARD, "h.1", 4, 0)
         self.attempts = 7
         self.sent: list[pb.ProgressRequest] = []
-        self.teller = ProgressTeller(lambda: self.activity, lambda: self.attempts, self.sent.append, TIMES)
+        self.teller = ProgressTeller(lambda: self.activity, self, TIMES)
+
+    def send_progress(self, progress: pb.ProgressRequest) -> None:
+        self.sent.append(progress)
 
 
 @pytest.fixture
@@ -89,30 +94,41 @@ def test_the_thread_tells_until_the_model_is_gone(worker: Worker) -> None:
         asked.set()
         return found
 
-    teller = ProgressTeller(look, lambda: 0, worker.sent.append, TIMES)
+    teller = ProgressTeller(look, worker, TIMES)
     teller.start()
     teller._thread.join(60)
     assert not teller._thread.is_alive()
     assert len(worker.sent) == 1
 
 
-def test_the_thread_ends_with_the_session() -> None:
+def test_the_thread_ends_with_the_session(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     def send(message: pb.ProgressRequest) -> None:
         raise ServerError("the session has ended")
 
-    teller = ProgressTeller(Activity, lambda: 0, send, TIMES)
+    monkeypatch.setattr(worker, "send_progress", send)
+    worker.teller.start()
+    worker.teller._thread.join(60)
+    assert not worker.teller._thread.is_alive()
+
+
+def test_a_teller_that_is_stopped_tells_nothing_more(worker: Worker) -> None:
+    times = TIMES.model_copy(update={"progress_seconds": 3600.0})
+    teller = ProgressTeller(Activity, worker, times)
     teller.start()
-    teller._thread.join(60)
-    assert not teller._thread.is_alive()
-
-
-def test_a_teller_that_is_stopped_tells_nothing_more() -> None:
-    sent: list[pb.ProgressRequest] = []
-    teller = ProgressTeller(Activity, lambda: 0, sent.append, TIMES)
     teller.stop()
+    assert not teller._thread.is_alive() and worker.sent == []
+
+
+def test_the_thread_does_not_keep_the_session() -> None:
+    worker = Worker()
+    teller = ProgressTeller(Activity, worker, TIMES)
+    gone = weakref.ref(worker)
+    worker.teller = teller
     teller.start()
+    del worker
+    gc.collect()
     teller._thread.join(60)
-    assert not teller._thread.is_alive() and sent == []
+    assert not teller._thread.is_alive() and gone() is None
 
 
 def test_phases_have_the_numbers_of_the_protocol_and_words() -> None:

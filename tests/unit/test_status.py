@@ -46,7 +46,7 @@ def test_a_server_tells_the_missing_the_present_and_what_they_do(server: Network
     before = ask_status(server.url, KEY, QUICK)
     assert (before.open, before.workers, list(before.present), list(before.missing)) == (False, 2, [], [0, 1])
     with join(server, 1, 2) as session:
-        session._send_progress(report(1).progress)
+        session.send_progress(report(1).progress)
         assert session._progress_call is not None
         session._progress_call.result(60)
         reply = ask_status(server.url, KEY, QUICK)
@@ -63,7 +63,7 @@ def test_a_laggard_is_told_at_once(server: NetworkServer) -> None:
     def work(rank: int) -> None:
         with join(server, rank, 2) as session:
             NumpyWorker(session, small_manifest())
-            session._send_progress(report(rank, 0, pushed=2 - rank).progress)
+            session.send_progress(report(rank, 0, pushed=2 - rank).progress)
             assert session._progress_call is not None
             session._progress_call.result(60)
             both_in.wait()
@@ -113,7 +113,7 @@ def test_a_run_of_this_machine_is_asked_through_its_folder(tmp_path: Path) -> No
     with LocalServer(tmp_path, None, 64 << 20, 1) as server:
         with join_locally(server.socket_path, 0, 1) as session:
             NumpyWorker(session, small_manifest()).step()
-            session._send_progress(report(0).progress)
+            session.send_progress(report(0).progress)
             session._control.call("Standing", pb.StandingRequest())  # answered in order, so the report has come
             reply = ask_local_status(tmp_path)
     assert (reply.open, reply.step, reply.attempts, list(reply.missing)) == (True, 1, 1, [])

@@ -82,7 +82,8 @@ class LocalSession(Session):
         """Send something that JSON can hold to whoever started the server; nothing comes back."""
         self._control.post("Report", pb.ReportRequest(report=json.dumps(report)))
 
-    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+    def send_progress(self, progress: pb.ProgressRequest) -> None:
+        """Send what this worker does."""
         self._control.post("Progress", progress)
 
     def _end(self, *, failed: bool) -> None:

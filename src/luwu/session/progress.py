@@ -6,9 +6,11 @@ import sys
 import sysconfig
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
@@ -22,22 +24,33 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdli
 _LUWU = str(Path(__file__).parents[1])
 
 
+class Sender(Protocol):
+    """A session, as far as its progress needs it."""
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that have ended."""
+        ...
+
+    def send_progress(self, progress: pb.ProgressRequest) -> None:
+        """Send a message and wait for nothing; raises LuwuError once the session has ended."""
+        ...
+
+
 class ProgressTeller:
     """Tells the server what this worker does, from `start` until `stop`. Make it in the thread that trains.
 
+    The thread keeps neither the session nor the model.
+
     Args:
         look: looks what the worker does.
-        attempts: returns the number of attempts that have ended.
-        send: sends a message; raises LuwuError once the session has ended.
+        sender: the session.
         timeouts: timeouts of the network.
     """
 
-    def __init__(
-        self, look: Look, attempts: Callable[[], int], send: Callable[[pb.ProgressRequest], None], timeouts: Timeouts
-    ) -> None:
+    def __init__(self, look: Look, sender: Sender, timeouts: Timeouts) -> None:
         self._look = look
-        self._attempts = attempts
-        self._send = send
+        self._sender = weakref.ref(sender)
         self._timeouts = timeouts
         self._trains = threading.get_ident()
         self._told: tuple[int, Activity] | None = None
@@ -46,12 +59,13 @@ class ProgressTeller:
         self._thread = threading.Thread(target=self._run, name="luwu-progress", daemon=True)
 
     def start(self) -> None:
-        """Begin to tell, in a thread that nobody needs to wait for."""
+        """Begin to tell."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell nothing any more."""
+        """Tell nothing any more. Returns when the thread has ended, after ``close_seconds`` at the latest."""
         self._ended.set()
+        self._thread.join(self._timeouts.close_seconds)
 
     def tell(self, now: float) -> bool:
         """Tell the server what has changed, or after a while that nothing has. False: there is nobody to tell about.
@@ -59,16 +73,16 @@ class ProgressTeller:
         Args:
             now: time of the monotonic clock, in seconds.
         """
-        activity = self._look()
-        if activity is None:
+        activity, sender = self._look(), self._sender()
+        if activity is None or sender is None:
             return False
-        told = self._attempts(), activity
+        told = sender.attempts, activity
         moved = told != self._told
         if not moved and now - self._told_at < self._timeouts.idle_progress_seconds:
             return True
         self._told, self._told_at = told, now
         place = "" if moved else place_of(sys._current_frames().get(self._trains))
-        self._send(
+        sender.send_progress(
             pb.ProgressRequest(
                 attempts=told[0],
                 phase=activity.phase.name,

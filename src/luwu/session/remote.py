@@ -198,7 +198,8 @@ class RemoteSession(Session):
         for server in self._servers:
             server.close(leave=leave, failure=failure)
 
-    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+    def send_progress(self, progress: pb.ProgressRequest) -> None:
+        """Send what this worker does to the first server."""
         if self._progress_call is None or self._progress_call.done():  # else the network is slow, and this is no news
             self._progress_call = self._servers[0].control.start("Progress", progress)
 

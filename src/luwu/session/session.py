@@ -145,7 +145,7 @@ class Session(OfThisProcess, ABC):
 
     def tell_progress(self, look: Callable[[], Activity | None]) -> None:
         """Begin to tell the server what this worker does, by ``look``, which another thread calls; None ends it."""
-        self._progress = ProgressTeller(look, lambda: self.attempts, self._send_progress, self._timeouts)
+        self._progress = ProgressTeller(look, self, self._timeouts)
         self._progress.start()
 
     def count_step(self, committed: bool) -> None:
@@ -190,7 +190,7 @@ class Session(OfThisProcess, ABC):
     def _attach(self, manifest: Manifest, shared_window: bool, kept: Sequence[str]) -> bool: ...
 
     @abstractmethod
-    def _send_progress(self, progress: pb.ProgressRequest) -> None:
+    def send_progress(self, progress: pb.ProgressRequest) -> None:
         """Send a message and wait for nothing; raises LuwuError once the session has ended."""
 
     @abstractmethod
