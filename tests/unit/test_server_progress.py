@@ -175,3 +175,10 @@ def test_a_laggard_is_named_once_its_place_is_known(run: Run) -> None:
     run.tell(1, BACKWARD, 1, place="train.py line 7, in load")
     (said,) = run.wait(1)
     assert said.endswith("its program is at train.py line 7, in load")
+
+
+@pytest.mark.parametrize("phase", [BETWEEN, ENDING])
+def test_blocks_count_within_forward_and_backward_alone(run: Run, phase: WorkerPhase) -> None:
+    run.tell(0, phase, 3, acquired=40)  # between two steps it has evaluated; at the end all wait for the server
+    run.tell(1, phase, 2, acquired=8)
+    assert run.wait(60) == []

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from tests.unit.worker_models import assert_same_training
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
+from harness.small_models import WIDTH, Tiny
 from luwu.core.errors import ConfigError
 from luwu.worker.autograd import saved_tensors_are_seen
 from luwu.worker.recompute import Recompute
@@ -159,7 +161,7 @@ def test_a_value_goes_when_backward_has_used_it() -> None:
         return x
 
     gradients(run(forward, x), x)
-    assert _Watched.living == [0, 0, 0, 0]
+    assert _Watched.living == [1, 1, 1, 1]  # that of the node itself, and no other
 
 
 def test_inputs_go_with_the_graph() -> None:
@@ -175,7 +177,7 @@ def test_inputs_go_with_the_graph() -> None:
     assert gone() is None
 
 
-def test_a_second_backward_recomputes_again() -> None:
+def test_a_second_backward_has_the_same_gradients() -> None:
     w, x = weight(8, 8), weight(4, 8)
     output = run(lambda x: torch.exp(x @ w), x).sum()
     first = torch.autograd.grad(output, (w, x), retain_graph=True)
@@ -193,9 +195,16 @@ class _ReadsTwice(torch.autograd.Function):
         return gradients[0] * (ctx.saved_tensors[0] + ctx.saved_tensors[0])
 
 
-def test_a_node_may_read_what_it_saved_twice() -> None:
+def test_a_node_may_read_what_it_saved_twice_and_the_forward_runs_again_once() -> None:
     x = weight(4, 8)
-    assert_same(gradients(run(lambda x: _ReadsTwice.apply(x.sin()), x), x), gradients(x.sin() ** 2, x))
+    calls = []
+
+    def forward(x: Tensor) -> Tensor:
+        calls.append(1)
+        return _ReadsTwice.apply(_ReadsTwice.apply(x.sin()))
+
+    assert_same(gradients(run(forward, x), x), gradients(x.sin() ** 4, x))
+    assert len(calls) == 2
 
 
 def test_the_recompute_ends_with_the_last_saved_tensor() -> None:
@@ -364,3 +373,37 @@ def test_no_tensor_of_a_recompute_outlives_its_backward() -> None:
     before = living()
     gradients(run(lambda x: torch.exp(torch.exp(x)), x), x)
     assert living() == before
+
+
+class _Counting(nn.Module):
+    """A block whose forward changes a buffer, and whose node reads what it saved twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return x + _ReadsTwice.apply(torch.tanh(self.linear(x)) / (1 + self.calls))
+
+
+class _Force(nn.Module):
+    """A block whose forward has a backward of its own, as a force field's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        energy = torch.tanh(self.linear(x)).square().sum()
+        (force,) = torch.autograd.grad(energy, x, create_graph=True)
+        return x - 0.1 * force
+
+
+@pytest.mark.parametrize("block", [_Counting, _Force])
+def test_blocks_with_a_buffer_or_a_backward_of_their_own_train_as_plain_torch(block: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = Tiny()
+    model.h = nn.ModuleList(block() for _ in range(3))
+    assert_same_training(model)

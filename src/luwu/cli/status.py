@@ -11,6 +11,7 @@ import typer
 from luwu.cli.setting_flags import option_of
 from luwu.cli.terminal import say
 from luwu.control.credentials import CredentialSettings
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core.words import counted
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def lines_of(reply: pb.StatusReply) -> Iterator[str]:
         yield f"waits for {', '.join(f'worker {rank}' for rank in reply.missing)} to begin"
     for worker in reply.present:
         yield _line_of(worker)
-    behind = [worker for worker in reply.present if worker.behind_seconds]
+    behind = [worker for worker in reply.present if worker.behind_seconds >= TIMEOUTS.slow_worker_seconds]
     for worker in behind:
         yield (
             f"step {reply.step + 1:,} waits for worker {worker.rank}, which has made no progress for "

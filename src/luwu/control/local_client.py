@@ -53,6 +53,7 @@ class LocalClient(OfThisProcess):
     Args:
         path: the server's socket.
         connect_seconds: the longest wait for it to be there; default: a minute.
+        answer_seconds: the longest wait for an answer; None: until the server ends.
 
     Raises:
         ServerError: nobody listens there.
@@ -60,13 +61,14 @@ class LocalClient(OfThisProcess):
 
     _what = "this session"
 
-    def __init__(self, path: Path, connect_seconds: float | None = None) -> None:
+    def __init__(self, path: Path, connect_seconds: float | None = None, answer_seconds: float | None = None) -> None:
         super().__init__()
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         keep_from_children(self._connection)
         self._calling = threading.Lock()
         self._sending = threading.Lock()
         self._sent, self._received = _WholeFrames(), _WholeFrames()
+        self._answer_seconds = answer_seconds
         self._owed = 0  # answers to calls that Ctrl-C has interrupted: they come first
         seconds = CONNECT_SECONDS if connect_seconds is None else connect_seconds
         try:
@@ -129,7 +131,11 @@ class LocalClient(OfThisProcess):
         answered = select.poll()
         answered.register(self._connection, select.POLLIN)
         while True:
-            answered.poll()  # Ctrl-C ends this wait between two frames
+            limit = None if self._answer_seconds is None else 1000 * self._answer_seconds
+            if not answered.poll(limit):  # Ctrl-C ends this wait between two frames
+                raise ServerError(
+                    f"the server did not answer within {self._answer_seconds:g} s: its process is stopped or hangs"
+                )
             with self._received:
                 received = receive(self._connection, pb.Answer)
                 self._owed -= 1

@@ -51,11 +51,11 @@ def ask_status(url: str, credentials: Credentials, timeouts: Timeouts = TIMEOUTS
     return reply
 
 
-def ask_local_status(folder: Path) -> pb.StatusReply:
+def ask_local_status(folder: Path, timeouts: Timeouts = TIMEOUTS) -> pb.StatusReply:
     """Return the status of the run that is under way in a run folder of this machine.
 
     Raises:
-        ConfigError: no run is under way there. ServerError: its server ended meanwhile.
+        ConfigError: no run is under way there. ServerError: its server does not answer in ``health_seconds``.
     """
     path = folder / SOCKET_NAME
     if not path.exists():
@@ -63,7 +63,7 @@ def ask_local_status(folder: Path) -> pb.StatusReply:
             f"{folder}: expected a run folder with a run under way, found none; for a run whose server is elsewhere "
             "give that server's URL"
         )
-    client = LocalClient(path, connect_seconds=0.0)
+    client = LocalClient(path, connect_seconds=0.0, answer_seconds=timeouts.health_seconds)
     try:
         reply = client.call("Status", pb.StatusRequest())
     finally:

@@ -14,7 +14,8 @@ def describe(run: Membership[Any]) -> pb.StatusReply:
     stats, error = run.stats(), run.error()
     pause = stats.get("waits_for_room")
     attempts = stats.get("attempts", 0)
-    behind = {laggard.rank: laggard.seconds for laggard in run.progress.laggards(attempts)}
+    laggards = run.progress.laggards(attempts) if pause is None else []
+    behind = {laggard.rank: laggard.seconds for laggard in laggards}
     return pb.StatusReply(
         open=run.opened,
         step=run.step,

@@ -231,6 +231,8 @@ class Membership(Generic[CoreT]):
         """
         with self._changed:
             free = self._admission.withdraw(rank)
+            if free:
+                self.progress.forget(rank)
             self._changed.notify_all()
             return free
 
@@ -249,9 +251,12 @@ class Membership(Generic[CoreT]):
         return ""
 
     def look_for_laggards(self, watch: LaggardWatch) -> list[str]:
-        """Let a watch look at the workers' progress, and return its news; none once the run has ended."""
+        """Let a watch look at the workers' progress, and return its news; none once the run has ended.
+
+        While a disk is full, workers wait for that.
+        """
         stats = self.stats()
-        if not stats or self._error is not None or self._closed:
+        if not stats or stats.get("waits_for_room") is not None or self._error is not None or self._closed:
             return []
         return self.progress.look(watch, stats["step"], stats["attempts"])
 

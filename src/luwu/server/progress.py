@@ -11,8 +11,6 @@ from luwu.control.timeouts import Timeouts
 from luwu.core.progress import Activity, WorkerPhase
 from luwu.core.words import counted
 
-_BEGUN = {WorkerPhase.BETWEEN_STEPS: 0, WorkerPhase.ENDING: 2}  # all others: 1
-
 
 class Report(NamedTuple):
     """A worker's report: attempts at steps that have ended, what it does now, and the place in its program."""
@@ -49,9 +47,12 @@ class _Worker:
         Over UDP all workers take blocks together, so one may wait for another before any has pushed.
         """
         activity = self.report.activity
-        if self.report.attempts < attempts:  # an attempt that has ended needed its vote, whatever it said last
+        ended = self.report.attempts < attempts  # an attempt that has ended needed its vote, whatever it said last
+        if ended or activity.phase is WorkerPhase.BETWEEN_STEPS:  # where it may evaluate
             return (0, 0, 0)
-        return (_BEGUN.get(activity.phase, 1), activity.pushed, activity.acquired)
+        if activity.phase is WorkerPhase.ENDING:
+            return (2, 0, 0)
+        return (1, activity.pushed, activity.acquired)
 
 
 class ProgressTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import sysconfig
 import threading
@@ -20,8 +21,10 @@ from luwu.core.progress import Activity
 Look = Callable[[], Activity | None]
 """Function that returns what the worker does; None: its model is gone."""
 
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-_LUWU = str(Path(__file__).parents[1])
+_LIBRARIES = {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+_NOT_THE_USERS = (*(f"{folder}/" for folder in (*_LIBRARIES, Path(__file__).parents[1])), "<frozen")
+
+log = logging.getLogger(__name__)
 
 
 class Sender(Protocol):
@@ -86,10 +89,10 @@ class ProgressTeller:
             pb.ProgressRequest(
                 attempts=told[0],
                 phase=activity.phase.name,
-                block=activity.block,
+                block=_as_text(activity.block),
                 acquired=activity.acquired,
                 pushed=activity.pushed,
-                place=place,
+                place=_as_text(place),
             )
         )
         return True
@@ -101,6 +104,14 @@ class ProgressTeller:
                     return
             except LuwuError:  # the session has ended, which its own calls tell
                 return
+            except Exception:
+                log.warning("the server is told no more of this worker's progress", exc_info=True)
+                return
+
+
+def _as_text(name: str) -> str:
+    """Make text of a name that may hold bytes of another encoding, such as a path."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def place_of(frame: FrameType | None) -> str:
@@ -111,7 +122,7 @@ def place_of(frame: FrameType | None) -> str:
     if frame is None:
         return "an unknown place"
     inner: FrameType | None = frame
-    while inner is not None and inner.f_code.co_filename.startswith((*_LIBRARIES, _LUWU, "<frozen")):
+    while inner is not None and inner.f_code.co_filename.startswith(_NOT_THE_USERS):
         inner = inner.f_back
     found = inner or frame
     return f"{Path(found.f_code.co_filename).name} line {found.f_lineno}, in {found.f_code.co_name}"

@@ -125,6 +125,7 @@ class _UnitCall:
         self._original = original
         self._structure = structure
         self._attempt = runtime.start_call(unit)
+        self._forward_done = False
         self._histories: list[AttributeHistory] = []
 
     def forward(self, leaves: list[Any], slices: Slices) -> Any:
@@ -139,7 +140,9 @@ class _UnitCall:
                 outputs.append(self._run_to_keep(part, self._histories[-1], several=slices.several))
                 if slices.several:
                     state.check(self._histories[-1])
-            return slices.join(outputs)
+            output = slices.join(outputs)
+        self._forward_done = True
+        return output
 
     def start_backward(self, _: Tensor) -> None:
         """Begin the work behind one of the unit's outputs. The output may be another unit's that was only passed on."""
@@ -176,6 +179,9 @@ class _UnitCall:
         buffers = BufferHistory(self._unit.module)
 
         def again(leaves: list[Any]) -> None:
+            if not self._forward_done:  # a backward of the unit's own within its forward, as of a force field
+                self._compute(leaves)
+                return
             # Values then stay until the unit's end: the recompute leaves this call by an exception of its own.
             self._runtime.enter_unit(self._unit, self._attempt)
             with buffers.recompute(), attributes.recompute():

@@ -54,11 +54,13 @@ class Recompute:
         return saved
 
     def _value_of(self, saved: _Saved) -> Tensor:
-        """Return in backward the tensor that was saved at a place, once; a second call computes it again."""
+        """Return in backward the tensor that was saved at a place. It lives as long as autograd keeps the place.
+
+        So there is one recompute in a backward: another would find buffers and attributes as the first has left them.
+        """
         if saved.value is None:
             self._recompute()
-        value, saved.value = saved.value, None
-        return cast(Tensor, value)
+        return cast(Tensor, saved.value)
 
     def _recompute(self) -> None:
         """Run the forward again up to its last saved tensor.
@@ -105,7 +107,7 @@ class _AllThere(BaseException):
 
 
 class _Saved:
-    """The place of a tensor that autograd saved: empty, but between a recompute and the tensor's use in backward."""
+    """The place of a tensor that autograd saved: empty until the recompute. Autograd drops it when its node has run."""
 
     __slots__ = ("__weakref__", "value")
 
