@@ -72,7 +72,7 @@ REMOVALS = (
     Removal("a block is not pushed twice", "machine.cc", "if (!in_step || entry.came[stream]) {", "if (!in_step) {"),
     Removal(
         "gradients of a step that was given up do not count", "machine.cc",
-        "if (state_.verdict == Verdict::given_up) {\n",
+        "if (state_.abandoned()) {\n",
         "if (false) {\n",
     ),
     Removal(
@@ -127,11 +127,11 @@ REMOVALS = (
         "} else if (state_.blocks[block].owes()) {", "} else if (false) {",
     ),
     Removal(
-        "the end waits for blocks under way", "machine.cc", "if (state_.failed() || state_.busy_blocks > 0 ||",
+        "the end waits for blocks under way", "machine_end.cc", "if (state_.failed() || state_.busy_blocks > 0 ||",
         "if (state_.failed() ||",
     ),
     Removal(
-        "at most one answered step is not on the disk", "machine.cc",
+        "at most one answered step is not on the disk", "machine_end.cc",
         "    if (state_.owed) return;  // at most one step that was answered is not on the disk yet\n", "",
     ),
     Removal(
@@ -159,7 +159,7 @@ REMOVALS = (
         "limited && last_did_not_clip_",
     ),
     Removal(
-        "a step that is clipped after all is taken back", "machine.cc", "    if (!clips) return write_record();\n",
+        "a step that is clipped after all is taken back", "machine_end.cc", "    if (!clips) return write_record();\n",
         "    return write_record();\n",
     ),
     Removal(
@@ -172,11 +172,11 @@ REMOVALS = (
         "if (entry.stage == BlockStage::waiting_to_keep && !state_.failed()) {", "if (false) {",
     ),
     Removal(
-        "the gradients of a step end with it", "machine.cc",
+        "the gradients of a step end with it", "machine_end.cc",
         "        entry.came.assign(entry.came.size(), false);\n", "",
     ),
     Removal(
-        "the pushes of one stream are counted anew", "machine.cc", "    state_.stream_pushes = 0;\n", "",
+        "the pushes of one stream are counted anew", "machine_end.cc", "    state_.stream_pushes = 0;\n", "",
     ),
     Removal(
         "the votes of a step are counted anew", "members.cc", "    voted_ = 0;\n", "",
@@ -197,6 +197,44 @@ REMOVALS = (
     Removal(
         "a worker does not leave others alone in a step", "machine.cc",
         "if (!state_.members.anyone_in_step()) return take();\n    return fail", "return take();\n    return fail",
+    ),
+    Removal(
+        "a lost worker makes its attempt void", "machine.cc",
+        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);", "",
+    ),
+    Removal(
+        "a worker that had not begun makes no attempt void", "machine.cc",
+        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);",
+        "if (standing != Standing::voted) abandon(Verdict::lost);",
+    ),
+    Removal(
+        "a vote that counts is not void", "machine.cc",
+        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);",
+        "if (standing != Standing::resting) abandon(Verdict::lost);",
+    ),
+    Removal(
+        "a lost worker is out of its step", "members.cc",
+        "    if (member.standing != Standing::voted) member.standing = Standing::resting;\n    member.absent = true;\n",
+        "    member.absent = true;\n",
+    ),
+    Removal(
+        "a void attempt does not wait for who is lost", "state.h", "members.all_voted(verdict == Verdict::lost)",
+        "members.all_voted(false)",
+    ),
+    Removal(
+        "an attempt that is not void does", "state.h", "members.all_voted(verdict == Verdict::lost)",
+        "members.all_voted(true)",
+    ),
+    Removal(
+        "a void attempt has no number", "machine_end.cc", "        state_.progress.end_void();\n",
+        "        state_.progress.end_rolled_back();\n",
+    ),
+    Removal(
+        "void is more than given up", "machine.cc", "state_.verdict = std::max(state_.verdict, verdict);",
+        "if (!before) state_.verdict = verdict;",
+    ),
+    Removal(
+        "who joins is not absent", "members.cc", "        member.absent = false;\n", "",
     ),
     Removal(
         "after a failure workers are not heard", "machine.cc",

@@ -21,6 +21,7 @@ enum class EventKind : std::uint8_t {
     decide,
     join,
     leave,
+    lose,
     kept,
     written,
     caught_up,
@@ -31,7 +32,7 @@ enum class EventKind : std::uint8_t {
     fail,
     break_down,
 };
-inline constexpr std::size_t kEventKinds = 16;
+inline constexpr std::size_t kEventKinds = 17;
 
 struct StepEvent {
     EventKind kind = EventKind::begin;
@@ -73,7 +74,7 @@ struct StepCoverage {
     std::array<std::uint64_t, std::variant_size_v<step::Action>> actions{};
     std::array<std::uint64_t, kEventKinds> events{};
     std::vector<std::uint64_t> refusals = std::vector<std::uint64_t>(refusal_texts().size());
-    std::array<std::uint64_t, 4> endings{};
+    std::array<std::uint64_t, 5> endings{};
 
     // A part of the text of each refusal and failure that workers can cause.
     [[nodiscard]] static const std::vector<std::string>& refusal_texts();

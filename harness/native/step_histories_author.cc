@@ -105,6 +105,10 @@ std::optional<StepEvent> StepAuthor::likely(const step::State& state) {
 std::optional<StepEvent> StepAuthor::of_worker(const step::State& state, std::uint32_t worker) {
     const step::Member& member = state.members.at(worker);
     if (member.standing == Standing::voted || state.stage != step::Stage::collecting) return std::nullopt;
+    if (member.absent) {
+        const bool joins = state.may_join(worker) && dice_.chance(500);
+        return joins ? std::optional(StepEvent{EventKind::join, worker}) : std::nullopt;
+    }
     if (member.standing == Standing::resting) return begin(state, worker);
     const bool one = setup_.rules.one_stream;
     const auto block = unpushed(state, one ? 0 : worker);
@@ -185,6 +189,7 @@ StepEvent StepAuthor::trouble(const step::State& state) {
         if (dice_.chance(500)) planned_.push_back({EventKind::join, worker});
         return {dice_.chance(500) ? EventKind::leave : EventKind::join, worker};
     }
+    if (dice_.chance(400)) return {EventKind::lose, worker};
     switch (dice_.below(8)) {
         case 0:
             return {EventKind::fail};
@@ -202,7 +207,7 @@ StepEvent StepAuthor::trouble(const step::State& state) {
 StepEvent StepAuthor::anything() {
     const bool of_executor = dice_.chance(100);
     StepEvent event;
-    event.kind = static_cast<EventKind>(of_executor ? dice_.below(kEventKinds) : dice_.below(7));
+    event.kind = static_cast<EventKind>(of_executor ? dice_.below(kEventKinds) : dice_.below(8));
     const bool stream = event.kind == EventKind::pull || event.kind == EventKind::push;
     event.worker = dice_.below(stream && setup_.rules.one_stream ? 1 : setup_.rules.workers);
     event.block = dice_.below(event.kind == EventKind::begin ? kStepSettings : setup_.rules.blocks.size());

@@ -57,9 +57,11 @@ bool nobody_in_step(const std::vector<NaiveWorker>& workers) {
 }
 
 void StepReference::close_if_all_voted() {
-    const bool all = std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker.counts; });
+    const bool all = std::all_of(workers_.begin(), workers_.end(), [this](const auto& worker) {
+        return worker.counts || (now_.lost && worker.absent);
+    });
     if (failed_ || now_.closed || !all || now_.epoch_awaited) return;
-    if (rules_.one_stream && !now_.given_up) {
+    if (rules_.one_stream && !now_.given_up && !now_.lost) {
         const std::uint64_t pushes = workers_[0].in_step_pushes;
         for (std::uint32_t worker = 1; worker < workers_.size(); ++worker) {
             const std::uint64_t own = workers_[worker].in_step_pushes;
@@ -171,11 +173,15 @@ void StepReference::write_record() {
 }
 
 void StepReference::end(step::StepEnd how, double squares) {
-    ++attempts_;
+    if (how == step::kVoid) {
+        ++voided_;
+    } else {
+        ++attempts_;
+    }
     if (how == step::kCommitted) {
         ++step_;
         loss_scale_ = now_.settings.gradient.loss_scale;
-    } else {
+    } else if (how != step::kVoid) {
         ++rolled_back_;
     }
     last_end_ = {how, squares};
@@ -200,6 +206,7 @@ std::string StepReference::difference(const step::State& state) const {
     if (progress.step() != step_ || progress.attempts() != attempts_ || progress.rolled_back() != rolled_back_) {
         return "steps";
     }
+    if (progress.voided() != voided_) return "void attempts";
     if (progress.clipped() != clipped_ || progress.redone() != redone_) return "clipped or redone";
     if (progress.loss_scale() != loss_scale_) return "loss scale";
     if (state.owed.has_value() != before_.has_value()) return "owed";
@@ -219,6 +226,8 @@ std::string StepReference::difference(const step::State& state) const {
         const NaiveWorker& own = workers_[worker];
         if ((member.standing != step::Standing::resting) != own.in_step) return "a worker in the step";
         if (member.waits() != own.voted) return "a worker that waits";
+        if (member.absent != own.absent) return "an absent worker";
+        if (state.may_join(worker) != (!own.counts && !now_.lost)) return "a place to join at";
         if (member.ending.has_value() != own.told.has_value()) return "an answer";
         if (own.told && !same(*member.ending, *own.told)) return "the ending that a worker was told";
         works = works || (own.in_step && (rules_.one_stream || !own.counts));

@@ -42,6 +42,8 @@ step::Actions StepReference::happen(const StepEvent& event) {
         join(event.worker);
     } else if (event.kind == EventKind::leave) {
         leave(event.worker);
+    } else if (event.kind == EventKind::lose) {
+        lose(event.worker);
     } else if (event.kind == EventKind::fail) {
         fail(ErrorKind::server, "the server was closed");
     } else {
@@ -126,7 +128,7 @@ void StepReference::push(std::uint32_t stream, std::uint32_t block) {
     if (!may_push) return fail(ErrorKind::order, name + "before it began a step");
     if (now_.came[block].has(stream)) return fail(ErrorKind::order, name + "twice in one step");
     now_.came[block].add(stream);
-    if (now_.given_up) {
+    if (now_.given_up || now_.lost) {
         actions_.emplace_back(step::GiveBack{block});
     } else {
         now_.useful[block].add(stream);
@@ -191,8 +193,13 @@ void StepReference::vote(const StepEvent& event) {
 void StepReference::vote_counts(std::uint32_t worker) {
     if (workers_[worker].counts) return;
     workers_[worker].counts = true;
-    if (!workers_[worker].back || now_.given_up) return;
+    if (!workers_[worker].back) return;
+    const bool before = now_.given_up || now_.lost;
     now_.given_up = true;
+    if (!before) nobody_needs_gradients();
+}
+
+void StepReference::nobody_needs_gradients() {
     give_back_unfinished();
     if (!rules_.one_stream) return;
     now_.epoch_awaited = true;
@@ -220,6 +227,7 @@ void StepReference::join(std::uint32_t worker) {
     NaiveWorker& place = workers_[worker];
     if (place.counts) {
         place.pushed = place.said = 0;
+        place.absent = false;
     } else {
         place = NaiveWorker{};
     }
@@ -232,6 +240,20 @@ void StepReference::leave(std::uint32_t worker) {
     std::erase(gone_, worker);
     gone_.push_back(worker);
     if (!nobody_in_step(workers_)) lost(worker);
+}
+
+void StepReference::lose(std::uint32_t worker) {
+    NaiveWorker& place = workers_[worker];
+    const bool half_done = place.in_step && !place.counts;
+    place.absent = true;
+    if (!place.counts) place.in_step = place.voted = false;
+    if (failed_) return;
+    if (half_done) {
+        const bool before = now_.given_up || now_.lost;
+        now_.lost = true;
+        if (!before) nobody_needs_gradients();
+    }
+    close_if_all_voted();
 }
 
 // ---- the executor
@@ -272,9 +294,9 @@ void StepReference::taken_back() {
         ++redone_;
         return answer_and_owe();
     }
-    const bool asked = now_.given_up;
+    const bool asked = now_.given_up || now_.lost;
     const double squares = *limits_ && !asked ? std::numeric_limits<double>::quiet_NaN() : step::kNoSquares;
-    end(asked ? step::kRolledBack : step::kNotFinite, squares);
+    end(now_.lost ? step::kVoid : asked ? step::kRolledBack : step::kNotFinite, squares);
 }
 
 void StepReference::recorded() {

@@ -32,6 +32,7 @@ struct NaiveWorker {
     bool voted = false;
     bool counts = false;  // its vote does
     bool back = false;
+    bool absent = false;  // lost, and nobody has joined there since
     std::uint64_t pushed = 0;
     std::uint64_t said = 0;  // pushes, by its last vote
     std::uint64_t in_step_pushes = 0;
@@ -51,12 +52,12 @@ struct NaiveStep {
     Few keep_asked, kept, update_asked, written;
     std::vector<double> squares;
     std::uint64_t stream_pushes = 0;
-    bool spoiled = false, given_up = false, epoch_awaited = false;
+    bool spoiled = false, given_up = false, lost = false, epoch_awaited = false;
     bool closed = false, prepared = false, decided = false, taking_back = false, redoing = false;
     bool recording = false;
     double sum = step::kNoSquares;  // decided or counted
 
-    [[nodiscard]] bool is_void() const { return spoiled || given_up; }
+    [[nodiscard]] bool is_void() const { return spoiled || given_up || lost; }
     [[nodiscard]] std::uint32_t under_way() const;
     [[nodiscard]] std::vector<std::uint32_t> written_blocks() const;
     [[nodiscard]] step::Stage stage() const;
@@ -88,6 +89,7 @@ class StepReference {
     void decide(bool commits, double squares);
     void join(std::uint32_t worker);
     void leave(std::uint32_t worker);
+    void lose(std::uint32_t worker);
     void kept(std::uint32_t block, double squares);
     void written(std::uint32_t block);
     void taken_back();
@@ -97,6 +99,7 @@ class StepReference {
     void lost(std::uint32_t worker);
     void all_have_pushed(std::uint32_t block);
     void vote_counts(std::uint32_t worker);
+    void nobody_needs_gradients();
     void give_back_unfinished();
     void close_if_all_voted();
     [[nodiscard]] std::string what_workers_did_differently() const;
@@ -117,7 +120,7 @@ class StepReference {
     bool last_did_not_clip_ = false;
     NaiveStep now_;
     std::optional<NaiveDebt> before_;
-    std::uint64_t step_, attempts_, rolled_back_, clipped_ = 0, redone_ = 0;
+    std::uint64_t step_, attempts_, rolled_back_, voided_ = 0, clipped_ = 0, redone_ = 0;
     std::optional<store::LossScale> loss_scale_;
     std::vector<std::uint64_t> counts_, on_disk_;
     bool failed_ = false, broken_ = false;

@@ -27,6 +27,7 @@ extern const std::vector<StepRow> kSeveralRows;      // one server of several
 extern const std::vector<StepRow> kStreamRows;       // one stream for all workers
 extern const std::vector<StepRow> kRefusedRows;
 extern const std::vector<StepRow> kMemberRows;  // workers join, leave and are replaced
+extern const std::vector<StepRow> kLostRows;    // workers are lost, and others join at their places
 extern const std::vector<StepRow> kFailedRows;
 extern const std::vector<StepRow> kImpossibleRows;
 

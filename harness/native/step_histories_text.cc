@@ -11,7 +11,7 @@ namespace luwu::test {
 namespace {
 
 constexpr std::array<std::string_view, kEventKinds> kKinds{
-    "begin",   "pull",      "push",    "vote",       "decide",   "join",        "leave", "kept",
+    "begin",   "pull",      "push",    "vote",       "decide",   "join",        "leave", "lose",      "kept",
     "written", "caught_up", "spoiled", "taken_back", "recorded", "epoch_begun", "fail",  "break_down"};
 
 std::string name_of(std::uint32_t block) { return std::string(1, static_cast<char>('a' + block)); }
@@ -29,7 +29,7 @@ std::string number(double value) {
 }
 
 std::string text_of(const step::Ending& ending) {
-    constexpr std::array<const char*, 4> kEnds{"rolled_back", "committed", "prepared", "not_finite"};
+    constexpr std::array<const char*, 5> kEnds{"rolled_back", "committed", "prepared", "not_finite", "void"};
     const std::string end = kEnds[static_cast<std::size_t>(ending.end)];
     return ending.squares == step::kNoSquares ? end : end + " " + number(ending.squares);
 }
@@ -106,6 +106,7 @@ std::string text_of(const StepEvent& event) {
             return text + (event.wanted ? " yes " : " no ") + number(event.squares);
         case EventKind::join:
         case EventKind::leave:
+        case EventKind::lose:
             return text + " " + std::to_string(event.worker);
         case EventKind::kept:
             return text + " " + name_of(event.block) + " " + number(event.squares);
@@ -126,8 +127,8 @@ StepEvent event_of(std::string_view text) {
     while (kind < kEventKinds && kKinds[kind] != word) ++kind;
     if (kind == kEventKinds) throw std::invalid_argument("no event: " + std::string(text));
     event.kind = static_cast<EventKind>(kind);
-    const bool of_worker =
-        event.kind <= EventKind::vote || event.kind == EventKind::join || event.kind == EventKind::leave;
+    const bool of_worker = event.kind <= EventKind::vote || event.kind == EventKind::join ||
+                           event.kind == EventKind::leave || event.kind == EventKind::lose;
     if (of_worker) words >> event.worker;
     while (words >> word) {
         if (word == "back" || word == "yes") {
@@ -181,6 +182,8 @@ step::Actions happen(step::Machine& machine, const StepEvent& event) {
             return machine.join(event.worker);
         case EventKind::leave:
             return machine.leave(event.worker);
+        case EventKind::lose:
+            return machine.lose(event.worker);
         case EventKind::kept:
             return machine.kept(event.block, event.squares);
         case EventKind::written:

@@ -94,6 +94,18 @@ void bind_server(nb::module_& module) {
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
         .def("worker_left", &fabric::ShmServer::leave, "rank"_a,
              "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
+        .def("lose_worker", &fabric::ShmServer::lose, "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "The worker is gone: what it held is given back, an attempt that it was in is void, and another worker may "
+             "take its place.")
+        .def(
+            "wait_for_place",
+            [](fabric::ShmServer& self, std::uint32_t rank, double at_most_seconds) {
+                return self.wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "True once nothing of the lost worker is left at its place, or the run has failed; False: not in time.")
+        .def("take_place", &fabric::ShmServer::take_place, "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Lets another worker in at the place of a lost one, after wait_for_place.")
         .def(
             "worker_lost",
             [](fabric::ShmServer& self, const std::string& message) {

@@ -115,8 +115,22 @@ void bind_tcp_server(nb::module_& module) {
                 return make_ending(self.core().wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), None when that "
-            "takes longer.")
+            "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), 3 when a gradient "
+            "was not finite, 4 when a lost worker made the attempt void; None when that takes longer.")
+        .def(
+            "lose_worker",
+            [](Self& self, std::uint32_t rank) { self.lose_worker(rank); },
+            "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "The worker is gone: its connections end, an attempt that it was in is void, and another worker may take "
+            "its place.")
+        .def(
+            "wait_for_place",
+            [](Self& self, std::uint32_t rank, double at_most_seconds) {
+                return self.core().wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "True once allow_worker may let another worker in at the place of a lost one, or the run has failed; "
+            "False: not in time.")
         .def(
             "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
             "The worker makes no more steps. Fails the run when others are in one, or begin one later.")

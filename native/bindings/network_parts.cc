@@ -9,17 +9,8 @@ namespace nb = nanobind;
 namespace luwu::bindings {
 
 namespace {
-constexpr double kLongestSeconds = 1e6;
 constexpr std::chrono::milliseconds kSignalCheck{100};  // how soon Ctrl-C is seen while a worker connects
 }  // namespace
-
-std::chrono::milliseconds milliseconds(const char* name, double seconds) {
-    if (!(seconds >= 0) || seconds > kLongestSeconds) {
-        throw Error(ErrorKind::invalid, std::string(name) + ": expected 0 to " + std::to_string(kLongestSeconds) +
-                                            " seconds, found " + std::to_string(seconds));
-    }
-    return std::chrono::milliseconds(std::llround(seconds * 1000));
-}
 
 fabric::Token make_token(const nb::bytes& bytes) {
     fabric::Token token{};

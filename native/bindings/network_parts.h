@@ -19,7 +19,6 @@ namespace luwu::bindings {
 
 using TlsFiles = std::tuple<std::string, std::string, std::string>;  // certificate, key, authority
 
-[[nodiscard]] std::chrono::milliseconds milliseconds(const char* name, double seconds);
 [[nodiscard]] fabric::Token make_token(const nanobind::bytes& bytes);
 [[nodiscard]] std::optional<fabric::TlsSettings> make_tls(const std::optional<TlsFiles>& files);
 // A server of a job, as a worker reaches it.

@@ -8,6 +8,12 @@ namespace nb = nanobind;
 
 namespace luwu::bindings {
 
+namespace {
+
+constexpr double kLongestSeconds = 1e6;
+
+}  // namespace
+
 fabric::ServerSettings make_server_settings(const std::vector<std::string>& folders, const std::string& uuid,
                                             bool create, const std::vector<BlockSpec>& blocks,
                                             std::uint64_t chunk_elements, const std::string& optimizer,
@@ -58,6 +64,14 @@ std::optional<double> known(double squares) {
     return squares == pipeline::kNoSquares ? std::nullopt : std::optional<double>(squares);
 }
 
+std::chrono::milliseconds milliseconds(const char* name, double seconds) {
+    if (!(seconds >= 0) || seconds > kLongestSeconds) {
+        throw Error(ErrorKind::invalid, std::string(name) + ": expected 0 to " + std::to_string(kLongestSeconds) +
+                                            " seconds, found " + std::to_string(seconds));
+    }
+    return std::chrono::milliseconds(std::llround(seconds * 1000));
+}
+
 std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome) {
     if (!outcome) return std::nullopt;
     return StepEnding{outcome->value, known(outcome->squares)};
@@ -94,6 +108,7 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["loss_scale"] = stats.loss_scale ? nb::cast(stats.loss_scale->scale) : nb::none();
     result["good_steps"] = stats.loss_scale ? stats.loss_scale->good_steps : 0;
     result["unwritten"] = stats.unwritten;
+    result["voided"] = stats.voided;
     result["clipped"] = stats.clipped;
     result["redone"] = stats.redone;
     result["bytes_pulled"] = stats.bytes_pulled;

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -25,6 +26,7 @@ using Snapshots = std::tuple<std::uint64_t, std::uint64_t>;  // steps between tw
 // End of a step: pipeline::StepEnd, and the sum of squares, where it is known.
 using StepEnding = std::tuple<std::int64_t, std::optional<double>>;
 [[nodiscard]] std::optional<double> known(double squares);
+[[nodiscard]] std::chrono::milliseconds milliseconds(const char* name, double seconds);
 [[nodiscard]] std::optional<StepEnding> make_ending(const std::optional<pipeline::Outcome>& outcome);
 using LossScale = std::tuple<double, std::uint64_t>;  // and the steps in a row that were committed at it
 [[nodiscard]] pipeline::GradientSettings make_gradient_settings(std::optional<double> max_norm,

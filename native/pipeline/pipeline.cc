@@ -58,7 +58,7 @@ Pipeline::Begun Pipeline::begin(std::uint32_t worker, const std::vector<GroupSet
     const std::lock_guard lock(shared.mutex);
     const bool failed = shared.failed();
     executor_->tell(shared.machine.begin(worker, {groups, gradient}));
-    return {shared.step().verdict == step::Verdict::given_up, failed ? std::nullopt : shared.step().failure};
+    return {shared.step().abandoned(), failed ? std::nullopt : shared.step().failure};
 }
 
 bool Pipeline::serves() {
@@ -169,6 +169,19 @@ void Pipeline::leave(std::uint32_t worker) {
     executor_->tell(executor_->shared.machine.leave(worker));
 }
 
+void Pipeline::lose(std::uint32_t worker) {
+    Shared& shared = executor_->shared;
+    const std::lock_guard lock(shared.mutex);
+    if (!shared.settings.one_stream) shared.pass.begin_step(worker);  // else it would seem to stand still within one
+    executor_->tell(shared.machine.lose(worker));
+}
+
+bool Pipeline::wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    Shared& shared = executor_->shared;
+    std::unique_lock lock(shared.mutex);
+    return shared.changed.wait_for(lock, at_most, [&] { return shared.failed() || shared.step().may_join(worker); });
+}
+
 void Pipeline::fail(const Error& error) {
     const std::lock_guard lock(executor_->shared.mutex);
     executor_->fail(error);
@@ -187,6 +200,7 @@ PipelineStats Pipeline::stats() const {
     stats.step = progress.step();
     stats.attempts = progress.attempts();
     stats.rolled_back = progress.rolled_back();
+    stats.voided = progress.voided();
     stats.clipped = progress.clipped();
     stats.redone = progress.redone();
     stats.loss_scale = progress.loss_scale();

@@ -69,6 +69,11 @@ class Pipeline {
     void joined(std::uint32_t worker);  // takes a place, perhaps one that another has left; its pushes count from zero
     // The worker will make no more steps. Fails the pipeline when others are in one, or begin one later.
     void leave(std::uint32_t worker);
+    // The worker is gone, and another may join at its place: step::Machine::lose. Its pushes are answered when the
+    // attempt has ended; its pulls must be released.
+    void lose(std::uint32_t worker);
+    // Returns true once another worker may join at the place of a lost one, or the run has failed; false: not in time.
+    [[nodiscard]] bool wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most);
 
     void fail(const Error& error);
     [[nodiscard]] std::optional<Error> failure() const;

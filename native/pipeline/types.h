@@ -73,6 +73,7 @@ struct PipelineStats {
     std::uint64_t step = 0;
     std::uint64_t attempts = 0;
     std::uint64_t rolled_back = 0;
+    std::uint64_t voided = 0;                    // attempts that a lost worker made void; they do not count
     std::uint64_t unwritten = 0;                 // steps that were answered and are not on the disk yet: 0 or 1
     std::uint64_t clipped = 0;                   // committed steps whose gradient was clipped
     std::uint64_t redone = 0;                    // of them: those that had been updated before their norm was known

@@ -98,8 +98,8 @@ Actions Machine::push(std::uint32_t stream, std::uint32_t block) {
         return take();
     }
     entry.came[stream] = true;
-    if (state_.verdict == Verdict::given_up) {
-        // Nobody needs it: the worker that gave the step up may never push its own.
+    if (state_.abandoned()) {
+        // Nobody needs it: the worker that gave the step up, or is lost, may never push its own.
         actions_.emplace_back(GiveBack{block});
     } else if (++entry.arrived == state_.rules.streams()) {
         all_arrived(block);
@@ -157,8 +157,13 @@ Actions Machine::vote(std::uint32_t worker, bool roll_back, std::optional<std::u
 
 void Machine::count_vote(std::uint32_t worker) {
     state_.members.count_vote(worker);
-    if (!state_.members.at(worker).rolls_back || state_.verdict == Verdict::given_up) return;
-    state_.verdict = Verdict::given_up;
+    if (state_.members.at(worker).rolls_back) abandon(Verdict::given_up);
+}
+
+void Machine::abandon(Verdict verdict) {
+    const bool before = state_.abandoned();
+    state_.verdict = std::max(state_.verdict, verdict);
+    if (before) return;
     return_unfinished();  // their workers may wait for them before they vote
     if (!state_.rules.one_stream) return;
     state_.awaits_epoch = true;
@@ -181,8 +186,8 @@ Actions Machine::epoch_begun() {
 
 // The votes of workers with one stream come another way than their sums, which may still be under way.
 void Machine::try_close() {
-    if (state_.failed() || state_.stage != Stage::collecting || !state_.members.all_voted()) return;
-    const bool given_up = state_.verdict == Verdict::given_up;
+    if (state_.failed() || state_.stage != Stage::collecting || !state_.all_voted()) return;
+    const bool given_up = state_.abandoned();
     if (state_.rules.one_stream) {
         if (state_.awaits_epoch) return;
         const auto uneven = given_up ? std::nullopt : uneven_pushes(state_);
@@ -218,6 +223,15 @@ Actions Machine::leave(std::uint32_t worker) {
     state_.members.leave(worker);
     if (!state_.members.anyone_in_step()) return take();
     return fail(left_too_early(worker, state_.progress.step()));
+}
+
+Actions Machine::lose(std::uint32_t worker) {
+    const Standing standing = state_.members.at(worker).standing;
+    state_.members.lose(worker);
+    if (state_.failed()) return take();
+    if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);
+    try_close();
+    return take();
 }
 
 // ---- what the executor has done
@@ -271,10 +285,10 @@ Actions Machine::taken_back() {
         settle();
         return take();
     }
-    const bool wanted = state_.verdict == Verdict::given_up;
+    const bool wanted = state_.abandoned();
     const bool spoilt = state_.clipping.keeps_gradients() && !wanted;
     state_.squares = spoilt ? std::numeric_limits<double>::quiet_NaN() : kNoSquares;
-    finish(wanted ? kRolledBack : kNotFinite);
+    finish(state_.verdict == Verdict::lost ? kVoid : wanted ? kRolledBack : kNotFinite);
     return take();
 }
 
@@ -294,92 +308,6 @@ Actions Machine::recorded() {
     }
     try_end();
     return take();
-}
-
-// ---- the end of a step
-
-void Machine::try_end() {
-    const bool decided = state_.stage == Stage::decided;
-    if (state_.failed() || state_.busy_blocks > 0 || (state_.stage != Stage::closing && !decided)) return;
-    if (state_.is_void()) {
-        TakeBack action;
-        for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
-            if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
-        }
-        state_.stage = stage_after(state_.stage, StageEvent::restore);
-        actions_.emplace_back(std::move(action));
-        return;
-    }
-    if (state_.owed) return;  // at most one step that was answered is not on the disk yet
-    if (!state_.clipping.keeps_gradients() && (decided || !state_.rules.prepares)) return write_record();
-    double squares = decided ? state_.squares : 0;
-    for (const Block& block : state_.blocks) {
-        if (!decided && is_kept(block.stage)) squares += block.squares;  // in one order: the same bits
-    }
-    if (decided || !state_.rules.prepares) return end_clipped(squares);
-    state_.stage = stage_after(state_.stage, StageEvent::prepare);
-    const Ending ending{kPrepared, state_.clipping.keeps_gradients() ? squares : kNoSquares};
-    state_.members.answer(ending);
-    actions_.emplace_back(Answer{ending});
-}
-
-void Machine::end_clipped(double squares) {
-    state_.squares = squares;
-    const bool clips = Clipping::decide(squares, *state_.settings.gradient.max_norm).clips;
-    if (!state_.clipping.speculates()) return settle();
-    if (!clips) return write_record();
-    TakeBack action;
-    for (const std::uint32_t block : state_.arrivals) {
-        if (is_updated(state_.blocks[block].stage)) action.blocks.push_back(block);
-    }
-    state_.stage = stage_after(state_.stage, StageEvent::redo);
-    actions_.emplace_back(std::move(action));
-}
-
-// Answers the step now. Its updates follow, and their record after them.
-void Machine::settle() {
-    const auto [clips, factor] = Clipping::decide(state_.squares, *state_.settings.gradient.max_norm);
-    if (clips) state_.progress.note_clipped();
-    state_.clipping.settled(clips);
-    const float average = state_.average();
-    Settle action{{}, clips ? static_cast<float>(static_cast<double>(average) * factor) : average};
-    Owed owed{state_.progress.next_record(state_.settings.gradient.loss_scale), 0};
-    for (const std::uint32_t block : state_.arrivals) {
-        state_.blocks[block].debt = Debt::update;
-        ++owed.record.counts[block];
-        ++owed.blocks;
-        action.blocks.push_back(block);
-    }
-    if (owed.blocks == 0) return write_record();
-    state_.owed = std::move(owed);
-    actions_.emplace_back(std::move(action));
-    finish(kCommitted);
-}
-
-void Machine::write_record() {
-    state_.stage = stage_after(state_.stage, StageEvent::record);
-    actions_.emplace_back(WriteRecord{state_.progress.next_record(state_.settings.gradient.loss_scale)});
-}
-
-void Machine::finish(StepEnd end) {
-    state_.stage = stage_after(state_.stage, StageEvent::end);
-    if (end == kCommitted) {
-        state_.progress.end_committed(state_.settings.gradient.loss_scale);
-    } else {
-        state_.progress.end_rolled_back();
-    }
-    for (std::uint32_t block = 0; block < state_.blocks.size(); ++block) {
-        Block& entry = state_.blocks[block];
-        to(block, BlockEvent::end);
-        entry.arrived = 0;
-        entry.came.assign(entry.came.size(), false);
-    }
-    state_.stream_pushes = 0;
-    state_.verdict = Verdict::good;
-    state_.last_end = {end, std::exchange(state_.squares, kNoSquares)};
-    state_.members.answer(state_.last_end);
-    state_.members.end_step();
-    actions_.emplace_back(EndStep{state_.last_end, std::exchange(state_.arrivals, {})});
 }
 
 // ---- what ends a run

@@ -36,6 +36,9 @@ class Machine {
     [[nodiscard]] Actions join(std::uint32_t worker);
     // The worker makes no more steps.
     [[nodiscard]] Actions leave(std::uint32_t worker);
+    // The worker is gone, and another may join at its place. The attempt is void if the worker was in it and its vote
+    // does not count yet; else the attempt goes on, and waits for the one that joins.
+    [[nodiscard]] Actions lose(std::uint32_t worker);
 
     // ---- what the executor has done
     [[nodiscard]] Actions kept(std::uint32_t block, double squares);  // the sum is where it stays until the update
@@ -55,6 +58,7 @@ class Machine {
     void refuse(const std::string& message);  // fails the run: workers did not do what all must do alike
     void all_arrived(std::uint32_t block);
     void count_vote(std::uint32_t worker);
+    void abandon(Verdict verdict);
     void return_unfinished();
     void try_close();
     void try_end();

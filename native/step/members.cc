@@ -16,6 +16,12 @@ bool Members::anyone_working() const {
     });
 }
 
+bool Members::all_voted(bool without_absent) const {
+    if (!without_absent) return voted_ == count();
+    return std::all_of(members_.begin(), members_.end(),
+                       [](const Member& member) { return member.absent || member.standing == Standing::voted; });
+}
+
 std::optional<std::uint32_t> Members::left() const {
     if (left_.empty()) return std::nullopt;
     return left_.back();
@@ -62,6 +68,7 @@ void Members::join(std::uint32_t worker) {
     Member& member = members_[worker];
     if (member.standing == Standing::voted) {
         member.pushed = member.needed = member.at_last_vote = 0;
+        member.absent = false;
     } else {
         member = {};
     }
@@ -73,6 +80,12 @@ void Members::leave(std::uint32_t worker) {
     if (member.standing != Standing::voted) member.standing = Standing::resting;
     std::erase(left_, worker);
     left_.push_back(worker);
+}
+
+void Members::lose(std::uint32_t worker) {
+    Member& member = members_[worker];
+    if (member.standing != Standing::voted) member.standing = Standing::resting;
+    member.absent = true;
 }
 
 }  // namespace luwu::step

@@ -23,6 +23,7 @@ struct Member {
     std::uint64_t needed = 0;           // pushes before its vote counts
     std::uint64_t at_last_vote = 0;     // pushes, as its last vote had it
     std::uint64_t in_step = 0;          // pushes between its last two votes
+    bool absent = false;                // lost, and nobody has taken its place
     std::optional<Ending> ending = {};  // of the step that it voted on last
 
     [[nodiscard]] bool waits() const { return standing == Standing::voting || standing == Standing::voted; }
@@ -36,7 +37,7 @@ class Members {
     [[nodiscard]] const Member& at(std::uint32_t worker) const { return members_[worker]; }
     [[nodiscard]] bool anyone_in_step() const;
     [[nodiscard]] bool anyone_working() const;  // has begun, and its vote does not count yet
-    [[nodiscard]] bool all_voted() const { return voted_ == count(); }
+    [[nodiscard]] bool all_voted(bool without_absent) const;
     [[nodiscard]] std::optional<std::uint32_t> left() const;  // the last that left, and whom nobody replaced
     // A worker that did not push as many blocks in the step as the first.
     [[nodiscard]] std::optional<std::uint32_t> differs_from_first() const;
@@ -53,6 +54,8 @@ class Members {
     // Another worker takes the place: its pushes are counted from zero. A vote that counts stays.
     void join(std::uint32_t worker);
     void leave(std::uint32_t worker);
+    // Nobody is at this place until another worker joins. A vote that counts stays.
+    void lose(std::uint32_t worker);
 
   private:
     std::vector<Member> members_;

@@ -22,6 +22,7 @@ class Progress {
     [[nodiscard]] std::uint64_t step() const { return step_; }  // the last that was answered
     [[nodiscard]] std::uint64_t attempts() const { return attempts_; }
     [[nodiscard]] std::uint64_t rolled_back() const { return rolled_back_; }
+    [[nodiscard]] std::uint64_t voided() const { return voided_; }  // attempts that a lost worker made void
     [[nodiscard]] std::uint64_t clipped() const { return clipped_; }
     [[nodiscard]] std::uint64_t redone() const { return redone_; }
     [[nodiscard]] const std::optional<store::LossScale>& loss_scale() const { return loss_scale_; }
@@ -51,6 +52,8 @@ class Progress {
         ++attempts_;
         ++rolled_back_;
     }
+    // A void attempt does not count: its number is that of the one that follows it.
+    void end_void() { ++voided_; }
     void note_clipped() { ++clipped_; }
     void note_redone() { ++redone_; }
 
@@ -58,6 +61,7 @@ class Progress {
     std::uint64_t step_;
     std::uint64_t attempts_;
     std::uint64_t rolled_back_;
+    std::uint64_t voided_ = 0;
     std::uint64_t clipped_ = 0;  // committed steps whose gradient was clipped
     std::uint64_t redone_ = 0;   // of them: those that had been updated before their norm was known
     std::optional<store::LossScale> loss_scale_;

@@ -69,6 +69,7 @@ enum class Verdict : std::uint8_t {
     good,        // nothing speaks against a commit
     not_finite,  // a gradient is not finite
     given_up,    // a worker, or whoever decided, wants the step rolled back
+    lost,        // a worker that was in the step is lost: the attempt does not count, and is made again
 };
 
 }  // namespace luwu::step

@@ -69,6 +69,14 @@ struct State {
 
     [[nodiscard]] bool failed() const { return failure.has_value(); }
     [[nodiscard]] bool is_void() const { return verdict != Verdict::good; }  // of this step nothing will stay
+    // Whatever else workers push in this step, nobody needs it.
+    [[nodiscard]] bool abandoned() const { return verdict >= Verdict::given_up; }
+    // Every worker that this step waits for has voted: a lost one will not, and a void step does not need it.
+    [[nodiscard]] bool all_voted() const { return members.all_voted(verdict == Verdict::lost); }
+    // A worker may take this place: the step that the one before it has voted on is over, and so is a void one.
+    [[nodiscard]] bool may_join(std::uint32_t worker) const {
+        return members.at(worker).standing != Standing::voted && verdict != Verdict::lost;
+    }
     // The block's update will not be needed.
     [[nodiscard]] bool is_void(std::uint32_t block) const { return !blocks[block].owes() && is_void(); }
     [[nodiscard]] bool given_up(std::uint32_t block) const { return broken || (failure && !blocks[block].owes()); }

@@ -46,6 +46,23 @@ def test_a_rank_that_went_before_it_attached_may_come_again() -> None:
     assert seats(admission) == ({0}, [0], False) and not admission.went(0)
 
 
+def test_the_place_of_a_lost_worker_is_free_for_another() -> None:
+    admission = Admission(2)
+    for rank in (0, 1):
+        assert admission.join(rank, 2) == ""
+        admission.attach(rank)
+    admission.lose(1)
+    assert seats(admission) == ({0}, [1], False) and not admission.went(1)
+    admission.attach(1)  # it was lost while it waited for the place
+    assert seats(admission) == ({0}, [1], False)
+    assert admission.join(1, 2) == ""
+    admission.attach(1)
+    assert seats(admission) == ({0, 1}, [], False)
+    for rank in (0, 1):
+        admission.lose(rank)
+    assert seats(admission) == (set(), [0, 1], True)
+
+
 def test_a_worker_that_withdraws_has_never_been_there() -> None:
     admission = Admission(2)
     assert admission.join(0, 2) == "" and admission.withdraw(0)

@@ -150,4 +150,14 @@ void ParameterServer::leave(std::uint32_t worker) {
     pipeline_->leave(worker);
 }
 
+void ParameterServer::lose(std::uint32_t worker) {
+    check_worker(worker, settings_.workers);
+    pipeline_->lose(worker);
+}
+
+bool ParameterServer::wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most) {
+    check_worker(worker, settings_.workers);
+    return pipeline_->wait_for_place(worker, at_most);
+}
+
 }  // namespace luwu::fabric

@@ -78,6 +78,8 @@ class ParameterServer {
     void epoch_begun() { pipeline_->epoch_begun(); }
     void joined(std::uint32_t worker);  // its pushes are counted from zero again
     void leave(std::uint32_t worker);   // it will make no more steps
+    void lose(std::uint32_t worker);    // as the next, see pipeline/pipeline.h
+    [[nodiscard]] bool wait_for_place(std::uint32_t worker, std::chrono::milliseconds at_most);
 
     // Takes a snapshot of the last step that was answered; which that is. Throws Error, and the training goes on.
     std::uint64_t take_snapshot();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabric/core/parameter_server.h"
+#include "fabric/shm/places.h"
 #include "fabric/shm/streams.h"
 
 namespace luwu::fabric {
@@ -27,17 +28,30 @@ class ShmServer {
     [[nodiscard]] const std::vector<std::string>& findings() const { return core_->findings(); }
     [[nodiscard]] const schedule::ResidencyPlan& plan() const { return core_->memory().plan(); }
     void leave(std::uint32_t rank) { core_->leave(rank); }  // the worker will make no more steps
+    // The worker is gone: its rings are closed, and what it held is given back. Another may take its place.
+    void lose(std::uint32_t rank);
+    // Returns true once nothing of the lost worker is left at its place, or the run has failed; false: not in time.
+    [[nodiscard]] bool wait_for_place(std::uint32_t rank, std::chrono::milliseconds at_most);
+    // Another worker takes the place of a lost one, after wait_for_place. Its files are those of files_of.
+    void take_place(std::uint32_t rank);
     void fail(const Error& error) { core_->fail(error); }
     void close() { core_->close(); }
 
   private:
     void handle(std::uint32_t rank, Request& request);
+    void handle_begin(std::uint32_t rank, Request& request);
+    void handle_pull(std::uint32_t rank, Request& request);
+    [[nodiscard]] pipeline::Reply reply_to(std::uint32_t rank, Request& request);
+    void release_abandoned();
     void handle_push(std::uint32_t rank, Request& request);
     void handle_initialise(std::uint32_t rank, Request& request);
     [[nodiscard]] bool within_arena(std::uint32_t rank, std::uint64_t offset, std::uint64_t bytes) const;
 
     std::vector<MemoryFile> arena_files_;
     std::vector<Mapping> arenas_;
+    Places places_;
+    std::mutex abandoned_mutex_;
+    std::vector<std::uint32_t> abandoned_;  // blocks that came out of the window for a worker that was lost by then
     Streams streams_;
     std::unique_ptr<ParameterServer> core_;  // its last failure notice goes to the streams' memory
 };

@@ -25,10 +25,12 @@ Streams::Streams(std::uint32_t workers, const std::vector<std::uint64_t>& block_
     control_->blocks = static_cast<std::uint32_t>(block_bytes.size());
     std::copy(block_bytes.begin(), block_bytes.end(), block_bytes_table(*control_));
     for (std::uint32_t rank = 0; rank < workers; ++rank) new (&worker_area(*control_, rank)) WorkerArea;
+    for (auto& rings : rings_) rings.resize(workers);
 }
 
-void Streams::start(Handler handle) {
+void Streams::start(Handler handle, Look look) {
     handle_ = std::move(handle);
+    look_ = std::move(look);
     for (const Stream stream : {Stream::parameters, Stream::gradients}) {
         threads_.emplace_back([this, stream] { serve(stream); });
     }
@@ -36,33 +38,64 @@ void Streams::start(Handler handle) {
 
 void Streams::stop() {
     stopping_ = true;
-    for (auto& doorbell : control_->doorbells) {
-        doorbell.fetch_add(1, std::memory_order_release);
-        futex_wake(doorbell);
-    }
+    wake(Stream::parameters);
+    wake(Stream::gradients);
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
+}
+
+void Streams::wake(Stream stream) const {
+    auto& doorbell = control_->doorbells[static_cast<std::size_t>(stream)];
+    doorbell.fetch_add(1, std::memory_order_release);
+    futex_wake(doorbell);
+}
+
+void Streams::close(std::uint32_t rank) {
+    for (auto& rings : rings_) {
+        const std::lock_guard lock(rings[rank].mutex);
+        rings[rank].open = false;
+    }
+}
+
+void Streams::open(std::uint32_t rank) {
+    const std::scoped_lock lock(rings_[0][rank].mutex, rings_[1][rank].mutex);
+    new (&worker_area(*control_, rank)) WorkerArea;
+    for (auto& rings : rings_) {
+        rings[rank].next = 1;
+        rings[rank].open = true;
+    }
 }
 
 void Streams::serve(Stream stream) {
     pthread_setname_np(pthread_self(), stream == Stream::parameters ? "luwu-2-push" : "luwu-3-pull");
     const auto index = static_cast<std::size_t>(stream);
-    std::vector<std::uint64_t> next(workers_, 1);
     while (!stopping_) {
         const std::uint32_t seen = control_->doorbells[index].load(std::memory_order_acquire);
+        if (stream == Stream::parameters) look_();
         bool idle = true;
-        for (std::uint32_t rank = 0; rank < workers_; ++rank) {
-            RequestRing& ring = worker_area(*control_, rank).rings[index];
-            Request* request = &ring.requests[next[rank] % kRingRequests];
-            while (request->state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(RequestState::posted) &&
-                   request->sequence == next[rank]) {
-                handle_(rank, *request);
-                idle = false;
-                request = &ring.requests[++next[rank] % kRingRequests];
-            }
-        }
+        for (std::uint32_t rank = 0; rank < workers_; ++rank) idle = !serve_ring(stream, rank) && idle;
         if (idle) futex_wait(control_->doorbells[index], seen, kIdleWait);
     }
+}
+
+// Handles the requests that the ring has; false: none.
+bool Streams::serve_ring(Stream stream, std::uint32_t rank) {
+    const auto index = static_cast<std::size_t>(stream);
+    Served& served = rings_[index][rank];
+    RequestRing& ring = worker_area(*control_, rank).rings[index];
+    const std::lock_guard lock(served.mutex);
+    bool any = false;
+    while (served.open) {
+        Request& request = ring.requests[served.next % kRingRequests];
+        if (request.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RequestState::posted) ||
+            request.sequence != served.next) {
+            break;
+        }
+        ++served.next;
+        handle_(rank, request);
+        any = true;
+    }
+    return any;
 }
 
 void Streams::reply(Request& request, bool ok, std::int64_t result, double squares) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -15,6 +17,7 @@ namespace luwu::fabric {
 class Streams {
   public:
     using Handler = std::function<void(std::uint32_t rank, Request& request)>;
+    using Look = std::function<void()>;
 
     // Lays out control memory for these blocks (bytes of each in the window).
     Streams(std::uint32_t workers, const std::vector<std::uint64_t>& block_bytes);
@@ -22,9 +25,15 @@ class Streams {
     Streams(const Streams&) = delete;
     Streams& operator=(const Streams&) = delete;
 
-    // `handle` is called in a stream's thread for each request, in the order of its worker.
-    void start(Handler handle);
+    // `handle` is called in a stream's thread for each request, in the order of its worker. `look` is called in the
+    // parameters' thread before it looks at its rings.
+    void start(Handler handle, Look look = [] {});
     void stop();  // requests that come later are not answered
+    // Takes no more requests from this worker's rings; returns when none of it is in the handler.
+    void close(std::uint32_t rank);
+    // Empties the closed rings, and serves them from the front. No request of theirs may be under way.
+    void open(std::uint32_t rank);
+    void wake(Stream stream) const;  // its thread looks at its rings again
 
     [[nodiscard]] ControlArea& control() const { return *control_; }
     [[nodiscard]] int descriptor() const { return file_.descriptor(); }
@@ -33,13 +42,23 @@ class Streams {
     static void reply(Request& request, bool ok, std::int64_t result = 0, double squares = pipeline::kNoSquares);
 
   private:
+    // A ring as its thread reads it.
+    struct Served {
+        std::mutex mutex;  // held while a request of the ring is handled
+        std::uint64_t next = 1;
+        bool open = true;
+    };
+
     void serve(Stream stream);
+    [[nodiscard]] bool serve_ring(Stream stream, std::uint32_t rank);
 
     std::uint32_t workers_;
     MemoryFile file_;
     Mapping memory_;
     ControlArea* control_;
     Handler handle_;
+    Look look_;
+    std::array<std::deque<Served>, 2> rings_;  // by Stream, then by rank
     std::atomic<bool> stopping_{false};
     std::vector<std::thread> threads_;
 };

@@ -57,16 +57,26 @@ TcpServer::~TcpServer() {
 
 void TcpServer::allow_worker(std::uint32_t rank, const Token& token) {
     check_worker(rank, members_.size());
-    TcpMember& member = *members_[rank];
+    part_from(*members_[rank], token);
+    // Before anybody has the token, so no push of the new worker comes meanwhile.
+    if (!settings_.readers) core_->joined(rank);
+}
+
+void TcpServer::lose_worker(std::uint32_t rank) {
+    check_worker(rank, members_.size());
+    part_from(*members_[rank], {});
+    core_->lose(rank);
+}
+
+// Returns when the worker that was there has no connection; the pipeline's lock must not be held, because its replies
+// take the member's with it held.
+void TcpServer::part_from(TcpMember& member, const std::optional<Token>& token) {
     std::unique_lock lock(member.mutex);
     member.token = token;
     member.incarnation = 0;
     member.abort_connections();
     member.left.wait(lock, [&member] { return member.active[0] == nullptr && member.active[1] == nullptr; });
     member.asked = member.taken = 0;
-    lock.unlock();  // the pipeline's replies take it with the pipeline's own lock held
-    // Before anybody has the token, so no push of the new worker comes meanwhile.
-    if (!settings_.readers) core_->joined(rank);
 }
 
 // With the pipeline's lock held.

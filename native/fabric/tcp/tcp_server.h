@@ -38,6 +38,9 @@ class TcpServer {
     // Lets a worker in that brings this token: one TcpWorker, as often as its connections break. Called again for a
     // rank, another takes its place, whose pushes are counted from zero. Throws Error(invalid).
     void allow_worker(std::uint32_t rank, const Token& token);
+    // Ends the worker's connections, and lets nobody in there until allow_worker is called again, after
+    // ParameterServer::wait_for_place. See pipeline::Pipeline::lose. Throws Error(invalid).
+    void lose_worker(std::uint32_t rank);
     [[nodiscard]] std::uint64_t dropped(Drop reason) const { return drops_[static_cast<std::size_t>(reason)]; }
 
   private:
@@ -61,6 +64,7 @@ class TcpServer {
     void admit(const Hello& hello, Served& served);
     void leave_crowd(const Served& served);
     void leave(TcpMember& member, Stream stream);
+    static void part_from(TcpMember& member, const std::optional<Token>& token);
     void refuse(TcpConnection& connection, const Broken& broken);
     void count(Drop reason) { ++drops_[static_cast<std::size_t>(reason)]; }
     void failed(const Error& error);

@@ -13,6 +13,7 @@ class StepEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMITTED: _ClassVar[StepEnd]
     PREPARED: _ClassVar[StepEnd]
     NOT_FINITE: _ClassVar[StepEnd]
+    VOID: _ClassVar[StepEnd]
 
 class WorkerPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -25,6 +26,7 @@ ROLLED_BACK: StepEnd
 COMMITTED: StepEnd
 PREPARED: StepEnd
 NOT_FINITE: StepEnd
+VOID: StepEnd
 BETWEEN_STEPS: WorkerPhase
 FORWARD: WorkerPhase
 BACKWARD: WorkerPhase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "AttemptVoidError",
     "AuthenticationError",
     "CheckpointError",
     "ConfigError",
@@ -85,6 +86,10 @@ class AuthenticationError(LuwuError):
 
 class WorkerLostError(LuwuError):
     """Raised when a worker of the run, or a switch between, died; the run ends at the last committed step."""
+
+
+class AttemptVoidError(LuwuError):
+    """Raised by ``optim.step()`` when a worker was lost in the attempt: all run the same batch again, and go on."""
 
 
 class NonFiniteError(LuwuError):

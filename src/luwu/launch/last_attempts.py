@@ -88,6 +88,11 @@ def read_last_attempts(paths: Mapping[int, Path]) -> dict[int, list[AttemptRecor
     return whole
 
 
+def read_attempts(path: Path) -> list[AttemptRecord]:
+    """Return what one worker has noted, in the order of the attempts; nothing where its file is missing."""
+    return [record for _, record in sorted(_read(path).items())]
+
+
 def _read(path: Path) -> dict[int, AttemptRecord]:
     try:
         content = path.read_bytes()

@@ -25,7 +25,7 @@ from luwu.launch.claiming import claim_here, find_run_id, make_claim
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess
-from luwu.launch.last_attempts import make_room, read_last_attempts
+from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
@@ -33,7 +33,7 @@ from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
-from luwu.observe.meter import Meter, StepReport
+from luwu.observe.meter import Meter, StepRecord, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.server import LocalServer
 from luwu.store.folders import make_folder
@@ -51,6 +51,9 @@ SERVER = -1
 
 GRACE_SECONDS = 15.0
 """Seconds that the other workers may take to end by themselves after one failed."""
+
+WORKER_RETURN_SECONDS = 120.0
+"""Seconds that the others wait for a worker that is started again: it imports torch and makes its model."""
 
 Report = Mapping[str, Any]
 
@@ -120,6 +123,8 @@ class LocalRun:
         self._paused: set[int] = set()
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
+        self._begun = False  # every worker is in the run, or may join at any step
+        self._restarts = 0
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
         self._outcome = Outcome()
@@ -191,6 +196,7 @@ class LocalRun:
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             on_room=room_reporter(partial(self._queue, SERVER)),
             on_slow=self._say_soon,
+            worker_return_seconds=WORKER_RETURN_SECONDS if run.restarts else 0.0,
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
@@ -259,6 +265,7 @@ class LocalRun:
         try:
             while workers.running():
                 self._take_reports()
+                self._replace_killed(workers)
                 if workers.failed():
                     break
                 if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
@@ -282,6 +289,19 @@ class LocalRun:
             workers.kill()
             self._job.stop_path.unlink(missing_ok=True)
         self._conclude()
+
+    def _replace_killed(self, workers: WorkerProcesses) -> None:
+        """Start workers again that a signal has ended, as often as the run allows it."""
+        allowed = self._settings.run.restarts
+        for ended in workers.killed() if self._begun else []:
+            if self._restarts == allowed:
+                return
+            self._restarts += 1
+            log = workers.start_again(ended.rank)
+            self._display.say(
+                f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
+                f"({self._restarts} of {allowed})"
+            )
 
     def _ask_to_stop(self, workers: WorkerProcesses) -> None:
         self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
@@ -308,8 +328,11 @@ class LocalRun:
             self._take_reports()
 
     def _on_start(self, rank: int, report: Report) -> None:
-        if rank:
+        if self._begun:
+            self._fill_in(rank)
+        if rank or self._begun:
             return
+        self._begun = True
         self._folder.save_settings(self._settings, self._room)
         noted = read_last_attempts(self._folder.attempts_paths())
         word = self._metrics.resume(report["attempts"], report["step"], noted)
@@ -338,8 +361,11 @@ class LocalRun:
 
     def _on_step(self, rank: int, report: Report) -> None:
         record = self._meter.add(rank, cast(StepReport, report))
-        if record is None:
-            return
+        if record is not None:
+            self._take_record(record)
+
+    def _take_record(self, record: StepRecord) -> None:
+        """Write a step's row, and show it."""
         self._metrics.append(record)
         self._outcome.step = record.step
         self._training = record.step < self._settings.run.steps
@@ -350,6 +376,13 @@ class LocalRun:
         stats = self._server.stats()
         self._say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self._meter, stats)
+
+    def _fill_in(self, rank: int) -> None:
+        """Take what a lost worker had noted for the reports that it did not make."""
+        for noted in read_attempts(self._folder.attempts_path(rank)):
+            record = self._meter.fill_in(rank, noted)
+            if record is not None:
+                self._take_record(record)
 
     def _say_failure(self, failure: str) -> None:
         if failure and failure != self._snapshot_failure:

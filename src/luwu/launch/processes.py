@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import itertools
 import os
 import signal
 import subprocess
@@ -87,14 +88,14 @@ class WorkerProcesses:
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank, environment in enumerate(worker_environments(workers)):
+                self._pipes.append(ReportPipe(rank, self._take_report))
                 self._processes.append(self._start(rank, environment))
         except (OSError, LuwuError):
             self.kill()
             raise
 
     def _start(self, rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        pipe = ReportPipe(rank, self._take_report)
-        self._pipes.append(pipe)
+        pipe = self._pipes[rank]
         environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
         log_path = self._folder.log_path(rank)
         try:
@@ -120,6 +121,23 @@ class WorkerProcesses:
         """Return True if any worker ended with anything but success."""
         self._look()
         return any(ended.status for ended in self._order_of_death)
+
+    def killed(self) -> list[Ended]:
+        """Return the workers that a signal has ended, in their order."""
+        self._look()
+        return [ended for ended in self._order_of_death if ended.status < 0]
+
+    def start_again(self, rank: int) -> Path:
+        """Start another process in the place of one that has ended; return where the log of that one is now."""
+        self._look()
+        self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
+        log = self._folder.log_path(rank)
+        kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
+        log.rename(kept)
+        self._pipes[rank].wait(LAST_WORDS_SECONDS)
+        self._pipes[rank] = ReportPipe(rank, self._take_report)
+        self._processes[rank] = self._start(rank, worker_environments(len(self._processes))[rank])
+        return kept
 
     def ask_to_stop(self) -> None:
         """Ask rank 0 to have all workers stop at the end of the step; it tells the others."""

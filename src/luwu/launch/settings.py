@@ -88,6 +88,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """steps between two measurements of the validation loss; 0: it is measured after the last step alone"""
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
+    restarts: CountOrZero = 3
+    """workers that are started again, in the whole run, when a signal has killed one; the others wait for it"""
     stores: Annotated[StoreFolders, FIXED, Flag("--store")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
     memory: Size = 8 * 2**30

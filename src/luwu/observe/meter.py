@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -96,6 +96,20 @@ class Meter:
         self.last = record
         self.rolled_back += not record.committed
         return record
+
+    def fill_in(self, rank: int, part: Mapping[str, Any]) -> StepRecord | None:
+        """Take the part of a worker that was lost before its report; None where the attempt's row does not miss it.
+
+        Args:
+            rank: the worker's.
+            part: attempt, loss, sequences, tokens, bytes_pulled and bytes_pushed. Times are another worker's.
+        """
+        reports = self._open.get(part["attempt"], {})
+        if not reports or rank in reports:
+            return None
+        own = {name: part[name] for name in ("loss", "sequences", "tokens", "bytes_pulled", "bytes_pushed")}
+        other = {name: value for name, value in next(iter(reports.values())).items() if name != "validation"}
+        return self.add(rank, cast("StepReport", {**other, **own}))
 
     def tokens_per_second(self) -> float:
         """Tokens a second over the last steps, all workers together."""

@@ -13,9 +13,10 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor, nn
 
-from luwu.core.errors import ConfigError, NonFiniteError
+from luwu.core.errors import AttemptVoidError, ConfigError, NonFiniteError
 from luwu.core.protocols import HyperParameters, StepDriver
 from luwu.optim.groups import driver_of, driver_of_groups, segments_of
+from luwu.optim.random_state import RandomState
 
 ParameterGroups = Iterable[Tensor] | Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
@@ -150,17 +151,21 @@ class StoreOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Wait until the server has committed the step, or rolled it back.
 
+        Args:
+            closure: runs forward and backward on one batch, and returns the loss. When a worker of the run is lost in
+                this attempt, it is called again, with torch's random numbers as they were at its first call.
+
         Raises:
+            AttemptVoidError: a worker was lost in this attempt, and there is no closure: run the same batch again.
             StepOrderError: no forward and backward since the last step, or hyper-parameters changed in between.
             NonFiniteError: ``max_skipped`` steps in a row were rolled back.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         assert self._driver is not None
-        scale = self._driver.loss_scale
-        self.last_step_committed = self._driver.commit()
+        if closure is None:
+            loss, scale = None, self._driver.loss_scale
+            self.last_step_committed = self._driver.commit()
+        else:
+            loss, scale = self._step_with(closure)
         self.last_grad_norm = self._driver.grad_norm
         if self.last_step_committed:
             self._skipped = 0
@@ -172,6 +177,21 @@ class StoreOptimizer(torch.optim.Optimizer):
                 "the store is at the last good step: lower the learning rate, or look at the data of these steps"
             )
         return loss
+
+    def _step_with(self, closure: Callable[[], float]) -> tuple[float, float]:
+        """Make attempts until one is not void; return its loss and its loss scale."""
+        assert self._driver is not None
+        before = RandomState.now()
+        while True:
+            with torch.enable_grad():
+                loss = closure()
+            scale = self._driver.loss_scale
+            try:
+                self.last_step_committed = self._driver.commit()
+            except AttemptVoidError:
+                before.restore()
+                continue
+            return loss, scale
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients whose step has not been taken, by rolling the attempt back; there is nothing else to clear."""

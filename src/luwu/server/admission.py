@@ -17,6 +17,7 @@ class Seat(Enum):
     ATTACHED = auto()  # its worker uses the data plane, which serves each rank once
     GONE = auto()  # its worker joined and went before it attached
     LEFT = auto()  # its worker attached and went
+    VACANT = auto()  # its worker is lost, and the run waits for another one
 
 
 class SeatEvent(Enum):
@@ -24,7 +25,8 @@ class SeatEvent(Enum):
 
     JOIN = auto()  # a worker takes the place
     ATTACH = auto()  # it has a store, and may use the data plane
-    GO = auto()  # it has left or is lost
+    GO = auto()  # it has left, or is lost and the run ends with it
+    LOSE = auto()  # it is lost, and the run goes on
     WITHDRAW = auto()  # it joined, and its end came before it could do anything
 
 
@@ -37,18 +39,27 @@ TRANSITIONS: dict[tuple[Seat, SeatEvent], Seat | str] = {
     (Seat.ATTACHED, SeatEvent.JOIN): _ALREADY,
     (Seat.GONE, SeatEvent.JOIN): Seat.JOINED,
     (Seat.LEFT, SeatEvent.JOIN): _SERVED,
+    (Seat.VACANT, SeatEvent.JOIN): Seat.JOINED,
     (Seat.JOINED, SeatEvent.ATTACH): Seat.ATTACHED,
     (Seat.ATTACHED, SeatEvent.ATTACH): Seat.ATTACHED,
     (Seat.GONE, SeatEvent.ATTACH): Seat.LEFT,  # lost while the store was being opened
     (Seat.LEFT, SeatEvent.ATTACH): Seat.LEFT,
+    (Seat.VACANT, SeatEvent.ATTACH): Seat.VACANT,  # lost while it waited for the place
     (Seat.JOINED, SeatEvent.GO): Seat.GONE,
     (Seat.ATTACHED, SeatEvent.GO): Seat.LEFT,
     (Seat.GONE, SeatEvent.GO): Seat.GONE,
     (Seat.LEFT, SeatEvent.GO): Seat.LEFT,
+    (Seat.VACANT, SeatEvent.GO): Seat.VACANT,
+    (Seat.JOINED, SeatEvent.LOSE): Seat.VACANT,
+    (Seat.ATTACHED, SeatEvent.LOSE): Seat.VACANT,
+    (Seat.GONE, SeatEvent.LOSE): Seat.GONE,
+    (Seat.LEFT, SeatEvent.LOSE): Seat.LEFT,
+    (Seat.VACANT, SeatEvent.LOSE): Seat.VACANT,
     (Seat.JOINED, SeatEvent.WITHDRAW): Seat.EMPTY,
     (Seat.ATTACHED, SeatEvent.WITHDRAW): Seat.ATTACHED,
     (Seat.GONE, SeatEvent.WITHDRAW): Seat.GONE,
     (Seat.LEFT, SeatEvent.WITHDRAW): Seat.LEFT,
+    (Seat.VACANT, SeatEvent.WITHDRAW): Seat.VACANT,
 }
 """The next seat, or the text of a refusal, which changes nothing. An event without a row is an error of the code."""
 
@@ -78,6 +89,10 @@ class Admission:
         """Note that a worker has left or is lost."""
         self._happen(rank, SeatEvent.GO)
 
+    def lose(self, rank: int) -> None:
+        """Note that a worker is lost, and free its place for another one."""
+        self._happen(rank, SeatEvent.LOSE)
+
     def withdraw(self, rank: int) -> bool:
         """Free the place of a worker that joined and did not attach; False where it attached, and so is in the run."""
         self._happen(rank, SeatEvent.WITHDRAW)
@@ -96,7 +111,7 @@ class Admission:
     @property
     def deserted(self) -> bool:
         """True if workers had joined, and all of them have gone."""
-        return any(seat in _WENT for seat in self._seats) and not self.joined
+        return any(seat in (*_WENT, Seat.VACANT) for seat in self._seats) and not self.joined
 
     def went(self, rank: int) -> bool:
         """Return True if the worker of this rank has gone. A rank that the run does not have never came."""

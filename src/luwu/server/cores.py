@@ -21,7 +21,7 @@ from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 HyperParameters = Sequence[float]
 
 StepEnding = tuple[int, float | None]
-"""0 to 3, as control.proto's StepEnd; with clipping, the averaged gradient's sum of squares, where known."""
+"""0 to 4, as control.proto's StepEnd; with clipping, the averaged gradient's sum of squares, where known."""
 
 
 class NetworkCore(Core, Protocol):

@@ -85,9 +85,12 @@ class LocalService(ControlService[LocalCaller]):
     def attach(self, caller: LocalCaller, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when there are first values, or to rank 0, which writes them."""
         rank = self.worker_of(caller).rank
+        returns = self._run.is_absent(rank)
         fresh = self._run.attach(rank, Manifest.from_json(request.manifest))
-        stats = self._run.stats()
         core = caller.until_answered.enter_context(self._run.core())  # it may not close while its files are sent
+        if returns:
+            core.take_place(rank)
+        stats = self._run.stats()  # after that: no step ends without this worker
         caller.files = list(core.files_of(rank))
         return Attached(fresh, stats, loss_scale_of(stats), b"", self._first(), "")
 

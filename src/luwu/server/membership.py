@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
@@ -33,6 +36,14 @@ class Core(Protocol):
         """Fail the run: every wait raises WorkerLostError with this message."""
         ...
 
+    def lose_worker(self, rank: int) -> None:
+        """Let go of a lost worker: an attempt that it was in is void, and another may take its place."""
+        ...
+
+    def wait_for_place(self, rank: int, at_most_seconds: float) -> bool:
+        """Return True once nothing of a lost worker is left at its place, or the run has failed; False: not in time."""
+        ...
+
     def take_snapshot(self) -> int:
         """Take a snapshot of the last step that was answered, and return the step."""
         ...
@@ -51,6 +62,11 @@ class Core(Protocol):
 
 
 CoreT = TypeVar("CoreT", bound=Core)
+
+_LOOK_SECONDS = 0.2
+"""Longest time in which a worker that waits for a place does not see that the run has ended."""
+
+log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 
@@ -85,16 +101,26 @@ class Membership(Generic[CoreT]):
         open_core: opens the store for the first worker's manifest.
         gather_seconds: `attach` returns when every worker has attached, and fails the run after this time; None: it
             does not wait for the others.
+        worker_return_seconds: the run waits this long for another worker at the place of a lost one; 0: it fails.
+        say: called with a sentence when that wait begins and when it ends.
     """
 
     def __init__(
-        self, workers: int, open_core: Callable[[Manifest], CoreT], gather_seconds: float | None = None
+        self,
+        workers: int,
+        open_core: Callable[[Manifest], CoreT],
+        gather_seconds: float | None = None,
+        worker_return_seconds: float = 0.0,
+        say: Callable[[str], None] = log.warning,
     ) -> None:
         if workers < 1:
             raise ConfigError(f"workers: expected at least 1, found {workers}")
         self.workers = workers
         self._open_core = open_core
         self._gather_seconds = gather_seconds
+        self._return_seconds = worker_return_seconds
+        self._say = say
+        self._absent: dict[int, float] = {}  # lost workers that the run waits for: until when
         self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
         self._lent: _Lent[CoreT] | None = None
@@ -175,9 +201,14 @@ class Membership(Generic[CoreT]):
             `luwu.errors`.
         """
         self._open_for(manifest)
+        if self.is_absent(rank):
+            self._wait_for_place(rank)
         with self._changed:
             self._admission.attach(rank)
+            returns = self._absent.pop(rank, None) is not None
             self._changed.notify_all()
+        if returns:
+            self._say(f"another worker {rank} has joined; the run goes on at step {self.step}")
         if self._gather_seconds is not None:
             self._gather(self._gather_seconds)
         if rank != 0:
@@ -215,7 +246,12 @@ class Membership(Generic[CoreT]):
         self._forget(rank)
 
     def lose(self, rank: int, why: str = "ended without leaving") -> None:
-        """Remove a worker that ended without leaving: the run fails for the others, unless it had failed before."""
+        """Remove a worker that ended without leaving.
+
+        The run waits for another worker at its place, or fails for the others, unless it had failed before.
+        """
+        if self._keep_place(rank, why):
+            return
         message = f"worker {rank} {why}; the run stands at step {self.step}: run again to resume from there"
         with self._changed:
             if self._closed:
@@ -223,6 +259,24 @@ class Membership(Generic[CoreT]):
             self._lost.append(message)
         self.fail(WorkerLostError(message))
         self._forget(rank)
+
+    def is_absent(self, rank: int) -> bool:
+        """Return True if the run waits for another worker at this place."""
+        with self._changed:
+            return rank in self._absent
+
+    def miss_workers(self) -> None:
+        """Fail the run if a lost worker's place has been empty for too long."""
+        now = time.monotonic()
+        with self._changed:
+            late = [rank for rank, end in self._absent.items() if now > end]
+        if late:
+            self.fail(
+                WorkerLostError(
+                    f"worker {late[0]} was lost, and no other joined at its place within {self._return_seconds:g} s; "
+                    f"the run stands at step {self.step}: run again to resume from there"
+                )
+            )
 
     def withdraw(self, rank: int) -> bool:
         """Free the place of a worker that joined and did nothing more: another may join there, and nothing fails.
@@ -317,6 +371,29 @@ class Membership(Generic[CoreT]):
             raise ManifestMismatchError(
                 f"this worker's model is not that of the workers before it: {difference}; run one script on all"
             )
+
+    def _keep_place(self, rank: int, why: str) -> bool:
+        """Keep a lost worker's place for another one; False: the run does not wait for any, or has ended."""
+        with self._changed:
+            if not self._return_seconds or not self._first_values or self._closed or self.error() is not None:
+                return False
+            if rank not in self._admission.joined:
+                return False
+            self._admission.lose(rank)
+            self._absent.setdefault(rank, time.monotonic() + self._return_seconds)
+            self.progress.forget(rank)
+            self._changed.notify_all()
+        self._ask(lambda core: core.lose_worker(rank), None)
+        self._say(f"worker {rank} {why}; the run waits for another worker {rank} {until(self._return_seconds)}")
+        return True
+
+    def _wait_for_place(self, rank: int) -> None:
+        free = False
+        while not free:
+            self._raise_if_ended()
+            with self.core() as core:
+                free = core.wait_for_place(rank, _LOOK_SECONDS)
+        self._raise_if_ended()
 
     def _gather(self, at_most_seconds: float) -> None:
         with self._changed:

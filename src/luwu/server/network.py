@@ -103,6 +103,7 @@ class NetworkServer:
             plan.failure if isinstance(plan, UdpPlan) else lambda: None,
             self._tell_room,
             functools.partial(step_at_rest, folders),
+            settings.worker_return_seconds,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
@@ -200,6 +201,8 @@ class NetworkServer:
             )
 
     def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:
+        if settings.transport == "udp" and settings.worker_return_seconds:
+            raise ConfigError("worker_return_seconds: expected 0 with transport udp, where a lost worker ends the run")
         if settings.transport != "udp":
             if settings.switches or settings.multicast:
                 raise ConfigError("switches, multicast: expected with transport udp, found tcp; use --transport udp")

@@ -59,15 +59,27 @@ class Run(Membership[NetworkCore]):
         open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
         timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
+        worker_return_seconds: see `Membership`; a job of several servers does not wait.
     """
 
     def __init__(
-        self, workers: int, open_core: OpenCore, timeouts: Timeouts, step_at_rest: Callable[[], int] = lambda: 0
+        self,
+        workers: int,
+        open_core: OpenCore,
+        timeouts: Timeouts,
+        step_at_rest: Callable[[], int] = lambda: 0,
+        worker_return_seconds: float = 0.0,
     ) -> None:
         self.job = secrets.randbits(63)
         self._step_at_rest = step_at_rest
         self._terms: Terms | None = None
-        super().__init__(workers, lambda manifest: open_core(manifest, self.job, self._share), timeouts.gather_seconds)
+        super().__init__(
+            workers,
+            lambda manifest: open_core(manifest, self.job, self._share),
+            timeouts.gather_seconds,
+            worker_return_seconds,
+            lambda text: log.warning("job=%x %s", self.job, text),
+        )
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
         self._look_seconds = timeouts.look_seconds
@@ -113,6 +125,8 @@ class Run(Membership[NetworkCore]):
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:
             expected = self._terms = self._terms or terms
+            if terms.share.servers > 1:
+                self._return_seconds = 0.0
         if terms.share != expected.share:
             raise ConfigError(
                 f"servers: expected {expected.share} as of the workers before, found {terms.share}; "

@@ -44,6 +44,7 @@ class Runs:
         plan_failure: returns why a part that the plan started beside the core has failed; None: it has not.
         say_room: called when the store waits for room on its disk, and when it goes on.
         step_at_rest: reads the store's committed step while it is not open.
+        worker_return_seconds: see `Membership`.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Runs:
         plan_failure: Callable[[], str | None] = lambda: None,
         say_room: SayRoom = log_room,
         step_at_rest: Callable[[], int] = lambda: 0,
+        worker_return_seconds: float = 0.0,
     ) -> None:
         self._plan_failure = plan_failure
-        self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest)
+        self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds)
         self._expected_switches = switches
         self._advertise = advertise
         self._plan = plan
@@ -143,11 +145,14 @@ class Runs:
         """Open the store for a worker's model; return when all workers have attached, see `Membership.attach`."""
         run = worker.run
         worker.place = place
+        returns = run.is_absent(worker.rank)
         try:
             run.agree(terms)
             fresh = run.attach(worker.rank, manifest)
             first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
+            if returns:
+                run.tell_place(worker)
             token = run.admit(worker.rank)
         except LuwuError as error:
             if run.error() is None and not self._closing:
@@ -302,6 +307,7 @@ class Runs:
         if run.begun and not run.over and (why := self._plan_failure()) is not None:
             run.fail(ServerError(f"the server's own switch ended: {why}; run again"))
         self._miss_switches(run, now)
+        run.miss_workers()
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
                 self._end(participant)

@@ -51,7 +51,9 @@ class LocalServer(OfThisProcess):
         read_only: the store, which may be a snapshot, is only read; other processes may read it, too.
         disk_full_wait_seconds: the longest time that a step waits for room on a full disk; 0: the run fails at once.
         on_room: called when such a wait begins and ends, in a thread of the server.
-        on_slow: called with a sentence when workers wait for one that makes no progress, and when it goes on.
+        on_slow: called with a sentence when workers wait for one that makes no progress or is lost, and when it or
+            another goes on.
+        worker_return_seconds: the run waits this long for another worker at the place of a lost one; 0: it fails.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -75,6 +77,7 @@ class LocalServer(OfThisProcess):
         disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
         on_room: SayRoom = log_room,
         on_slow: Callable[[str], None] = log.warning,
+        worker_return_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
@@ -100,7 +103,9 @@ class LocalServer(OfThisProcess):
                 raise
             return core
 
-        self._members: Membership[native.ShmServer] = Membership(workers, open_core)
+        self._members: Membership[native.ShmServer] = Membership(
+            workers, open_core, worker_return_seconds=worker_return_seconds, say=on_slow
+        )
         self._lock = threading.Lock()
         self._closing = False
         make_folder(self._run_dir)
@@ -183,5 +188,6 @@ class LocalServer(OfThisProcess):
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
+            self._members.miss_workers()
             for text in self._members.look_for_laggards(self._laggard_watch):
                 self._on_slow(text)

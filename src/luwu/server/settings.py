@@ -9,7 +9,7 @@ from pydantic import Field
 
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import Timeouts
-from luwu.core.quantities import Port, Size, StoreFolders, Workers
+from luwu.core.quantities import Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.core.settings import TOML_ONLY, Flag, Group
 from luwu.store.settings import DiskSettings
 
@@ -41,6 +41,8 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """GROUP:PORT that parameters go to, once for all workers, over udp; empty: switches copy them"""
     switches: Annotated[int, Field(ge=0, le=2**20)] = 0
     """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
+    worker_return_seconds: SecondsOrZero = 0.0
+    """time that a run waits for another worker at the place of a lost one, over tcp; 0: the run ends with it"""
     optimizer_threads: Annotated[int, Field(ge=1, le=4096)] = Field(
         default_factory=lambda: len(os.sched_getaffinity(0))
     )

@@ -156,6 +156,8 @@ class RemoteEndpoint:
             control.finish(call)
         if commits:
             return int(pb.COMMITTED)
+        if pb.VOID in ends:
+            return int(pb.VOID)
         # A worker that gave the step up told every server; a gradient that is not finite is known to one alone.
         return int(pb.NOT_FINITE if pb.NOT_FINITE in ends else pb.ROLLED_BACK)
 

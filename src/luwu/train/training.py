@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from luwu.control.credentials import TlsFiles
-from luwu.core.errors import DataError, LuwuError
+from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
 from luwu.data.corpus import Corpus
@@ -148,7 +148,10 @@ class Trainer:
             "loss_scale": scale,
         }
         self._note(known)
-        self._optimizer.step()
+        try:
+            self._optimizer.step()
+        except AttemptVoidError:
+            return False  # the run's counts are as before: the next call makes the same attempt
         step = counts_of_run(session).step
         committed = step > before
         words = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from luwu.core.errors import StepOrderError
+from luwu.core.errors import AttemptVoidError, StepOrderError
+from luwu.core.protocols import VOID
 from luwu.worker.autograd import at_end_of_backward, backward_id
 from luwu.worker.backward import Backward
 from luwu.worker.flatten import Unit
@@ -71,6 +72,7 @@ class Executor:
         """End the attempt; True if the server committed it, False if it rolled it back.
 
         Raises:
+            AttemptVoidError: a worker was lost in it; the model is ready for the same batch.
             StepOrderError: there was no forward or no backward, or hyper-parameters changed since the forward.
         """
         over = self.phase in (Phase.BETWEEN, Phase.DONE)
@@ -147,4 +149,9 @@ class Executor:
             # Others may have given it up elsewhere, and expect what they expected before: all must pull in one order.
             self._pass.revert()
         self._window.end_attempt(committed=committed)  # last: it takes a while, and Ctrl-C finds the step ended
+        if end == VOID and not skip:
+            raise AttemptVoidError(
+                "this attempt at a step is void, because a worker was lost in it: run forward, backward and "
+                "optim.step() with the same batch again, or give optim.step() a closure that does, and it will"
+            )
         return committed

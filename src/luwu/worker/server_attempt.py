@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from luwu.core.errors import ConfigError, StepOrderError
-from luwu.core.protocols import COMMITTED, HyperParameters, WorkerSession
+from luwu.core.protocols import COMMITTED, VOID, HyperParameters, WorkerSession
 from luwu.worker.loss_scale import LossScaler
 
 
@@ -95,7 +95,9 @@ class ServerAttempt:
         return end
 
     def count(self, end: int) -> bool:
-        """Count an attempt by its end; return True if it was committed."""
+        """Count an attempt by its end; return True if it was committed. A void one counts as none."""
+        if end == VOID:
+            return False
         committed = end == COMMITTED
         self._session.count_step(committed)
         if self._scaler is not None:

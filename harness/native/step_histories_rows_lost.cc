@@ -1,0 +1,160 @@
+// Rows of workers that are lost: the attempt is void where the lost worker was in it, and waits for another where it was
+// not.
+#include "step_histories_rows.h"
+
+namespace luwu::test {
+
+const std::vector<StepRow> kLostRows{
+    {"a worker that has pushed is lost: the others vote, and the attempt is void", step_setup(2, 2), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            push 1 b
+            lose 1 -> give_back b
+            push 0 b -> give_back b
+            written a
+            vote 0 -> finish_owed; take_back a
+            taken_back -> end void a)"},
+    {"the attempt that follows a void one has its number, and the record counts it once", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            lose 1
+            push 0 a -> give_back a
+            vote 0 -> finish_owed; take_back -
+            taken_back -> end void -
+            join 1
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            written a
+            vote 0
+            vote 1 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a)"},
+    {"a worker that had not begun is lost: the others' gradients wait for the one that joins", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            push 0 a
+            vote 0
+            lose 1
+            join 1
+            begin 1 plain -> pass 1
+            push 1 a -> update a
+            written a
+            vote 1 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a)"},
+    {"a worker whose vote counts is lost: the attempt goes on to its commit", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 1 a
+            vote 1
+            lose 1
+            push 0 a -> update a
+            written a
+            vote 0 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a
+            join 1
+            begin 1 plain -> pass 1)"},
+    {"a worker is lost between its vote and the pushes that it waits for", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            vote 1 of 1
+            push 0 a
+            lose 1 -> give_back a
+            vote 0 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"a worker is lost while the commit record is written", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            written a
+            vote 0
+            vote 1 -> finish_owed; record 1/1/0 1
+            lose 1
+            recorded -> end committed a)"},
+    {"all workers are lost: the attempt ends without a vote", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            lose 0
+            lose 1 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"a second worker is lost in a void attempt", step_setup(3, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            begin 2 plain -> pass 2
+            vote 0 of 0
+            lose 1
+            lose 2 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"who joins in a void attempt begins it, and votes on it with the others", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            lose 1
+            join 1
+            vote 0
+            begin 1 plain -> pass 1
+            push 1 a -> give_back a
+            vote 1 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"a worker gives up an attempt that a lost one has made void: it is void", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            lose 1 -> give_back a
+            vote 0 back -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"a worker is lost in an attempt that another has given up: it is void", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            vote 0 back
+            lose 1 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"an attempt that was given up waits for the worker that joins", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            vote 0 back
+            lose 1
+            join 1
+            begin 1 plain -> pass 1
+            vote 1 -> finish_owed; take_back -
+            taken_back -> end rolled_back -)"},
+    {"an attempt with a gradient that is not finite is void, too", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain -> pass 1
+            push 0 a
+            push 1 a -> update a
+            spoiled
+            lose 1
+            written a
+            vote 0 -> finish_owed; take_back a
+            taken_back -> end void a)"},
+    {"with clipping, the update of the step before goes on in a void attempt", step_setup(2, 1), R"(
+            begin 0 limit -> plan; pass 0
+            begin 1 limit -> pass 1
+            push 0 a
+            push 1 a -> keep a
+            kept a 0.25
+            vote 0
+            vote 1 -> finish_owed; settle a 0.5; end committed 0.25 a
+            begin 0 limit -> pass 0
+            begin 1 limit -> pass 1
+            lose 1
+            vote 0 -> finish_owed; take_back -
+            taken_back -> end void -
+            caught_up a
+            written a -> record 1/1/0 1
+            recorded)"},
+    {"with one stream, what is under way is dropped first", step_setup(2, 1, true), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain
+            vote 0 of 1
+            lose 1 -> epoch
+            epoch_begun -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"a loss after a failure changes nothing", step_setup(2, 1), R"(
+            begin 0 plain -> pass 0
+            fail -> fail the server was closed
+            lose 0
+            join 0)"},
+};
+
+}  // namespace luwu::test

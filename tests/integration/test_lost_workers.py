@@ -1,0 +1,174 @@
+"""A worker that is killed does not end the run: another takes its place, and the bits are the undisturbed run's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from tests.integration.network import KEY
+from tests.integration.udp import CREDENTIALS, MEMORY
+
+from harness.network.namespaces import wait_until
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
+from luwu.server.description import describe
+from luwu.server.membership import Membership
+from luwu.server.network import NetworkServer
+from luwu.server.server import LocalServer
+from luwu.server.settings import ServerSettings
+
+pytestmark = pytest.mark.timeout(300)
+
+STEPS = 5
+LOST_IN = 3  # step, from 1
+PLACES = ("before", "forward", "backward", "after", "waiting")
+PROGRAM = f"""
+import sys, torch, luwu
+from luwu.session.local import join
+
+url, rank, place, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+
+class Pause(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+    @staticmethod
+    def backward(context, gradient):
+        pause("backward")
+        return gradient
+
+def pause(here):
+    if here == place and session.step == {LOST_IN - 1}:
+        print("paused", flush=True)
+        sys.stdin.readline()
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+    def forward(self, x):
+        for index, block in enumerate(self.blocks):
+            x = torch.nn.functional.dropout(torch.tanh(block(x)), 0.2)
+            x = Pause.apply(x) if index == 1 else x
+            if index == 2:
+                pause("forward")
+        return x
+
+def attempt():
+    data = torch.rand(2, 64)
+    optimizer.zero_grad()
+    loss = model(data).square().sum()
+    loss.backward()
+    pause("after")
+    return loss.item()
+
+session = luwu.connect(url, rank=rank, workers=2, key={KEY!r}) if url.startswith("luwu://") else join(url, rank, 2)
+with session:
+    torch.manual_seed(0)
+    model = luwu.parallelize(Model(), session, blocks=["blocks.*"])
+    optimizer = luwu.AdamW(model, lr=1e-2, max_grad_norm=limit or None)
+    while session.step < {STEPS}:
+        pause("before")
+        torch.manual_seed(100 * session.step + rank)
+        print(session.step, optimizer.step(attempt).hex(), flush=True)
+    with torch.no_grad():
+        print("end", model.eval()(torch.ones(1, 64)).sum().item().hex(), flush=True)
+"""
+
+
+@contextmanager
+def serve(transport: str, folder: Path, seconds: float = 60.0) -> Iterator[tuple[str, LocalServer | NetworkServer]]:
+    """Serve two workers; yield where."""
+    if transport == "shared memory":
+        with LocalServer(folder, None, MEMORY, 2, worker_return_seconds=seconds) as local:
+            yield str(local.socket_path), local
+        return
+    settings = ServerSettings(
+        stores=(folder / "store",), workers=2, listen="127.0.0.1:0", memory=MEMORY, worker_return_seconds=seconds
+    )
+    with NetworkServer(settings, CREDENTIALS, Timeouts(look_seconds=0.1)) as server:
+        yield server.url, server
+
+
+def start(url: str, rank: int, folder: Path, place: str = "-", limit: float = 0.0) -> subprocess.Popen[str]:
+    program = folder / "train.py"
+    program.write_text(PROGRAM)
+    return subprocess.Popen(
+        [sys.executable, program, url, str(rank), place, str(limit)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+def run_of(server: LocalServer | NetworkServer) -> Membership[Any]:
+    return server._members if isinstance(server, LocalServer) else server._runs.run
+
+
+def lines_until_pause(worker: subprocess.Popen[str]) -> list[str]:
+    lines = []
+    while (line := read(worker.stdout).readline()) != "paused\n":
+        assert line, worker.wait()
+        lines.append(line.rstrip())
+    return lines
+
+
+def lines_of(worker: subprocess.Popen[str]) -> list[str]:
+    output, _ = worker.communicate(timeout=120)
+    return output.splitlines()
+
+
+def train(transport: str, folder: Path, place: str, limit: float) -> list[list[str]]:
+    """Train two workers, of which the second is killed at a place, and another takes over; the lines of both."""
+    folder.mkdir(parents=True)
+    with serve(transport, folder) as (url, server):
+        waits = place == "waiting"
+        workers = [start(url, 0, folder, "after" if waits else "-", limit), start(url, 1, folder, place, limit)]
+        before: list[list[str]] = [[], []]
+        try:
+            if place != "-":
+                before[not waits] = lines_until_pause(workers[not waits])
+                if waits:
+                    wait_until(lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote")
+                workers[1].kill()
+                before[1] += workers[1].communicate()[0].splitlines()
+                wait_until(lambda: run_of(server).is_absent(1), "the loss of worker 1")
+                workers[1] = start(url, 1, folder, limit=limit)
+                if waits:
+                    read(workers[0].stdin).write("\n")
+                    read(workers[0].stdin).flush()
+            after = [lines_of(worker) for worker in workers]
+            assert [worker.returncode for worker in workers] == [0, 0]
+            return [before[0] + after[0], before[1] + after[1]]
+        finally:
+            for worker in workers:
+                worker.kill()
+                with suppress(ValueError):
+                    worker.communicate()
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.5], ids=["plain", "clipped"])
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, list]:
+    return request.param, train("shared memory", tmp_path_factory.mktemp("undisturbed") / "run", "-", request.param)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
+def test_another_worker_takes_the_place_of_a_lost_one(
+    transport: str, place: str, undisturbed: tuple[float, list], tmp_path: Path
+) -> None:
+    limit, expected = undisturbed
+    lines = train(transport, tmp_path / "run", place, limit)
+    if place == "waiting":  # its vote counts: what it would have printed after that step is missing
+        expected = [expected[0], [line for line in expected[1] if not line.startswith(f"{LOST_IN - 1} ")]]
+    assert lines == expected
