@@ -47,19 +47,13 @@ void StepReference::fail(ErrorKind kind, const std::string& text) {
     actions_.emplace_back(step::Fail{Error(kind, text)});
 }
 
-void StepReference::lost(std::uint32_t worker) {
-    fail(ErrorKind::worker_lost, "worker " + std::to_string(worker) + " left after step " + std::to_string(step_) +
-                                     " and others went on; give every worker the same number of batches");
-}
-
 bool nobody_in_step(const std::vector<NaiveWorker>& workers) {
     return std::none_of(workers.begin(), workers.end(), [](const NaiveWorker& worker) { return worker.in_step; });
 }
 
 void StepReference::close_if_all_voted() {
-    const bool all = std::all_of(workers_.begin(), workers_.end(), [this](const auto& worker) {
-        return worker.counts || (now_.lost && worker.absent);
-    });
+    const bool all = std::all_of(workers_.begin(), workers_.end(),
+                                 [this](const auto& worker) { return worker.counts || (now_.lost && worker.absent); });
     if (failed_ || now_.closed || !all || now_.epoch_awaited) return;
     if (rules_.one_stream && !now_.given_up && !now_.lost) {
         const std::uint64_t pushes = workers_[0].in_step_pushes;

@@ -15,6 +15,11 @@ void must(bool possible, const char* what) {
     if (!possible) throw std::logic_error(what);
 }
 
+std::string left_text(std::uint32_t worker, std::uint64_t step) {
+    return worker_name(worker) + " left after step " + std::to_string(step) +
+           " and others went on; give every worker the same number of batches";
+}
+
 }  // namespace
 
 StepReference::StepReference(const StepSetup& setup)
@@ -84,7 +89,7 @@ void StepReference::hear_executor(const StepEvent& event) {
 // ---- workers
 
 void StepReference::begin(std::uint32_t worker, const step::StepSettings& settings) {
-    if (!gone_.empty()) return lost(gone_.back());
+    if (!gone_.empty()) return fail(ErrorKind::worker_lost, left_text(gone_.back(), step_));
     if (now_.prepared) {
         return fail(ErrorKind::order, worker_name(worker) + " began a step before the one before it was decided on");
     }
@@ -239,7 +244,7 @@ void StepReference::leave(std::uint32_t worker) {
     if (!place.counts) place.in_step = place.voted = false;
     std::erase(gone_, worker);
     gone_.push_back(worker);
-    if (!nobody_in_step(workers_)) lost(worker);
+    if (!nobody_in_step(workers_)) fail(ErrorKind::worker_lost, left_text(worker, step_));
 }
 
 void StepReference::lose(std::uint32_t worker) {

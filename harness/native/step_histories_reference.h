@@ -96,7 +96,6 @@ class StepReference {
     void recorded();
 
     void fail(ErrorKind kind, const std::string& text);
-    void lost(std::uint32_t worker);
     void all_have_pushed(std::uint32_t block);
     void vote_counts(std::uint32_t worker);
     void nobody_needs_gradients();

@@ -57,9 +57,8 @@ void check(const StepRow& row, StepCoverage& coverage, std::vector<std::string>&
 }
 
 std::array<const std::vector<StepRow>*, 10> tables() {
-    return {&kPlainRows,   &kDeferredRows, &kSpeculatingRows, &kSeveralRows,   &kStreamRows,
-            &kRefusedRows, &kMemberRows,   &kLostRows,        &kFailedRows,
-            &kImpossibleRows};
+    return {&kPlainRows,   &kDeferredRows, &kSpeculatingRows, &kSeveralRows, &kStreamRows,
+            &kRefusedRows, &kMemberRows,   &kLostRows,        &kFailedRows,  &kImpossibleRows};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Rows of workers that are lost: the attempt is void where the lost worker was in it, and waits for another where it was
-// not.
+// Rows of workers that are lost: the attempt is void where the lost worker was in it, and waits for another where it
+// was not.
 #include "step_histories_rows.h"
 
 namespace luwu::test {
@@ -14,7 +14,7 @@ const std::vector<StepRow> kLostRows{
             lose 1 -> give_back b
             push 0 b -> give_back b
             written a
-            vote 0 -> finish_owed; take_back a
+            vote 0 -> give_back b; finish_owed; take_back a
             taken_back -> end void a)"},
     {"the attempt that follows a void one has its number, and the record counts it once", step_setup(2, 1), R"(
             begin 0 plain -> pass 0
@@ -61,7 +61,7 @@ const std::vector<StepRow> kLostRows{
             vote 1 of 1
             push 0 a
             lose 1 -> give_back a
-            vote 0 -> finish_owed; take_back -
+            vote 0 -> give_back a; finish_owed; take_back -
             taken_back -> end void -)"},
     {"a worker is lost while the commit record is written", step_setup(2, 1), R"(
             begin 0 plain -> pass 0
@@ -101,7 +101,7 @@ const std::vector<StepRow> kLostRows{
             begin 1 plain -> pass 1
             push 0 a
             lose 1 -> give_back a
-            vote 0 back -> finish_owed; take_back -
+            vote 0 back -> give_back a; finish_owed; take_back -
             taken_back -> end void -)"},
     {"a worker is lost in an attempt that another has given up: it is void", step_setup(2, 1), R"(
             begin 0 plain -> pass 0

@@ -94,9 +94,10 @@ void bind_server(nb::module_& module) {
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
         .def("worker_left", &fabric::ShmServer::leave, "rank"_a,
              "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
-        .def("lose_worker", &fabric::ShmServer::lose, "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
-             "The worker is gone: what it held is given back, an attempt that it was in is void, and another worker may "
-             "take its place.")
+        .def(
+            "lose_worker", &fabric::ShmServer::lose, "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "The worker is gone: what it held is given back, an attempt that it was in is void, and another worker may "
+            "take its place.")
         .def(
             "wait_for_place",
             [](fabric::ShmServer& self, std::uint32_t rank, double at_most_seconds) {

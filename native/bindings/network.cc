@@ -118,9 +118,8 @@ void bind_tcp_server(nb::module_& module) {
             "1 when the step was committed, 0 when it was rolled back, 2 when it waits for decide(), 3 when a gradient "
             "was not finite, 4 when a lost worker made the attempt void; None when that takes longer.")
         .def(
-            "lose_worker",
-            [](Self& self, std::uint32_t rank) { self.lose_worker(rank); },
-            "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            nb::call_guard<nb::gil_scoped_release>(),
             "The worker is gone: its connections end, an attempt that it was in is void, and another worker may take "
             "its place.")
         .def(

@@ -139,10 +139,12 @@ def train(transport: str, folder: Path, place: str, limit: float) -> list[list[s
             if place != "-":
                 before[not waits] = lines_until_pause(workers[not waits])
                 if waits:
-                    wait_until(lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote")
+                    wait_until(
+                        lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote"
+                    )
                 workers[1].kill()
                 before[1] += workers[1].communicate()[0].splitlines()
-                wait_until(lambda: run_of(server).is_absent(1), "the loss of worker 1")
+                wait_until(lambda: 1 in run_of(server).vacancies, "the loss of worker 1")
                 workers[1] = start(url, 1, folder, limit=limit)
                 if waits:
                     read(workers[0].stdin).write("\n")

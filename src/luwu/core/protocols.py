@@ -28,8 +28,8 @@ LossScale = tuple[float, int]
 COMMITTED = 1
 NOT_FINITE = 3
 VOID = 4
-"""Ends of an attempt: committed; or rolled back, because a gradient was not finite and nobody asked for it, or because a
-worker was lost, so that all make the same attempt again."""
+"""Ends of an attempt: committed; rolled back because a gradient was not finite, which nobody asked for; void, because a
+worker was lost: all make it again."""
 
 
 class OptimizerKind(Protocol):
@@ -128,7 +128,7 @@ class Endpoint(DataEndpoint, Protocol):
         ...
 
     def commit(self, skip: bool = False) -> int:
-        """End the attempt; `wait` gives `COMMITTED`, `NOT_FINITE`, `VOID`, or 0 if it was rolled back, as ``skip`` asks."""
+        """End the attempt; `wait` gives `COMMITTED`, `NOT_FINITE`, `VOID`, or 0: rolled back, as ``skip`` asks."""
         ...
 
 

@@ -30,6 +30,7 @@ from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
+from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
@@ -124,7 +125,7 @@ class LocalRun:
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
         self._begun = False  # every worker is in the run, or may join at any step
-        self._restarts = 0
+        self._restarts = Restarts(settings.run.restarts)
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
         self._outcome = Outcome()
@@ -265,7 +266,8 @@ class LocalRun:
         try:
             while workers.running():
                 self._take_reports()
-                self._replace_killed(workers)
+                for text in self._restarts.replace_killed(workers) if self._begun else ():
+                    self._display.say(text)
                 if workers.failed():
                     break
                 if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
@@ -289,19 +291,6 @@ class LocalRun:
             workers.kill()
             self._job.stop_path.unlink(missing_ok=True)
         self._conclude()
-
-    def _replace_killed(self, workers: WorkerProcesses) -> None:
-        """Start workers again that a signal has ended, as often as the run allows it."""
-        allowed = self._settings.run.restarts
-        for ended in workers.killed() if self._begun else []:
-            if self._restarts == allowed:
-                return
-            self._restarts += 1
-            log = workers.start_again(ended.rank)
-            self._display.say(
-                f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
-                f"({self._restarts} of {allowed})"
-            )
 
     def _ask_to_stop(self, workers: WorkerProcesses) -> None:
         self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
@@ -360,12 +349,12 @@ class LocalRun:
         self._show_stage("training" if self._training else "evaluating")
 
     def _on_step(self, rank: int, report: Report) -> None:
-        record = self._meter.add(rank, cast(StepReport, report))
-        if record is not None:
-            self._take_record(record)
+        self._take_record(self._meter.add(rank, cast(StepReport, report)))
 
-    def _take_record(self, record: StepRecord) -> None:
-        """Write a step's row, and show it."""
+    def _take_record(self, record: StepRecord | None) -> None:
+        """Write an attempt's row, and show it, once all of its reports are there."""
+        if record is None:
+            return
         self._metrics.append(record)
         self._outcome.step = record.step
         self._training = record.step < self._settings.run.steps
@@ -380,9 +369,7 @@ class LocalRun:
     def _fill_in(self, rank: int) -> None:
         """Take what a lost worker had noted for the reports that it did not make."""
         for noted in read_attempts(self._folder.attempts_path(rank)):
-            record = self._meter.fill_in(rank, noted)
-            if record is not None:
-                self._take_record(record)
+            self._take_record(self._meter.fill_in(rank, noted))
 
     def _say_failure(self, failure: str) -> None:
         if failure and failure != self._snapshot_failure:

@@ -14,7 +14,7 @@ from luwu.core import native
 from luwu.core.division import Share
 from luwu.core.native import block_specs
 from luwu.core.protocols import LossScale
-from luwu.server.membership import Core
+from luwu.server.lent import Core
 from luwu.store.opening import Store
 from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 

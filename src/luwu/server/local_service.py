@@ -85,7 +85,7 @@ class LocalService(ControlService[LocalCaller]):
     def attach(self, caller: LocalCaller, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when there are first values, or to rank 0, which writes them."""
         rank = self.worker_of(caller).rank
-        returns = self._run.is_absent(rank)
+        returns = rank in self._run.vacancies
         fresh = self._run.attach(rank, Manifest.from_json(request.manifest))
         core = caller.until_answered.enter_context(self._run.core())  # it may not close while its files are sent
         if returns:

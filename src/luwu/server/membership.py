@@ -4,97 +4,27 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
+from luwu.control.timeouts import TIMEOUTS
 from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
+from luwu.server.lent import CoreT, Lent, ReturnCore
 from luwu.server.progress import LaggardWatch, RunProgress
-
-
-class Core(Protocol):
-    """Interface of a native server, as membership uses it: an open store, its pipeline, and its data plane."""
-
-    @property
-    def initialised(self) -> bool:
-        """True if the store holds first values."""
-        ...
-
-    def set_segments(self, block: int, segments: list[tuple[int, int]]) -> None:
-        """Set the optimizer group of each part of a block: ascending (end element, group)."""
-        ...
-
-    def worker_left(self, rank: int) -> None:
-        """Note that the worker makes no more steps; fails the run when others are in one, or begin one later."""
-        ...
-
-    def worker_lost(self, message: str) -> None:
-        """Fail the run: every wait raises WorkerLostError with this message."""
-        ...
-
-    def lose_worker(self, rank: int) -> None:
-        """Let go of a lost worker: an attempt that it was in is void, and another may take its place."""
-        ...
-
-    def wait_for_place(self, rank: int, at_most_seconds: float) -> bool:
-        """Return True once nothing of a lost worker is left at its place, or the run has failed; False: not in time."""
-        ...
-
-    def take_snapshot(self) -> int:
-        """Take a snapshot of the last step that was answered, and return the step."""
-        ...
-
-    def close(self) -> None:
-        """Fail the run, and return when every step that was answered is on the disk."""
-        ...
-
-    def failure(self) -> str | None:
-        """Return the message of the error that the run failed with, or None."""
-        ...
-
-    def stats(self) -> dict[str, Any]:
-        """Counts since the store was opened, and its committed step."""
-        ...
-
-
-CoreT = TypeVar("CoreT", bound=Core)
-
-_LOOK_SECONDS = 0.2
-"""Longest time in which a worker that waits for a place does not see that the run has ended."""
+from luwu.server.vacancies import Vacancies
 
 log = logging.getLogger(__name__)
 AnswerT = TypeVar("AnswerT")
 
 
-class _Lent(Generic[CoreT]):
-    """A native server as callers see it. Only a call that is under way refers to the server itself.
-
-    Frames of a caller may outlive the server: an error that the run keeps holds those that it passed through, and the
-    store stays locked until the last reference to its server is gone.
-    """
-
-    def __init__(self, core: CoreT) -> None:
-        self._core: CoreT | None = core
-
-    def __getattr__(self, name: str) -> Any:
-        core = self._core
-        if core is None:
-            raise ServerError("the server has closed the store; join again when it serves the next run")
-        return getattr(core, name)
-
-    def end(self) -> None:
-        """Let go of the server; calls after this one raise ServerError."""
-        self._core = None
-
-
 class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
-    ``progress`` is what its workers told of theirs.
+    ``progress`` is what its workers told of theirs. ``vacancies`` are the places of lost workers that it keeps.
 
     Args:
         workers: number of workers that make a step.
@@ -118,12 +48,11 @@ class Membership(Generic[CoreT]):
         self.workers = workers
         self._open_core = open_core
         self._gather_seconds = gather_seconds
-        self._return_seconds = worker_return_seconds
+        self.vacancies = Vacancies(worker_return_seconds)
         self._say = say
-        self._absent: dict[int, float] = {}  # lost workers that the run waits for: until when
         self._changed = threading.Condition()  # its lock may be taken again by who holds it
         self._opening = threading.Lock()  # apart, because opening a store takes a while and others may leave meanwhile
-        self._lent: _Lent[CoreT] | None = None
+        self._lent: Lent[CoreT] | None = None
         self._manifest: Manifest | None = None
         self._first_values = False
         self._admission = Admission(workers)
@@ -201,13 +130,12 @@ class Membership(Generic[CoreT]):
             `luwu.errors`.
         """
         self._open_for(manifest)
-        if self.is_absent(rank):
+        if rank in self.vacancies:
             self._wait_for_place(rank)
         with self._changed:
             self._admission.attach(rank)
-            returns = self._absent.pop(rank, None) is not None
             self._changed.notify_all()
-        if returns:
+        if self.vacancies.fill(rank):
             self._say(f"another worker {rank} has joined; the run goes on at step {self.step}")
         if self._gather_seconds is not None:
             self._gather(self._gather_seconds)
@@ -250,7 +178,17 @@ class Membership(Generic[CoreT]):
 
         The run waits for another worker at its place, or fails for the others, unless it had failed before.
         """
-        if self._keep_place(rank, why):
+        with self._changed:
+            waits = self.vacancies.seconds > 0 and self._first_values and not self._closed and self.error() is None
+            if waits:
+                self._admission.lose(rank)
+                self.vacancies.keep(rank)
+                self.progress.forget(rank)
+                self._changed.notify_all()
+        if waits:
+            self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
+            end = until(self.vacancies.seconds)
+            self._say(f"worker {rank} {why}; the run waits for another worker {rank} {end}")
             return
         message = f"worker {rank} {why}; the run stands at step {self.step}: run again to resume from there"
         with self._changed:
@@ -259,24 +197,6 @@ class Membership(Generic[CoreT]):
             self._lost.append(message)
         self.fail(WorkerLostError(message))
         self._forget(rank)
-
-    def is_absent(self, rank: int) -> bool:
-        """Return True if the run waits for another worker at this place."""
-        with self._changed:
-            return rank in self._absent
-
-    def miss_workers(self) -> None:
-        """Fail the run if a lost worker's place has been empty for too long."""
-        now = time.monotonic()
-        with self._changed:
-            late = [rank for rank, end in self._absent.items() if now > end]
-        if late:
-            self.fail(
-                WorkerLostError(
-                    f"worker {late[0]} was lost, and no other joined at its place within {self._return_seconds:g} s; "
-                    f"the run stands at step {self.step}: run again to resume from there"
-                )
-            )
 
     def withdraw(self, rank: int) -> bool:
         """Free the place of a worker that joined and did nothing more: another may join there, and nothing fails.
@@ -360,7 +280,7 @@ class Membership(Generic[CoreT]):
     def _open_for(self, manifest: Manifest) -> None:
         with self._opening:
             if self._lent is None:
-                lent = _Lent(self._open_core(manifest))
+                lent = Lent(self._open_core(manifest))
                 with self._changed:
                     self._lent, self._manifest = lent, manifest
                     self._first_values = cast(CoreT, lent).initialised
@@ -372,27 +292,12 @@ class Membership(Generic[CoreT]):
                 f"this worker's model is not that of the workers before it: {difference}; run one script on all"
             )
 
-    def _keep_place(self, rank: int, why: str) -> bool:
-        """Keep a lost worker's place for another one; False: the run does not wait for any, or has ended."""
-        with self._changed:
-            if not self._return_seconds or not self._first_values or self._closed or self.error() is not None:
-                return False
-            if rank not in self._admission.joined:
-                return False
-            self._admission.lose(rank)
-            self._absent.setdefault(rank, time.monotonic() + self._return_seconds)
-            self.progress.forget(rank)
-            self._changed.notify_all()
-        self._ask(lambda core: core.lose_worker(rank), None)
-        self._say(f"worker {rank} {why}; the run waits for another worker {rank} {until(self._return_seconds)}")
-        return True
-
     def _wait_for_place(self, rank: int) -> None:
         free = False
         while not free:
             self._raise_if_ended()
             with self.core() as core:
-                free = core.wait_for_place(rank, _LOOK_SECONDS)
+                free = cast(ReturnCore, core).wait_for_place(rank, TIMEOUTS.look_seconds)
         self._raise_if_ended()
 
     def _gather(self, at_most_seconds: float) -> None:
@@ -422,3 +327,9 @@ class Membership(Generic[CoreT]):
             self._admission.go(rank)
             self.progress.forget(rank)
             self._changed.notify_all()
+
+
+def miss_workers(run: Membership[Any]) -> None:
+    """Fail a run in which a lost worker's place has been empty for too long."""
+    if why := run.vacancies.overdue():
+        run.fail(WorkerLostError(f"{why}; the run stands at step {run.step}: run again to resume from there"))

@@ -126,7 +126,7 @@ class Run(Membership[NetworkCore]):
         with self._changed:
             expected = self._terms = self._terms or terms
             if terms.share.servers > 1:
-                self._return_seconds = 0.0
+                self.vacancies.seconds = 0.0
         if terms.share != expected.share:
             raise ConfigError(
                 f"servers: expected {expected.share} as of the workers before, found {terms.share}; "

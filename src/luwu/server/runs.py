@@ -15,6 +15,7 @@ from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
+from luwu.server.membership import miss_workers
 from luwu.server.participants import Participant, Participants
 from luwu.server.progress import LaggardWatch
 from luwu.server.run import ClaimStore, OpenCore, Run, Terms, Worker
@@ -145,7 +146,7 @@ class Runs:
         """Open the store for a worker's model; return when all workers have attached, see `Membership.attach`."""
         run = worker.run
         worker.place = place
-        returns = run.is_absent(worker.rank)
+        returns = worker.rank in run.vacancies
         try:
             run.agree(terms)
             fresh = run.attach(worker.rank, manifest)
@@ -307,7 +308,7 @@ class Runs:
         if run.begun and not run.over and (why := self._plan_failure()) is not None:
             run.fail(ServerError(f"the server's own switch ended: {why}; run again"))
         self._miss_switches(run, now)
-        run.miss_workers()
+        miss_workers(run)
         for participant in self.participants.all():
             if not participant.watched and now - participant.joined_at > self._timeouts.watch_seconds:
                 self._end(participant)

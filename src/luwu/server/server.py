@@ -20,7 +20,7 @@ from luwu.core.manifest import Manifest
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
 from luwu.server.folders import open_server
 from luwu.server.local_service import LocalService
-from luwu.server.membership import Membership
+from luwu.server.membership import Membership, miss_workers
 from luwu.server.progress import LaggardWatch
 from luwu.server.socket_carrier import SocketCarrier
 from luwu.store.folders import make_folder
@@ -188,6 +188,6 @@ class LocalServer(OfThisProcess):
     def _watch(self) -> None:
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
-            self._members.miss_workers()
+            miss_workers(self._members)
             for text in self._members.look_for_laggards(self._laggard_watch):
                 self._on_slow(text)
