@@ -95,13 +95,16 @@ def serve(transport: str, folder: Path, seconds: float = 60.0) -> Iterator[tuple
         yield server.url, server
 
 
-def start(url: str, rank: int, folder: Path, place: str = "-", limit: float = 0.0) -> subprocess.Popen[str]:
+def start(
+    url: str, rank: int, folder: Path, place: str = "-", limit: float = 0.0, errors: int | None = None
+) -> subprocess.Popen[str]:
     program = folder / "train.py"
     program.write_text(PROGRAM)
     return subprocess.Popen(
         [sys.executable, program, url, str(rank), place, str(limit)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
     )
 
@@ -162,6 +165,26 @@ def train(transport: str, folder: Path, place: str, limit: float) -> list[list[s
 @pytest.fixture(scope="module", params=[0.0, 0.5], ids=["plain", "clipped"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, list]:
     return request.param, train("shared memory", tmp_path_factory.mktemp("undisturbed") / "run", "-", request.param)
+
+
+@pytest.mark.parametrize("transport", ["shared memory", "tcp"])
+def test_the_run_fails_when_nobody_takes_the_place_in_time(transport: str, tmp_path: Path) -> None:
+    with serve(transport, tmp_path, seconds=0.5) as (url, _):
+        workers = [start(url, 0, tmp_path, errors=subprocess.PIPE), start(url, 1, tmp_path, "backward")]
+        try:
+            lines_until_pause(workers[1])
+            workers[1].kill()
+            _, error = workers[0].communicate(timeout=60)
+            assert workers[0].returncode == 1
+            assert (
+                "WorkerLostError: worker 1 was lost, and no other joined at its place within 0.5 s; "
+                f"the run stands at step {LOST_IN - 1}: run again to resume from there" in error
+            )
+        finally:
+            for worker in workers:
+                worker.kill()
+                with suppress(ValueError):
+                    worker.communicate()
 
 
 @pytest.mark.parametrize("place", PLACES)

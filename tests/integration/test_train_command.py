@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,7 @@ def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed
     ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
     unsaid = 0
     for number, end in enumerate(ends):
-        process = start_small_run(folder, "disturbed")
+        process = start_small_run(folder, "disturbed", "--restarts", "0")
         wait_for_steps(folder, "disturbed", (len(steps_of(folder, "disturbed")) if number else 0) + 3)
         end(folder, process)
         found = steps_of(folder, "disturbed")
@@ -157,7 +158,7 @@ def end_unreported(folder, monkeypatch, fault, *flags):
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
         patch.setenv("TEST_FAULT", fault)
-        code, _, error = finish(start_small_run(folder, *flags))
+        code, _, error = finish(start_small_run(folder, *flags, "--restarts", "0"))
     assert code == (-signal.SIGKILL if fault.startswith("launcher") else 1), error
     return int(fault.split()[-1])
 
@@ -218,6 +219,27 @@ def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
         monkeypatch.setenv("LUWU_JOB_KEY", KEY[::-1])
         code, _, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
         assert code == 2 and "the job key is not the server's" in error
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "server elsewhere"])
+def test_killed_workers_are_started_again_and_the_run_goes_on(folder, undisturbed, monkeypatch, elsewhere):
+    run = f"killed-{elsewhere}"
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with ExitStack() as stack:
+        flags = ["--restarts", "3"]
+        if elsewhere:
+            server = ServerProcess(folder / "killed-store", 2, "--worker-return-seconds", "60")
+            flags += ["--server", stack.enter_context(server).url]
+        process = start_small_run(folder, run, *flags)
+        for number, rank in enumerate((1, 0, 1)):
+            made = len(steps_of(folder, run)) if number else 0
+            wait_for_steps(folder, run, made + 3)
+            os.kill(sorted(workers_of(process))[rank], signal.SIGKILL)
+        code, output, error = finish(process)
+    assert code == 0, error
+    assert output.count("was killed by SIGKILL") == output.count("starting another in its place") == 3
+    assert (steps_of(folder, run), validation(output)) == undisturbed
+    assert len(list((folder / run).glob("worker-*.[0-9].log"))) == 3
 
 
 def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatch):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from luwu.core.manifest import BlockManifest, Manifest
 from luwu.core.progress import Activity
-from luwu.core.protocols import COMMITTED, NOT_FINITE
+from luwu.core.protocols import COMMITTED, NOT_FINITE, VOID
 from luwu.core.room import NO_WAIT
 
 PAGE = 4096
@@ -60,6 +60,7 @@ class FakeStore:
 class FakeEndpoint:
     """The worker's end; ``log`` lists (what, block) in the order asked for.
 
+    ``voids``: number of the next attempts in which another worker is lost.
     ``gives_back_late``: blocks are given back when their copies have ended, as native code does.
     """
 
@@ -72,6 +73,7 @@ class FakeEndpoint:
         self.max_grad_norm: float | None = None
         self.loss_scale: tuple[float, int] | None = None
         self.grad_norm: float | None = None
+        self.voids = 0
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
         self.gradient_bytes = arena_bytes
@@ -187,7 +189,11 @@ class FakeEndpoint:
         scale = 1.0 if self.loss_scale is None else self.loss_scale[0]
         self._collected = {block: gradient.float() / scale for block, gradient in self._collected.items()}
         self.grad_norm = None if skip or self.max_grad_norm is None else self._clip(self.max_grad_norm)
-        good = not skip and all(bool(torch.isfinite(gradient).all()) for gradient in self._collected.values())
+        lost = self.voids > 0
+        self.voids -= lost
+        good = (
+            not skip and not lost and all(bool(torch.isfinite(gradient).all()) for gradient in self._collected.values())
+        )
         if good:
             assert self.groups_begun is not None
             for block, gradient in self._collected.items():
@@ -196,7 +202,7 @@ class FakeEndpoint:
         self._collected.clear()
         self._pushed.clear()
         self.groups_begun = None
-        return COMMITTED if good else 0 if skip else NOT_FINITE
+        return COMMITTED if good else VOID if lost else 0 if skip else NOT_FINITE
 
     def _clip(self, max_norm: float) -> float:
         """Clip as the server does: the whole gradient's norm, and the factor in double precision."""

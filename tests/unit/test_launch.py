@@ -14,6 +14,7 @@ from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job
 from luwu.launch.processes import WorkerProcesses, worker_environments
+from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings, build_settings
 from luwu.launch.words import checked_report, parse_report, typed_error
 
@@ -82,6 +83,39 @@ def test_a_killed_worker_is_named_with_its_last_words(start_workers):
     error = workers.error()
     assert isinstance(error, WorkerLostError)
     assert "worker 1" in str(error) and "killed by SIGKILL" in str(error) and "  about to go" in str(error)
+
+
+def test_another_worker_is_started_in_the_place_of_a_killed_one(start_workers, tmp_path):
+    code = """
+        if rank == 1 and not os.path.exists(sys.argv[0] + ".once"):
+            open(sys.argv[0] + ".once", "w").close()
+            print("about to go", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        print("here")
+        """
+    workers = start_workers(code)
+    workers.wait(90)
+    assert [ended.rank for ended in workers.killed()] == [1] and workers.failed()
+    restarts = Restarts(1)
+    assert list(restarts.replace_killed(workers)) == []
+    restarts.may_begin = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "python"))
+        (said,) = restarts.replace_killed(workers)
+    assert said.startswith("worker 1 was killed by SIGKILL, its log is ") and said.endswith("(1 of 1)")
+    workers.wait(90)
+    assert not workers.running() and not workers.failed() and not workers.killed()
+    assert (tmp_path / "worker-1.1.log").read_text() == "about to go\n"
+    assert (tmp_path / "worker-1.log").read_text() == "here\n"
+
+
+def test_workers_are_started_again_as_often_as_the_run_allows_it(start_workers):
+    workers = start_workers("os.kill(os.getpid(), signal.SIGKILL)")
+    workers.wait(90)
+    restarts = Restarts(0)
+    restarts.may_begin = True
+    assert list(restarts.replace_killed(workers)) == []
+    assert "was killed by SIGKILL" in str(workers.error())
 
 
 def test_an_unexpected_error_shows_its_traceback(start_workers):

@@ -37,6 +37,21 @@ def test_a_step_is_whole_once_every_worker_reported_it():
     assert (record.bytes_pulled, record.bytes_pushed) == (200, 100)
 
 
+def test_what_a_lost_worker_had_noted_stands_for_its_report():
+    meter = Meter(workers=2, steps=10)
+    noted = {"attempt": 0, "loss": 4.0, "sequences": 2, "tokens": 16, "bytes_pulled": 70, "bytes_pushed": 30}
+    assert meter.fill_in(1, noted) is None  # nobody has reported the attempt
+    meter.add(0, report(0, loss=1.0, sequences=4, validation=(9.0, 3)))
+    assert meter.fill_in(0, noted) is None  # that report is there
+    assert meter.fill_in(1, noted | {"attempt": 1}) is None
+    record = meter.fill_in(1, noted)
+    assert record is not None
+    assert (record.step, record.loss, record.tokens) == (1, pytest.approx(2.0), 48)
+    assert (record.bytes_pulled, record.bytes_pushed) == (170, 80)
+    assert record.validation_loss == pytest.approx(3.0)  # of the worker that told it
+    assert meter.fill_in(1, noted) is None
+
+
 def test_reports_may_overtake_each_other():
     meter = Meter(workers=2, steps=10)
     meter.add(0, report(0))

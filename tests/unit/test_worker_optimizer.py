@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from tests.unit.fake_session import FakeSession
 from tests.unit.worker_models import assert_same_state, plain_adamw, train
 from torch import Tensor, nn
 
+import luwu
 from harness.small_models import Tiny, loss_of, tokens
-from luwu.errors import ConfigError, NonFiniteError, StepOrderError
+from luwu.errors import AttemptVoidError, ConfigError, NonFiniteError, StepOrderError
 from luwu.optim.adamw import AdamW
 from luwu.optim.kinds import optimizer_of, torch_optimizers
 from luwu.worker.parallelize import full_state_dict, parallelize
@@ -147,6 +149,53 @@ def test_closure():
 
     assert optimizer.step(closure) > 0
     assert session.step == 1
+
+
+def with_dropout(model: nn.Module) -> Tensor:
+    return nn.functional.dropout(torch.ones(64), 0.5).sum() * loss_of(model, 0)
+
+
+def test_a_void_attempt_is_an_error_and_the_same_batch_follows():
+    model, session = parallel()
+    optimizer = AdamW(model)
+    session.endpoint.voids = 1
+    with_dropout(model).backward()
+    with pytest.raises(AttemptVoidError, match=r"a worker was lost in it: run forward, backward and optim.step\(\)"):
+        optimizer.step()
+    assert (session.step, session.attempts, session.rolled_back) == (0, 0, 0)
+    with_dropout(model).backward()
+    optimizer.step()
+    assert (session.step, session.attempts, session.rolled_back) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_closure_makes_void_attempts_again_with_the_same_random_numbers(kept):
+    """With ``kept``, gradients of two backward passes are pushed at the end."""
+
+    def train_once(voids: int) -> tuple[list[float], dict[str, Tensor]]:
+        model, session = parallel()
+        optimizer = AdamW(model, lr=1e-2)
+        losses: list[float] = []
+
+        def closure() -> float:
+            with luwu.no_sync(model) if kept else nullcontext():
+                loss = with_dropout(model)
+                loss.backward()
+            if kept:
+                with_dropout(model).backward()
+            losses.append(loss.item())
+            return losses[-1]
+
+        for _ in range(3):
+            session.endpoint.voids = voids
+            assert optimizer.step(closure) == losses[-1]
+        assert session.attempts == session.step == 3
+        return losses, full_state_dict(model)
+
+    losses, state = train_once(0)
+    again, same_state = train_once(2)
+    assert again == [loss for loss in losses for _ in range(3)]
+    assert all(torch.equal(state[name], same_state[name]) for name in state)
 
 
 def poisoned_loss(model: nn.Module, step: int) -> Tensor:

@@ -48,6 +48,7 @@ class Trainee:
         words = [
             "-m", "luwu.cli", "train", "--config", str(self._folder / "settings.toml"), "--run", str(self.run),
             "--data", str(self._folder / "text"), "--workers", str(self._workers), "--steps", str(self._steps),
+            "--restarts", "0",
         ]  # fmt: skip
         if not self.local:
             self.site.start()

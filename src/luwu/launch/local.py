@@ -124,7 +124,7 @@ class LocalRun:
         self._paused: set[int] = set()
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
-        self._begun = False  # every worker is in the run, or may join at any step
+        self._begun = False
         self._restarts = Restarts(settings.run.restarts)
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
@@ -266,7 +266,7 @@ class LocalRun:
         try:
             while workers.running():
                 self._take_reports()
-                for text in self._restarts.replace_killed(workers) if self._begun else ():
+                for text in self._restarts.replace_killed(workers):
                     self._display.say(text)
                 if workers.failed():
                     break
@@ -322,6 +322,7 @@ class LocalRun:
         if rank or self._begun:
             return
         self._begun = True
+        self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
         self._folder.save_settings(self._settings, self._room)
         noted = read_last_attempts(self._folder.attempts_paths())
         word = self._metrics.resume(report["attempts"], report["step"], noted)

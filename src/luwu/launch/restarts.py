@@ -17,11 +17,13 @@ class Restarts:
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
         self._made = 0
+        self.may_begin = False
+        """True once workers are in a run whose server keeps the places of lost ones."""
 
     def replace_killed(self, workers: WorkerProcesses) -> Iterator[str]:
         """Start a worker in the place of each killed one, and yield a sentence about it."""
         for ended in workers.killed():
-            if self._made == self._allowed:
+            if self._made == self._allowed or not self.may_begin:
                 return
             self._made += 1
             log = workers.start_again(ended.rank)

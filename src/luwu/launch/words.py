@@ -82,7 +82,8 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "progress": {"done": _number, "total": _number},
 }
 _MAY_BE_MISSING: dict[str, dict[str, Check]] = {
-    "step": {"loss_scale": _or_none(_number), "validation": _or_none(_validation)}
+    "start": {"worker_return_seconds": _number},
+    "step": {"loss_scale": _or_none(_number), "validation": _or_none(_validation)},
 }
 
 

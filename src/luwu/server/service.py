@@ -118,6 +118,7 @@ class ControlService(ABC, Generic[CallerT]):
             first_attempts=attached.first.attempts,
             first_rolled_back=attached.first.rolled_back,
             word=attached.word,
+            worker_return_seconds=self.worker_of(caller).run.vacancies.seconds,
         )
         if attached.loss_scale is not None:
             scale, good_steps = attached.loss_scale

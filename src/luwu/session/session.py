@@ -67,6 +67,7 @@ class Session(OfThisProcess, ABC):
         self.rolled_back = 0
         self.first = Counts()
         self.word = ""
+        self.worker_return_seconds = 0.0
         self.loss_scale: LossScale | None = None
         self.room = room or Room(DISK_FULL_WAIT_SECONDS)
         self._closed = False
@@ -180,6 +181,7 @@ class Session(OfThisProcess, ABC):
         self.step, self.attempts, self.rolled_back = reply.step, reply.attempts, reply.rolled_back
         self.first = Counts(reply.first_step, reply.first_attempts, reply.first_rolled_back)
         self.word = str(reply.word)
+        self.worker_return_seconds = float(reply.worker_return_seconds)
 
     def _note_loss_scale(self, reply: pb.AttachReply) -> None:
         """Take the last committed step's loss scale, where there is one, from the same answer."""

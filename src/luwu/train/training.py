@@ -51,7 +51,14 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
         report({"kind": "say", "text": session.word})
     made = counts_of_run(session)
     check_steps(settings, made.step)
-    report({"kind": "start", "parameters": model.parameters, **asdict(made)})
+    report(
+        {
+            "kind": "start",
+            "parameters": model.parameters,
+            "worker_return_seconds": session.worker_return_seconds,
+            **asdict(made),
+        }
+    )
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
     last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
     trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)

@@ -26,6 +26,7 @@ from luwu.server.run import Terms, Worker
 from luwu.server.runs import claim_nothing
 from luwu.server.service import Attached
 from luwu.server.topology import PacketOrigin, SwitchMember
+from luwu.server.vacancies import Vacancies
 from luwu.store.run_record import Counts
 
 KEY = b"a key that is long enough"
@@ -105,6 +106,7 @@ class _Run:
     def __init__(self, initialised: bool) -> None:
         self._core = _Core(initialised)
         self.progress = RunProgress()
+        self.vacancies = Vacancies(1.5)
 
     def peer_of(self, rank: int) -> str:
         return PEER
