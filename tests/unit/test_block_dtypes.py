@@ -15,7 +15,7 @@ from luwu.errors import ConfigError
 from luwu.launch.settings import ROOT
 from luwu.models.gpt import GPT, GPTConfig
 from luwu.models.gpt import Block as GPTBlock
-from luwu.models.settings import GPT_PARTS, ModelSettings
+from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
 from luwu.optim.adamw import AdamW
 from luwu.worker.layout import describe
 from luwu.worker.parallelize import full_state_dict, parallelize
@@ -36,6 +36,7 @@ def test_settings_know_the_names_in_the_gpt():
     selected = select_modules(gpt, [GPTBlock])
     layers = [f"blocks.{number}" for number in range(ModelSettings().layers)]
     assert [name for name, _ in modules_outside(gpt, [module for _, module in selected])] == list(GPT_PARTS)
+    assert [name for name, _ in gpt.blocks[0].named_modules()][1:] == list(GPT_LAYER_PARTS)
     assert [name for name, _ in selected] == layers and ROOT == ROOT_NAME
 
 

@@ -96,7 +96,14 @@ def test_overlays_win_in_order():
                 "<root>, tokens, positions, norm, blocks.0 to blocks.3",
             ],
         ),
-        ({"run": {"block_dtypes": {"blocks.0.attention": "float32"}}}, ["run.block_dtypes", "matches no block"]),
+        (
+            {"run": {"block_dtypes": {"blocks.0.attention": "float32"}}},
+            ["run.block_dtypes", "matches blocks.0.attention inside block blocks.0; a block has one dtype"],
+        ),
+        (
+            {"run": {"block_dtypes": {"*norm": "float32"}}},
+            ["run.block_dtypes: '*norm' matches blocks.0.attention_norm inside block blocks.0"],
+        ),
         ({"run": {"device": "tpu"}}, ["run.device", "found 'tpu'"]),
         ({"optimizer": {"lr": 0.0}}, ["optimizer.lr", "found 0.0"]),
         ({"data": {"validation_fraction": 0.9}}, ["data.validation_fraction", "found 0.9"]),

@@ -26,7 +26,7 @@ from luwu.core.quantities import (
 )
 from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of
 from luwu.data.settings import DataSettings
-from luwu.models.settings import GPT_PARTS, ModelSettings
+from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
 from luwu.optim.settings import OptimizerSettings
 from luwu.store.settings import DiskSettings
 
@@ -146,14 +146,21 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def patterns_match_blocks(self) -> Settings:
-        """Refuse patterns that match no block of the GPT.
+        """Refuse patterns that match no block of the GPT, or a part of a layer, which has one dtype.
 
         Those of another model are checked when a worker has built it.
         """
         if self.model.path is not None or not self.run.block_dtypes:
             return self
-        names = [*GPT_PARTS, *(f"blocks.{number}" for number in range(self.model.layers))]
+        layers = [f"blocks.{number}" for number in range(self.model.layers)]
+        names = [*GPT_PARTS, *layers]
         for pattern in self.run.block_dtypes:
+            for layer in [] if pattern == ROOT else [layer for layer in layers if not fnmatchcase(layer, pattern)]:
+                if part := next((part for part in GPT_LAYER_PARTS if fnmatchcase(f"{layer}.{part}", pattern)), ""):
+                    raise ConfigError(
+                        f"run.block_dtypes: {shown(pattern)} matches {layer}.{part} inside block {layer}; a block has "
+                        "one dtype: name the block"
+                    )
             if pattern != ROOT and not any(fnmatchcase(name, pattern) for name in names):
                 raise ConfigError(
                     f"run.block_dtypes: {shown(pattern)} matches no block; the model has: {ROOT}, "

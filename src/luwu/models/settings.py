@@ -16,6 +16,18 @@ MOST_PARAMETERS = 2**44
 GPT_PARTS = ("tokens", "positions", "norm")
 """Modules of the GPT beside its blocks that a pattern may match, as in `luwu.models.gpt`; that module loads torch."""
 
+GPT_LAYER_PARTS = (
+    "attention_norm",
+    "attention",
+    "attention.inputs",
+    "attention.output",
+    "network_norm",
+    "expand",
+    "contract",
+    "dropout",
+)
+"""Modules of each of its blocks, which no pattern may match alone."""
+
 
 class ModelSettings(Group):
     """The shape of the GPT, or another model."""

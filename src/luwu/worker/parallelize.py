@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from luwu.control.waiting import saying
 from luwu.core.errors import ConfigError
 from luwu.core.manifest import DEFAULT_OPTIMIZER
 from luwu.core.protocols import DRIVER_ATTRIBUTE, Endpoint, OptimizerKind, Weights, WorkerSession
@@ -35,6 +37,8 @@ from luwu.worker.watched import begin_to_watch
 from luwu.worker.weights import CheckpointWeights
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+log = logging.getLogger(__name__)
 
 
 def parallelize(
@@ -234,7 +238,8 @@ def _initialise(units: list[Unit], initialiser: Initialiser, endpoint: Endpoint,
         initialiser.initialise_unit(unit)
         write_unit(unit, endpoint, arena)
         drop_values(unit, torch.device("cpu"), torch.float32)
-    endpoint.wait(endpoint.finish_initialise())
+    with saying(log, "the server to make the first values durable", None):
+        endpoint.wait(endpoint.finish_initialise())
 
 
 def _move_buffers(model: nn.Module, device: torch.device) -> None:
