@@ -10,7 +10,9 @@ from unittest.mock import Mock
 
 import grpc
 import pytest
+import torch
 from tests.unit.fake_core import FakeCore
+from tests.unit.fake_session import FakeSession
 from tests.unit.test_network_server import KEY, QUICK, hang_on, join, make_switch, train
 
 from luwu.control import local_client, waiting
@@ -31,6 +33,7 @@ from luwu.session import local
 from luwu.session.remote import RemoteSession
 from luwu.switch.service import SwitchService
 from luwu.switch.settings import SwitchSettings
+from luwu.worker.parallelize import parallelize
 
 NOBODY = "luwu://127.0.0.1:1"
 SOON = QUICK.model_copy(update={"connect_seconds": 0.5, "retry_seconds": 0.01})
@@ -67,6 +70,11 @@ def test_a_long_wait_speaks_and_a_short_one_does_not(monkeypatch, caplog):
     with waiting.saying(log, "nobody", None):
         pass
     assert len(caplog.messages) == 1 and threading.active_count() <= before + 1
+
+
+def test_who_writes_first_values_says_that_it_waits_until_they_are_durable(at_once, caplog):
+    parallelize(torch.nn.Linear(2, 2), FakeSession(), blocks=[])
+    assert "waiting for the server to make the first values durable" in caplog.messages
 
 
 def test_who_connects_says_whom_it_waits_for(at_once, caplog):
