@@ -23,6 +23,7 @@ from luwu.data.preparation import prepare
 from luwu.errors import ServerError
 from luwu.launch import local as launcher
 from luwu.launch.reports import WarningRelay
+from luwu.launch.restarts import Restarts
 from luwu.probe import link
 from luwu.probe.link import measure_link
 from luwu.server.network import NetworkServer
@@ -168,11 +169,23 @@ def a_corpus(tmp_path, monkeypatch):
 def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
     running = iter([True, True, False, False])
     workers = SimpleNamespace(
-        running=lambda: next(running), failed=lambda: True, kill=lambda: None, error=lambda: ServerError("it ended")
+        running=lambda: next(running),
+        killed=list,
+        failed=lambda: True,
+        kill=lambda: None,
+        error=lambda: ServerError("it ended"),
     )
     monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)
     show = logging.getLogger("luwu.test").warning
-    run = Mock(spec=launcher.LocalRun, _folder=None, _settings=Mock(), _room=None, _job=Mock(), _show_stage=show)
+    run = Mock(
+        spec=launcher.LocalRun,
+        _folder=None,
+        _settings=Mock(),
+        _room=None,
+        _job=Mock(),
+        _restarts=Restarts(0),
+        _show_stage=show,
+    )
     with pytest.raises(ServerError, match="it ended"):
         launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
 
