@@ -53,10 +53,9 @@ def test_the_place_of_a_lost_worker_is_free_for_another() -> None:
         admission.attach(rank)
     admission.lose(1)
     assert seats(admission) == ({0}, [1], False) and not admission.went(1)
-    admission.attach(1)  # it was lost while it waited for the place
+    assert not admission.attach(1)  # it was lost while it waited for the place
     assert seats(admission) == ({0}, [1], False)
-    assert admission.join(1, 2) == ""
-    admission.attach(1)
+    assert admission.join(1, 2) == "" and admission.attach(1)
     assert seats(admission) == ({0, 1}, [], False)
     for rank in (0, 1):
         admission.lose(rank)

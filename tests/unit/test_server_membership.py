@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from luwu.core.errors import ServerError, StoreSpaceError
+from luwu.core.errors import (
+    ConfigError,
+    LuwuError,
+    ManifestMismatchError,
+    ServerError,
+    StoreSpaceError,
+    WorkerLostError,
+)
 from luwu.core.manifest import BlockManifest, Manifest
-from luwu.server.membership import Membership
+from luwu.server.membership import Membership, miss_workers
 
 MANIFEST = Manifest("float32", 1024, (BlockManifest("<root>", True, (), 32),))
 
@@ -61,6 +71,126 @@ def test_a_server_has_ended_when_close_returns():
     watcher.join()
     closer.join()
     assert steps == [3] and members.step == 0
+
+
+class KeepingCore:
+    """A native server of two workers that lets others take the places of lost ones, when it is let through."""
+
+    initialised = True
+
+    def __init__(self) -> None:
+        self.losing, self.lost = threading.Event(), threading.Event()
+        self.waiting, self.free = threading.Event(), threading.Event()
+
+    def lose_worker(self, rank: int) -> None:
+        self.losing.set()
+        assert self.lost.wait(30)
+
+    def wait_for_place(self, rank: int, at_most_seconds: float) -> bool:
+        self.waiting.set()
+        return self.free.wait(at_most_seconds)
+
+    def stats(self) -> dict[str, int]:
+        return {"step": 3}
+
+    def failure(self) -> None:
+        return None
+
+
+@pytest.fixture
+def keeping() -> tuple[Membership[KeepingCore], KeepingCore, list[str]]:
+    """Two workers that have attached, and what the run has said."""
+    core, said = KeepingCore(), list[str]()
+    members = Membership(2, lambda manifest: core, worker_return_seconds=60.0, say=said.append)
+    for rank in range(2):
+        members.join(rank, 2)
+        members.attach(rank, MANIFEST)
+    return members, core, said
+
+
+def in_a_thread(act: Callable[..., object], *words: object) -> tuple[threading.Thread, list[Exception]]:
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            act(*words)
+        except WorkerLostError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+def test_a_place_is_free_once_the_core_has_let_go_of_the_lost_worker(keeping) -> None:
+    members, core, said = keeping
+    losing, _ = in_a_thread(members.lose, 1)
+    assert core.losing.wait(30)
+    with pytest.raises(ConfigError, match="worker 1 has joined already"):
+        members.join(1, 2)
+    assert 1 not in members.vacancies
+    core.lost.set()
+    losing.join()
+    assert 1 in members.vacancies and members.missing == [1] and members.joined == {0}
+    assert said[0].startswith("worker 1 ended without leaving; the run waits for another worker 1 until ")
+    core.free.set()
+    members.join(1, 2)
+    assert not members.attach(1, MANIFEST)
+    assert 1 not in members.vacancies and members.missing == []
+    assert said[1:] == ["another worker 1 has joined; the run goes on at step 3"]
+    assert members.error() is None and members.lost == []
+
+
+def test_a_worker_that_is_lost_while_it_waits_for_its_place_leaves_it_free(keeping) -> None:
+    members, core, _ = keeping
+    core.lost.set()
+    members.lose(1)
+    members.join(1, 2)
+    attaching, errors = in_a_thread(members.attach, 1, MANIFEST)
+    assert core.waiting.wait(30)
+    members.lose(1)
+    core.free.set()
+    attaching.join()
+    assert "was lost while it waited for its place" in str(errors[0])
+    assert 1 in members.vacancies and members.joined == {0}
+    members.join(1, 2)
+    members.attach(1, MANIFEST)
+    assert members.joined == {0, 1} and members.error() is None
+
+
+def test_a_worker_that_has_another_model_leaves_the_run_untouched(keeping) -> None:
+    members, core, _ = keeping
+    core.lost.set()
+    core.free.set()
+    members.lose(1)
+    members.join(1, 2)
+    with pytest.raises(ManifestMismatchError):
+        members.attach(1, replace(MANIFEST, dtype="bfloat16"))
+    members.lose(1)
+    assert 1 in members.vacancies and members.error() is None
+    members.join(1, 2)
+    members.attach(1, MANIFEST)
+    assert members.joined == {0, 1}
+
+
+def test_a_run_waits_for_the_return_of_a_worker_so_long_and_no_longer(monkeypatch) -> None:
+    core, times = KeepingCore(), iter([100.0, 159.0, 161.0])
+    core.lost.set()
+    members = Membership(1, lambda manifest: core, worker_return_seconds=60.0, say=lambda text: None)
+    members.join(0, 1)
+    members.attach(0, MANIFEST)
+    monkeypatch.setattr("luwu.server.vacancies.time", SimpleNamespace(monotonic=lambda: next(times)))
+    failed: list[LuwuError] = []
+    monkeypatch.setattr(members, "fail", failed.append)
+    members.lose(0)
+    miss_workers(members)
+    assert failed == []
+    miss_workers(members)
+    (error,) = failed
+    assert str(error) == (
+        "worker 0 was lost, and no other joined at its place within 60 s; the run stands at step 3: run again to "
+        "resume from there"
+    )
 
 
 def fail() -> None:

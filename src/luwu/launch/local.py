@@ -266,7 +266,7 @@ class LocalRun:
         try:
             while workers.running():
                 self._take_reports()
-                for text in self._restarts.replace_killed(workers):
+                for text in self._restarts.replace_killed(workers) if not asked else ():  # another would not stop
                     self._display.say(text)
                 if workers.failed():
                     break

@@ -81,9 +81,10 @@ class Admission:
             return f"worker {rank} of {workers} cannot join: this server was started for {expected} workers"
         return self._happen(rank, SeatEvent.JOIN)
 
-    def attach(self, rank: int) -> None:
-        """Note that a worker uses the data plane."""
+    def attach(self, rank: int) -> bool:
+        """Note that a worker uses the data plane; False where it was lost meanwhile, and the run waits for another."""
         self._happen(rank, SeatEvent.ATTACH)
+        return self._seats[rank] is not Seat.VACANT
 
     def go(self, rank: int) -> None:
         """Note that a worker has left or is lost."""

@@ -133,9 +133,12 @@ class Membership(Generic[CoreT]):
         if rank in self.vacancies:
             self._wait_for_place(rank)
         with self._changed:
-            self._admission.attach(rank)
+            present = self._admission.attach(rank)
+            returned = present and self.vacancies.fill(rank)
             self._changed.notify_all()
-        if self.vacancies.fill(rank):
+        if not present:
+            raise WorkerLostError(f"worker {rank} was lost while it waited for its place; join again")
+        if returned:
             self._say(f"another worker {rank} has joined; the run goes on at step {self.step}")
         if self._gather_seconds is not None:
             self._gather(self._gather_seconds)
@@ -178,15 +181,13 @@ class Membership(Generic[CoreT]):
 
         The run waits for another worker at its place, or fails for the others, unless it had failed before.
         """
-        with self._changed:
-            waits = self.vacancies.seconds > 0 and self._first_values and not self._closed and self.error() is None
-            if waits:
+        if self.vacancies.seconds > 0 and self._first_values and not self._closed and self.error() is None:
+            self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
+            with self._changed:  # not before: whoever joins now finds the place as it is to be
                 self._admission.lose(rank)
                 self.vacancies.keep(rank)
                 self.progress.forget(rank)
                 self._changed.notify_all()
-        if waits:
-            self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
             end = until(self.vacancies.seconds)
             self._say(f"worker {rank} {why}; the run waits for another worker {rank} {end}")
             return

@@ -156,7 +156,7 @@ class Runs:
                 run.tell_place(worker)
             token = run.admit(worker.rank)
         except LuwuError as error:
-            if run.error() is None and not self._closing:
+            if run.error() is None and not self._closing and not returns:
                 run.fail(type(error)(f"{worker.name} could not attach: {error}"))
             raise
         stats = run.stats()
@@ -206,9 +206,11 @@ class Runs:
         return not self._run.over and not self._run.went(rank)
 
     def _is_unsure(self, rank: int) -> bool:
-        """Return True while nothing shows that the worker of this rank lives: it may have ended while it joined."""
+        """Return True while the worker of this rank may be gone: it has not watched yet, or its end is under way."""
         before = self._run.people.get(rank)
-        return before is not None and not before.ended and not before.watched
+        if before is None:
+            return False
+        return rank in self._run.joined if before.ended else not before.watched
 
     def _present(self) -> str:
         names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"
