@@ -45,6 +45,7 @@ SECTIONS = {
     ),
     "Nothing is lost": (
         "crash_resume",
+        "elastic",
         "power_cuts",
         "step_machine",
         "fault_points",
