@@ -37,6 +37,8 @@ class Run:
         acquired: int = 0,
         place: str = "a.py line 1, in b",
     ) -> None:
+        if not self.table.knows(rank):
+            self.table.expect(rank, self.now)
         self.table.hear(rank, Report(attempts, Activity(phase, f"h.{acquired}", acquired, pushed), place), self.now)
 
     def wait(self, seconds: float) -> list[str]:
@@ -51,6 +53,25 @@ class Run:
 @pytest.fixture
 def run() -> Run:
     return Run()
+
+
+def test_a_worker_that_has_never_reported_is_named(run: Run) -> None:
+    run.table.expect(1, run.now)
+    run.tell(0, ENDING, 3)
+    said = [text for _ in range(4) for text in (run.tell(0, ENDING, 3), *run.wait(3)) if text]
+    assert len(said) == 1 and said[0].startswith("step 5 waits for worker 1, from which nothing has come for 1")
+    assert run.table.last(1, run.now) is None
+    run.tell(1, ENDING, 3)
+    (said_then,) = run.wait(1)
+    assert said_then.startswith("worker 1 goes on after 1")
+
+
+def test_a_report_of_a_worker_that_has_gone_is_not_kept(run: Run) -> None:
+    run.tell(0, ENDING, 3)
+    run.tell(1, FORWARD)
+    run.table.forget(1)
+    run.table.hear(1, Report(5, Activity(FORWARD)), run.now)
+    assert not run.table.knows(1) and run.wait(20) == []
 
 
 def test_a_worker_that_the_others_wait_for_is_named_once_and_when_it_goes_on(run: Run) -> None:

@@ -46,6 +46,7 @@ def test_a_server_tells_the_missing_the_present_and_what_they_do(server: Network
     before = ask_status(server.url, KEY, QUICK)
     assert (before.open, before.workers, list(before.present), list(before.missing)) == (False, 2, [], [0, 1])
     with join(server, 1, 2) as session:
+        server._runs.run.progress.expect(1)  # as it attaches
         session.send_progress(report(1).progress)
         assert session._progress_call is not None
         session._progress_call.result(60)

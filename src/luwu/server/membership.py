@@ -135,6 +135,8 @@ class Membership(Generic[CoreT]):
         with self._changed:
             present = self._admission.attach(rank)
             returned = present and self.vacancies.fill(rank)
+            if present:
+                self.progress.expect(rank)
             self._changed.notify_all()
         if not present:
             raise WorkerLostError(f"worker {rank} was lost while it waited for its place; join again")

@@ -34,11 +34,15 @@ class Laggard(NamedTuple):
 
 @dataclass
 class _Worker:
-    """A worker's last report: when it came, since when it says the same, and since when another worker is further."""
+    """A worker's last report: when it came, since when it says the same, and since when another worker is further.
+
+    Before its first one it counts as between steps, and ``heard_at`` is when it attached.
+    """
 
     report: Report
     heard_at: float
     moved_at: float
+    has_reported: bool = False
     behind_since: float | None = None
 
     def position(self, attempts: int) -> tuple[int, int, int]:
@@ -63,12 +67,16 @@ class ProgressTable:
         self._attempts = 0
         self._attempts_since = 0.0
 
+    def expect(self, rank: int, now: float) -> None:
+        """Note that a worker has attached: from now on it tells its progress."""
+        self._workers[rank] = _Worker(Report(0, Activity(WorkerPhase.BETWEEN_STEPS)), now, now)
+
     def hear(self, rank: int, report: Report, now: float) -> None:
-        """Note a worker's report."""
+        """Note a worker's report, unless the worker has gone, or has not attached."""
         before = self._workers.get(rank)
         if before is None:
-            self._workers[rank] = _Worker(report, now, now)
             return
+        before.has_reported = True
         if (before.report.attempts, before.report.activity) != (report.attempts, report.activity):
             before.moved_at = now
         before.report, before.heard_at = report, now
@@ -78,13 +86,13 @@ class ProgressTable:
         self._workers.pop(rank, None)
 
     def knows(self, rank: int) -> bool:
-        """Return True if the worker has reported, and has not gone."""
+        """Return True if the worker has attached, and has not gone."""
         return rank in self._workers
 
     def last(self, rank: int, now: float) -> tuple[Report, float] | None:
         """Return a worker's last report, and the seconds since then; None: it has not reported."""
         worker = self._workers.get(rank)
-        return None if worker is None else (worker.report, now - worker.heard_at)
+        return (worker.report, now - worker.heard_at) if worker is not None and worker.has_reported else None
 
     def laggards(self, attempts: int, now: float, patience: float = 0.0) -> list[Laggard]:
         """Return the workers that others wait for, and that have made no progress for ``patience`` seconds since.
@@ -159,6 +167,11 @@ class RunProgress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table = ProgressTable()
+
+    def expect(self, rank: int) -> None:
+        """Note that a worker has attached."""
+        with self._lock:
+            self._table.expect(rank, time.monotonic())
 
     def hear(self, rank: int, report: Report) -> None:
         """Note a worker's report."""

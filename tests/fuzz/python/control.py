@@ -142,6 +142,7 @@ class _Runs:
 
     def join_worker(self, rank: int, workers: int, peer: str) -> Worker:
         self.run = _Run(initialised=rank % 2 == 0)
+        self.run.progress.expect(rank)
         worker = Worker(name=f"worker {rank}", peer=peer, rank=rank, run=self.run)  # type: ignore[arg-type]
         self.participants.add(worker)
         return worker
