@@ -29,6 +29,7 @@ from ours.elastic import KEY, WORKERS
 
 from luwu.control.credentials import Credentials
 from luwu.control.timeouts import Timeouts
+from luwu.server.laggards import Patience
 from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
 from luwu.server.settings import ServerSettings
@@ -154,7 +155,7 @@ class Course:
 def serving(transport: str, folder: Path) -> Iterator[tuple[str, LocalServer | NetworkServer]]:
     """Serve two workers in this process; yield where they join."""
     if transport == "shared memory":
-        with LocalServer(folder, None, MEMORY, WORKERS, on_slow=lambda text: None, worker_return_seconds=60) as local:
+        with LocalServer(folder, None, MEMORY, WORKERS, on_slow=lambda text: None, patience=Patience(60)) as local:
             yield str(local.socket_path), local
         return
     settings = ServerSettings(

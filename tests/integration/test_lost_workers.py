@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from harness.network.namespaces import wait_until
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
 from luwu.server.description import describe
+from luwu.server.laggards import Patience
 from luwu.server.membership import Membership
 from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
@@ -85,7 +87,7 @@ with session:
 def serve(transport: str, folder: Path, seconds: float = 60.0) -> Iterator[tuple[str, LocalServer | NetworkServer]]:
     """Serve two workers; yield where."""
     if transport == "shared memory":
-        with LocalServer(folder, None, MEMORY, 2, worker_return_seconds=seconds) as local:
+        with LocalServer(folder, None, MEMORY, 2, patience=Patience(seconds)) as local:
             yield str(local.socket_path), local
         return
     settings = ServerSettings(
@@ -165,6 +167,35 @@ def train(transport: str, folder: Path, place: str, limit: float) -> list[list[s
 @pytest.fixture(scope="module", params=[0.0, 0.5], ids=["plain", "clipped"])
 def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, list]:
     return request.param, train("shared memory", tmp_path_factory.mktemp("undisturbed") / "run", "-", request.param)
+
+
+def test_a_worker_whose_time_is_over_counts_as_lost(tmp_path: Path, undisturbed: tuple[float, list]) -> None:
+    """It hangs over TCP, another takes its place, and it is refused when it goes on."""
+    limit, expected = undisturbed
+    settings = ServerSettings(
+        stores=(tmp_path / "store",),
+        workers=2,
+        listen="127.0.0.1:0",
+        memory=MEMORY,
+        worker_return_seconds=60,
+        step_deadline_seconds=4,
+    )
+    with NetworkServer(settings, CREDENTIALS, Timeouts(look_seconds=0.1)) as server:
+        workers = [start(server.url, 0, tmp_path, limit=limit)]
+        workers += [start(server.url, 1, tmp_path, "backward", limit, errors=subprocess.PIPE)]
+        try:
+            before = lines_until_pause(workers[1])
+            wait_until(lambda: 1 in server._runs.run.vacancies, "worker 1 to count as lost")
+            workers.append(start(server.url, 1, tmp_path, limit=limit))
+            assert [lines_of(workers[0]), before + lines_of(workers[2])] == expected
+            _, error = workers[1].communicate("\n", timeout=60)
+            assert workers[1].returncode == 1
+            assert re.search(r"WorkerLostError: worker 1 has made no progress for \d+ s .* counts as lost", error)
+        finally:
+            for worker in workers:
+                worker.kill()
+                with suppress(ValueError):
+                    worker.communicate()
 
 
 @pytest.mark.parametrize("transport", ["shared memory", "tcp"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from contextlib import ExitStack
@@ -219,6 +220,17 @@ def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
         monkeypatch.setenv("LUWU_JOB_KEY", KEY[::-1])
         code, _, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
         assert code == 2 and "the job key is not the server's" in error
+
+
+def test_a_worker_that_is_stopped_is_killed_and_replaced(folder, undisturbed):
+    process = start_small_run(folder, "stopped", "--step-deadline-seconds", "6")
+    wait_for_steps(folder, "stopped", 5)
+    os.kill(sorted(workers_of(process))[1], signal.SIGSTOP)
+    code, output, error = finish(process)
+    assert code == 0, error
+    assert re.search(r"worker 1 has made no progress for \d+ s \(step_deadline_seconds is 6\); it is killed", output)
+    assert "worker 1 was killed by SIGKILL" in output
+    assert (steps_of(folder, "stopped"), validation(output)) == undisturbed
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "server elsewhere"])

@@ -97,11 +97,12 @@ def test_another_worker_is_started_in_the_place_of_a_killed_one(start_workers, t
     workers.wait(90)
     assert [ended.rank for ended in workers.killed()] == [1] and workers.failed()
     restarts = Restarts(1)
-    assert list(restarts.replace_killed(workers)) == []
+    assert list(restarts.look(workers, may_start=True)) == []
     restarts.may_begin = True
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(tmp_path / "python"))
-        (said,) = restarts.replace_killed(workers)
+        assert list(restarts.look(workers, may_start=False)) == []
+        (said,) = restarts.look(workers, may_start=True)
     assert said.startswith("worker 1 was killed by SIGKILL, its log is ") and said.endswith("(1 of 1)")
     workers.wait(90)
     assert not workers.running() and not workers.failed() and not workers.killed()
@@ -109,12 +110,23 @@ def test_another_worker_is_started_in_the_place_of_a_killed_one(start_workers, t
     assert (tmp_path / "worker-1.log").read_text() == "here\n"
 
 
+def test_a_worker_whose_time_is_over_is_killed(start_workers):
+    workers = start_workers("time.sleep(60)")
+    restarts = Restarts(0)
+    restarts.note_overdue(1, "worker 1 has made no progress for 30 s")
+    assert list(restarts.look(workers, may_start=True)) == ["worker 1 has made no progress for 30 s; it is killed"]
+    while not workers.killed():
+        workers.wait(0.1)
+    assert [ended.rank for ended in workers.killed()] == [1]
+    workers.kill()
+
+
 def test_workers_are_started_again_as_often_as_the_run_allows_it(start_workers):
     workers = start_workers("os.kill(os.getpid(), signal.SIGKILL)")
     workers.wait(90)
     restarts = Restarts(0)
     restarts.may_begin = True
-    assert list(restarts.replace_killed(workers)) == []
+    assert list(restarts.look(workers, may_start=True)) == []
     assert "was killed by SIGKILL" in str(workers.error())
 
 

@@ -30,12 +30,13 @@ from luwu.launch.preparing import prepare_corpus
 from luwu.launch.processes import WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
-from luwu.launch.restarts import Restarts
+from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
 from luwu.launch.settings import Settings
 from luwu.launch.words import checked_report
 from luwu.observe.display import Display, size
 from luwu.observe.meter import Meter, StepRecord, StepReport
 from luwu.observe.metrics import MetricsLog
+from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.folders import make_folder
 from luwu.store.opening import lock_folder
@@ -52,9 +53,6 @@ SERVER = -1
 
 GRACE_SECONDS = 15.0
 """Seconds that the other workers may take to end by themselves after one failed."""
-
-WORKER_RETURN_SECONDS = 120.0
-"""Seconds that the others wait for a worker that is started again: it imports torch and makes its model."""
 
 Report = Mapping[str, Any]
 
@@ -197,7 +195,9 @@ class LocalRun:
             disk_full_wait_seconds=run.disk_full_wait_seconds,
             on_room=room_reporter(partial(self._queue, SERVER)),
             on_slow=self._say_soon,
-            worker_return_seconds=WORKER_RETURN_SECONDS if run.restarts else 0.0,
+            patience=Patience(
+                WORKER_RETURN_SECONDS if run.restarts else 0.0, run.step_deadline_seconds, self._restarts.note_overdue
+            ),
         )
 
     def _make_claim(self, corpus: Corpus) -> None:
@@ -266,7 +266,7 @@ class LocalRun:
         try:
             while workers.running():
                 self._take_reports()
-                for text in self._restarts.replace_killed(workers) if not asked else ():  # another would not stop
+                for text in self._restarts.look(workers, may_start=not asked):
                     self._display.say(text)
                 if workers.failed():
                     break

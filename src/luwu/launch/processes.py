@@ -127,6 +127,10 @@ class WorkerProcesses:
         self._look()
         return [ended for ended in self._order_of_death if ended.status < 0]
 
+    def kill_one(self, rank: int) -> None:
+        """Kill a worker; `killed` then has it."""
+        self._processes[rank].kill()
+
     def start_again(self, rank: int) -> Path:
         """Start another process in the place of one that has ended; return where the log of that one is now."""
         self._look()

@@ -1,10 +1,15 @@
-"""Starts workers again that a signal has killed, as often as a run allows it."""
+"""Kills workers whose time is over, and starts workers again that a signal has killed, as often as a run allows it."""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Iterator
+from contextlib import suppress
 
 from luwu.launch.processes import WorkerProcesses
+
+WORKER_RETURN_SECONDS = 120.0
+"""Seconds that the others wait for a worker that is started again: it imports torch and makes its model."""
 
 
 class Restarts:
@@ -19,11 +24,28 @@ class Restarts:
         self._made = 0
         self.may_begin = False
         """True once workers are in a run whose server keeps the places of lost ones."""
+        self._overdue: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
 
-    def replace_killed(self, workers: WorkerProcesses) -> Iterator[str]:
-        """Start a worker in the place of each killed one, and yield a sentence about it."""
+    def note_overdue(self, rank: int, why: str) -> None:
+        """Note that a worker's time is over; any thread may call it."""
+        self._overdue.put((rank, why))
+
+    def look(self, workers: WorkerProcesses, *, may_start: bool) -> Iterator[str]:
+        """Kill workers whose time is over, start others in the places of killed ones, and yield a sentence about each.
+
+        Args:
+            workers: the run's processes.
+            may_start: False once the workers were asked to stop: another would not know of it.
+        """
+        with suppress(queue.Empty):
+            while True:
+                rank, why = self._overdue.get_nowait()
+                workers.kill_one(rank)
+                yield f"{why}; it is killed"
+        if not may_start or not self.may_begin:
+            return
         for ended in workers.killed():
-            if self._made == self._allowed or not self.may_begin:
+            if self._made == self._allowed:
                 return
             self._made += 1
             log = workers.start_again(ended.rank)

@@ -15,6 +15,7 @@ from luwu.core.quantities import (
     CountOrZero,
     Dtype,
     Positive,
+    SecondsOrZero,
     Sequences,
     Size,
     StoreFolders,
@@ -90,6 +91,8 @@ class RunSettings(DiskSettings, ComputeSettings):
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3
     """workers that are started again, in the whole run, when a signal has killed one; the others wait for it"""
+    step_deadline_seconds: SecondsOrZero = 0.0
+    """time after which a worker is killed that others wait for and that makes no progress; 0: they wait on"""
     stores: Annotated[StoreFolders, FIXED, Flag("--store")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
     memory: Size = 8 * 2**30

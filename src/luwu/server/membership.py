@@ -14,7 +14,7 @@ from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, Serv
 from luwu.core.manifest import Manifest, first_difference
 from luwu.server.admission import Admission
 from luwu.server.lent import CoreT, Lent, ReturnCore
-from luwu.server.progress import LaggardWatch, RunProgress
+from luwu.server.progress import RunProgress
 from luwu.server.vacancies import Vacancies
 
 log = logging.getLogger(__name__)
@@ -226,16 +226,6 @@ class Membership(Generic[CoreT]):
     def peer_of(self, rank: int) -> str:
         """Return the address of a worker; empty: it is on this machine."""
         return ""
-
-    def look_for_laggards(self, watch: LaggardWatch) -> list[str]:
-        """Let a watch look at the workers' progress, and return its news; none once the run has ended.
-
-        While a disk is full, workers wait for that.
-        """
-        stats = self.stats()
-        if not stats or stats.get("waits_for_room") is not None or self._error is not None or self._closed:
-            return []
-        return self.progress.look(watch, stats["step"], stats["attempts"])
 
     def wait_for_leaves(self, at_most_seconds: float) -> bool:
         """Return when every worker that joined has left or ended, or the time is over; whether they have."""

@@ -104,6 +104,7 @@ class NetworkServer:
             self._tell_room,
             functools.partial(step_at_rest, folders),
             settings.worker_return_seconds,
+            settings.step_deadline_seconds,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)

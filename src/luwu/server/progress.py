@@ -193,6 +193,11 @@ class RunProgress:
         with self._lock:
             return self._table.laggards(attempts, time.monotonic())
 
+    def overdue(self, attempts: int, seconds: float) -> list[Laggard]:
+        """Return the workers that others wait for and that have made no progress for this long."""
+        with self._lock:
+            return self._table.laggards(attempts, time.monotonic(), seconds)
+
     def look(self, watch: LaggardWatch, step: int, attempts: int) -> list[str]:
         """Let a watch look, see `LaggardWatch.look`."""
         with self._lock:

@@ -15,6 +15,7 @@ from luwu.control.waiting import until
 from luwu.core.errors import ConfigError, LuwuError, ServerError, WorkerLostError
 from luwu.core.manifest import Manifest
 from luwu.core.room import RoomWatch, SayRoom, log_room
+from luwu.server.laggards import look_for_laggards, overdue, why_overdue
 from luwu.server.membership import miss_workers
 from luwu.server.participants import Participant, Participants
 from luwu.server.progress import LaggardWatch
@@ -46,6 +47,8 @@ class Runs:
         say_room: called when the store waits for room on its disk, and when it goes on.
         step_at_rest: reads the store's committed step while it is not open.
         worker_return_seconds: see `Membership`.
+        step_deadline_seconds: a worker that others wait for and that makes no progress for this long counts as lost; 0:
+            none does.
     """
 
     def __init__(
@@ -60,8 +63,10 @@ class Runs:
         say_room: SayRoom = log_room,
         step_at_rest: Callable[[], int] = lambda: 0,
         worker_return_seconds: float = 0.0,
+        step_deadline_seconds: float = 0.0,
     ) -> None:
         self._plan_failure = plan_failure
+        self._step_deadline_seconds = step_deadline_seconds
         self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds)
         self._expected_switches = switches
         self._advertise = advertise
@@ -258,7 +263,16 @@ class Runs:
             "lost %s job=%x peer=%s why=%r", worker.name, run.job, worker.peer, worker.end,
         )  # fmt: skip
         run.lose(worker.rank, worker.end)
-        self.participants.remove(worker, run.error() or WorkerLostError(f"{worker.name} counts as lost; join again"))
+        self.participants.remove(
+            worker, run.error() or WorkerLostError(f"{worker.name} {worker.end}, and counts as lost; join again")
+        )
+
+    def _end_overdue(self, worker: Worker, why: str) -> None:
+        """End a worker that is there, and tell it the reason, which it reads when it goes on."""
+        worker.failure = f"it {why}"
+        message = f"{worker.name} {why}, and counts as lost; join again"
+        worker.tell(pb.Event(failure=pb.Failure(error=WorkerLostError.__name__, message=message)))
+        self._end(worker)
 
     def _end_switch(self, switch: SwitchMember) -> None:
         error = WorkerLostError(f"{switch.name} {switch.end}; join again")
@@ -320,8 +334,10 @@ class Runs:
             missing_switches = max(0, self._expected_switches - len(self._switches))
         self._status.look(run, now, missing_switches)
         self._room_watch.look(run.stats())
-        for text in run.look_for_laggards(self._laggard_watch):
+        for text in look_for_laggards(run, self._laggard_watch):
             log.warning("slow job=%x %s", run.job, text)
+        for laggard in overdue(run, self._step_deadline_seconds):
+            self._end_overdue(run.people[laggard.rank], why_overdue(laggard, self._step_deadline_seconds))
 
     def _renew(self) -> None:
         """End the run for good; the store is free for the next one."""

@@ -19,6 +19,7 @@ from luwu.core.forks import OfThisProcess
 from luwu.core.manifest import Manifest
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, LOOK_SECONDS, RoomWatch, SayRoom, log_room
 from luwu.server.folders import open_server
+from luwu.server.laggards import NO_PATIENCE, Patience, look_for_laggards, overdue, why_overdue
 from luwu.server.local_service import LocalService
 from luwu.server.membership import Membership, miss_workers
 from luwu.server.progress import LaggardWatch
@@ -53,7 +54,7 @@ class LocalServer(OfThisProcess):
         on_room: called when such a wait begins and ends, in a thread of the server.
         on_slow: called with a sentence when workers wait for one that makes no progress or is lost, and when it or
             another goes on.
-        worker_return_seconds: the run waits this long for another worker at the place of a lost one; 0: it fails.
+        patience: its waits for workers that are lost or make no progress.
 
     Raises:
         StoreLockedError: another process serves this run folder.
@@ -77,7 +78,7 @@ class LocalServer(OfThisProcess):
         disk_full_wait_seconds: float = DISK_FULL_WAIT_SECONDS,
         on_room: SayRoom = log_room,
         on_slow: Callable[[str], None] = log.warning,
-        worker_return_seconds: float = 0.0,
+        patience: Patience = NO_PATIENCE,
     ) -> None:
         super().__init__()
         self._run_dir = Path(run_dir)
@@ -104,7 +105,7 @@ class LocalServer(OfThisProcess):
             return core
 
         self._members: Membership[native.ShmServer] = Membership(
-            workers, open_core, worker_return_seconds=worker_return_seconds, say=on_slow
+            workers, open_core, worker_return_seconds=patience.return_seconds, say=on_slow
         )
         self._lock = threading.Lock()
         self._closing = False
@@ -116,6 +117,8 @@ class LocalServer(OfThisProcess):
         self._room_watch = RoomWatch(on_room)
         self._laggard_watch = LaggardWatch(TIMEOUTS)
         self._on_slow = on_slow
+        self._patience = patience
+        self._overdue: set[int] = set()
         self._watching = threading.Thread(target=self._watch, name="luwu-looks", daemon=True)
         self._watching.start()
         report = on_report or (lambda rank, report: None)
@@ -189,5 +192,15 @@ class LocalServer(OfThisProcess):
         while not self._closed.wait(LOOK_SECONDS):
             self._room_watch.look(self._members.stats())
             miss_workers(self._members)
-            for text in self._members.look_for_laggards(self._laggard_watch):
+            for text in look_for_laggards(self._members, self._laggard_watch):
                 self._on_slow(text)
+            self._look_for_overdue()
+
+    def _look_for_overdue(self) -> None:
+        """Tell once of each worker whose time is over, until it goes on or its session ends."""
+        found = {laggard.rank: laggard for laggard in overdue(self._members, self._patience.deadline_seconds)}
+        for rank in found.keys() - self._overdue:
+            self._patience.on_overdue(
+                rank, f"worker {rank} {why_overdue(found[rank], self._patience.deadline_seconds)}"
+            )
+        self._overdue = set(found)

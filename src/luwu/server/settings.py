@@ -43,6 +43,8 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
     worker_return_seconds: SecondsOrZero = 0.0
     """time that a run waits for another worker at the place of a lost one, over tcp; 0: the run ends with it"""
+    step_deadline_seconds: SecondsOrZero = 0.0
+    """time after which a worker counts as lost that others wait for and that makes no progress; 0: they wait on"""
     optimizer_threads: Annotated[int, Field(ge=1, le=4096)] = Field(
         default_factory=lambda: len(os.sched_getaffinity(0))
     )
