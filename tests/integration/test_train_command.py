@@ -238,7 +238,7 @@ def test_killed_workers_are_started_again_and_the_run_goes_on(folder, undisturbe
     run = f"killed-{elsewhere}"
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
     with ExitStack() as stack:
-        flags = ["--restarts", "3"]
+        flags = ["--restarts", "5"]
         if elsewhere:
             server = ServerProcess(folder / "killed-store", 2, "--worker-return-seconds", "60")
             flags += ["--server", stack.enter_context(server).url]
@@ -247,11 +247,14 @@ def test_killed_workers_are_started_again_and_the_run_goes_on(folder, undisturbe
             made = len(steps_of(folder, run)) if number else 0
             wait_for_steps(folder, run, made + 3)
             os.kill(sorted(workers_of(process))[rank], signal.SIGKILL)
+        wait_for_steps(folder, run, len(steps_of(folder, run)) + 3)
+        for worker in workers_of(process):  # both at once
+            os.kill(worker, signal.SIGKILL)
         code, output, error = finish(process)
     assert code == 0, error
-    assert output.count("was killed by SIGKILL") == output.count("starting another in its place") == 3
+    assert output.count("was killed by SIGKILL") == output.count("starting another in its place") == 5
     assert (steps_of(folder, run), validation(output)) == undisturbed
-    assert len(list((folder / run).glob("worker-*.[0-9].log"))) == 3
+    assert len(list((folder / run).glob("worker-*.[0-9].log"))) == 5
 
 
 def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatch):

@@ -22,6 +22,7 @@ from luwu.control.health import check_health
 from luwu.data.preparation import prepare
 from luwu.errors import ServerError
 from luwu.launch import local as launcher
+from luwu.launch.processes import Ended
 from luwu.launch.reports import WarningRelay
 from luwu.launch.restarts import Restarts
 from luwu.probe import link
@@ -170,8 +171,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
     running = iter([True, True, False, False])
     workers = SimpleNamespace(
         running=lambda: next(running),
-        killed=list,
-        failed=lambda: True,
+        failed=lambda: [Ended(1, 1)],
         kill=lambda: None,
         error=lambda: ServerError("it ended"),
     )

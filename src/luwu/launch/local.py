@@ -264,11 +264,11 @@ class LocalRun:
         workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
         asked = False
         try:
-            while workers.running():
+            while workers.running() or (workers.failed() and not self._restarts.gives_up(workers, may_start=not asked)):
                 self._take_reports()
                 for text in self._restarts.look(workers, may_start=not asked):
                     self._display.say(text)
-                if workers.failed():
+                if self._restarts.gives_up(workers, may_start=not asked):
                     break
                 if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
                     self._outcome.stopped = True

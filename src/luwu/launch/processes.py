@@ -117,18 +117,13 @@ class WorkerProcesses:
         self._look()
         return len(self._order_of_death) < len(self._processes)
 
-    def failed(self) -> bool:
-        """Return True if any worker ended with anything but success."""
+    def failed(self) -> list[Ended]:
+        """Return the workers that have ended with anything but success, in their order."""
         self._look()
-        return any(ended.status for ended in self._order_of_death)
-
-    def killed(self) -> list[Ended]:
-        """Return the workers that a signal has ended, in their order."""
-        self._look()
-        return [ended for ended in self._order_of_death if ended.status < 0]
+        return [ended for ended in self._order_of_death if ended.status]
 
     def kill_one(self, rank: int) -> None:
-        """Kill a worker; `killed` then has it."""
+        """Kill a worker; `failed` then has it."""
         self._processes[rank].kill()
 
     def start_again(self, rank: int) -> Path:
@@ -164,7 +159,7 @@ class WorkerProcesses:
 
     def error(self) -> LuwuError:
         """Return the first worker's failure that no other caused: its own error, or its end and its log."""
-        failures = [ended for ended in self._order_of_death if ended.status]
+        failures = self.failed()
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)

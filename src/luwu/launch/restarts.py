@@ -6,7 +6,7 @@ import queue
 from collections.abc import Iterator
 from contextlib import suppress
 
-from luwu.launch.processes import WorkerProcesses
+from luwu.launch.processes import Ended, WorkerProcesses
 
 WORKER_RETURN_SECONDS = 120.0
 """Seconds that the others wait for a worker that is started again: it imports torch and makes its model."""
@@ -42,14 +42,19 @@ class Restarts:
                 rank, why = self._overdue.get_nowait()
                 workers.kill_one(rank)
                 yield f"{why}; it is killed"
-        if not may_start or not self.may_begin:
-            return
-        for ended in workers.killed():
-            if self._made == self._allowed:
-                return
+        for ended in workers.failed():
+            if not self._may_replace(ended, may_start=may_start):
+                continue
             self._made += 1
             log = workers.start_again(ended.rank)
             yield (
                 f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
                 f"({self._made} of {self._allowed})"
             )
+
+    def gives_up(self, workers: WorkerProcesses, *, may_start: bool) -> bool:
+        """Return True if a worker has failed in whose place none is started."""
+        return any(not self._may_replace(ended, may_start=may_start) for ended in workers.failed())
+
+    def _may_replace(self, ended: Ended, *, may_start: bool) -> bool:
+        return ended.status < 0 and may_start and self.may_begin and self._made < self._allowed
