@@ -56,6 +56,11 @@ TEST_CASE("an address is read, written and told from others") {
     CHECK(fabric::to_text(fabric::parse_address("fe80::7%lo", 1)) == "[fe80::7%lo]:1");
     CHECK(fabric::parse_address("fe80::7%1", 1) == fabric::parse_address("fe80::7%lo", 1));
     CHECK_FALSE(fabric::parse_address("fe80::7%1", 1) == fabric::parse_address("fe80::7", 1));
+    CHECK_THROWS_WITH_AS((void)fabric::parse_address("::ffff:10.0.0.7%1", 1), doctest::Contains("names an interface"),
+                         Error);
+    for (const char* end : {"10.0.0.7", "fd00::7"}) {  // what follows a zero byte is no part of an address
+        CHECK_THROWS_AS((void)fabric::parse_address(std::string(end) + '\0' + "%1", 1), Error);
+    }
     CHECK(fabric::to_text(Address{}) == "nobody");
     CHECK_FALSE(Address{}.known());
     CHECK(fabric::is_multicast(fabric::parse_address("239.1.2.3", 1)));

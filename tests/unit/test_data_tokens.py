@@ -234,6 +234,16 @@ def test_a_tokenizers_folder_names_its_end(tmp_path):
         FileTokenizer(tmp_path / "bare")
 
 
+def test_a_tokenizer_without_the_token_that_it_names_for_what_is_unknown(tmp_path):
+    model = {"type": "BPE", "vocab": {"a": 0, "</s>": 1}, "merges": [], "unk_token": "<unk>"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    tokenizer = FileTokenizer(tmp_path)
+    assert tokenizer.encode(["aa"]) == [[0, 0]]
+    for encode in (lambda: tokenizer.encode(["ab"]), lambda: tokenizer.encode_prompt("ab")):
+        with pytest.raises(DataError, match=r"tokenizer .*tokenizer\.json: expected tokens for any text.*<unk>.*mend"):
+            encode()
+
+
 def test_truncation_and_padding_are_switched_off(tmp_path, tokenizer):
     reader = Tokenizer.from_file(str(tokenizer))
     reader.enable_truncation(3)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -103,12 +104,18 @@ class FileTokenizer:
         self.end: int | None = vocabulary[self.end_token]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, made in parallel by the library's own threads."""
-        return [encoding.ids for encoding in self._reader.encode_batch_fast(texts, add_special_tokens=False)]
+        """Return the tokens of each text, made in parallel by the library's own threads.
+
+        Raises:
+            DataError: the file names a token for what is not in its vocabulary that is not there itself.
+        """
+        with self._saying_why():
+            return [encoding.ids for encoding in self._reader.encode_batch_fast(texts, add_special_tokens=False)]
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Return the tokens of a text, after those that the file puts before every text."""
-        return list(self._reader.encode(text).ids)
+        """Return the tokens of a text, after those that the file puts before every text. Raises as `encode`."""
+        with self._saying_why():
+            return list(self._reader.encode(text).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, with special tokens as their names."""
@@ -117,6 +124,16 @@ class FileTokenizer:
     def save(self, file: Path, room: Room = NO_WAIT) -> None:
         """Write the tokenizer.json as it was read."""
         room.write_file(file, self._content)
+
+    @contextmanager
+    def _saying_why(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the library raises nothing more special
+            raise DataError(
+                f"tokenizer {self.path}: expected tokens for any text, found that it has none for some ({error}); mend "
+                "its unk_token, or take another tokenizer"
+            ) from None
 
     def _find_end(self, vocabulary: dict[str, int]) -> str:
         names = [*_configured_end(self.path.parent), *END_TOKENS]

@@ -31,7 +31,7 @@ REQUESTS: dict[str, Any] = {
     "SetSegments": pb.SetSegmentsRequest(block=1, segments=[pb.Segment(end=4, group=0)]),
     "Report": pb.ReportRequest(report='{"kind": "say"}'),
 }
-FOR_STRANGERS = ("Hello", "JoinWorker", "Leave")
+FOR_STRANGERS = ("Hello", "JoinWorker", "Leave", "Status")
 _MOST_CALLS = 16
 
 
