@@ -141,6 +141,7 @@ class Course:
         victim.process.kill()
         victim.process.wait()
         self.wait_for(max(other.steps, default=0) + 1)
+        self.found.voided = int(self._members.stats()["voided"])  # the store closes with the run
         first = min(self.now[rank].steps)
         self.found.back_seconds.append(max(0.0, other.steps[first][1] - noticed))
 
@@ -154,7 +155,6 @@ class Course:
         for worker in self.all:
             self.found.losses[worker.rank] |= {step: loss for step, (loss, _) in worker.steps.items()}
         self.found.digests = [worker.digest for worker in self.now]
-        self.found.voided = int(self._members.stats().get("voided", 0))
         return self.found
 
     def kill(self) -> None:
