@@ -131,7 +131,8 @@ class _Inputs:
         self._tensors = [index for index, value in enumerate(inputs) if isinstance(value, Tensor)]
         self._others = [None if isinstance(value, Tensor) else value for value in inputs]
         needs_gradient = torch.empty(0, requires_grad=True)
-        self._node = _KeepTensors.apply(needs_gradient, *(inputs[index] for index in self._tensors)).grad_fn
+        # The output is kept, not its node alone: torch before 2.13 frees the saved tensors together with the output.
+        self._output = _KeepTensors.apply(needs_gradient, *(inputs[index] for index in self._tensors))
 
     def get(self) -> list[Any]:
         """Return the inputs.
@@ -140,7 +141,7 @@ class _Inputs:
             RuntimeError: one was written in place since.
         """
         inputs = list(self._others)
-        for index, tensor in zip(self._tensors, self._node.saved_tensors, strict=True):
+        for index, tensor in zip(self._tensors, self._output.grad_fn.saved_tensors, strict=True):
             inputs[index] = tensor
         return inputs
 
