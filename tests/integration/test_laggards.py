@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.network import KEY
+from tests.integration.pausing import PAUSE
 from tests.integration.udp import CREDENTIALS, MEMORY
 
 from harness.network.namespaces import wait_until
@@ -33,15 +34,7 @@ from luwu.session.local import join
 times = Timeouts(**{TIMES!r})
 url, rank = sys.argv[1], int(sys.argv[2])
 
-class Pause(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        pause()
-        return gradient
-
+{PAUSE}
 def pause():
     if rank == 1:
         print("paused", flush=True)
@@ -54,7 +47,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         for index, block in enumerate(self.blocks):
             x = torch.tanh(block(x))
-            x = Pause.apply(x) if index == 1 else x
+            x = Pause.apply(x, pause) if index == 1 else x
         return x
 
 if url.startswith("luwu://"):

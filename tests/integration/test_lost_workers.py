@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import pytest
 from tests.integration.network import KEY
+from tests.integration.pausing import PAUSE
 from tests.integration.udp import CREDENTIALS, MEMORY
 
 from harness.network.namespaces import wait_until
@@ -35,15 +36,7 @@ from luwu.session.local import join
 
 url, rank, place, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
 
-class Pause(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-    @staticmethod
-    def backward(context, gradient):
-        pause("backward")
-        return gradient
-
+{PAUSE}
 def pause(here):
     if here == place and session.step == {LOST_IN - 1}:
         print("paused", flush=True)
@@ -56,7 +49,7 @@ class Model(torch.nn.Module):
     def forward(self, x):
         for index, block in enumerate(self.blocks):
             x = torch.nn.functional.dropout(torch.tanh(block(x)), 0.2)
-            x = Pause.apply(x) if index == 1 else x
+            x = Pause.apply(x, lambda: pause("backward")) if index == 1 else x
             if index == 2:
                 pause("forward")
         return x

@@ -41,12 +41,13 @@ Address parse_address(const std::string& host, std::uint16_t port) {
     address.value.sin6_family = AF_INET6;
     address.value.sin6_port = htons(port);
     std::uint8_t* bytes = address.value.sin6_addr.s6_addr;
-    if (host.find('\0') == std::string::npos && inet_pton(AF_INET, host.c_str(), bytes + 12) == 1) {
+    const bool whole = host.find('\0') == std::string::npos;  // inet_pton reads no further
+    if (whole && inet_pton(AF_INET, host.c_str(), bytes + 12) == 1) {
         bytes[10] = bytes[11] = 0xff;
         return address;
     }
     const std::size_t percent = host.find('%');
-    if (host.find('\0') != std::string::npos || inet_pton(AF_INET6, host.substr(0, percent).c_str(), bytes) != 1) {
+    if (!whole || inet_pton(AF_INET6, host.substr(0, percent).c_str(), bytes) != 1) {
         refuse(host, "is not a number like 10.0.0.7 or fd00::7; names are not looked up, so give the number");
     }
     if (percent != std::string::npos && is_ipv4(address)) refuse(host, "names an interface, which IPv4 does not have");

@@ -1,5 +1,6 @@
-// What the server of one host has of each worker's place: requests under way and blocks that the worker holds, so that
-// those of a lost worker are given back, and another may take the place when nothing of the first is left there.
+// The server of one host counts, for each worker's place, the requests that will be answered later and the blocks that
+// the worker holds. So the blocks of a lost worker are given back, and another worker takes the place only when no
+// answer to the first is still to be written.
 #pragma once
 
 #include <chrono>
@@ -15,8 +16,8 @@ class Places {
   public:
     Places(std::uint32_t workers, std::uint32_t blocks);
 
-    void asked(std::uint32_t rank);     // a request begins, which is not a release
-    void answered(std::uint32_t rank);  // it has ended
+    void asked(std::uint32_t rank);     // a request came that is answered later
+    void answered(std::uint32_t rank);  // its answer is written
     // A block comes out of the window for the worker. False: the worker is lost, so the block is to be released.
     [[nodiscard]] bool pulled(std::uint32_t rank, std::uint32_t block);
     void released(std::uint32_t rank, std::uint32_t block);

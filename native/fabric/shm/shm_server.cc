@@ -20,7 +20,7 @@ ShmServer::ShmServer(ServerSettings settings)
         arenas_.emplace_back(arena_files_.back().descriptor(), MapMode::shared);
     }
     streams_.start([this](std::uint32_t rank, Request& request) { handle(rank, request); },
-                   [this] { release_abandoned(); });
+                   [this] { abandoned_.release(*core_); });
 }
 
 ShmServer::~ShmServer() {
@@ -50,17 +50,9 @@ void ShmServer::take_place(std::uint32_t rank) {
     streams_.open(rank);
 }
 
-void ShmServer::release_abandoned() {
-    std::vector<std::uint32_t> blocks;
-    {
-        const std::lock_guard lock(abandoned_mutex_);
-        blocks.swap(abandoned_);
-    }
-    for (const std::uint32_t block : blocks) core_->release(block);
-}
-
-// The place hears of the answer after it is written: then nobody writes to the request any more.
-pipeline::Reply ShmServer::reply_to(std::uint32_t rank, Request& request) {
+// For requests that the pipeline answers later, in a thread of its own. The place hears of the answer after it is
+// written: then nobody writes to the request any more.
+pipeline::Reply ShmServer::reply_later(std::uint32_t rank, Request& request) {
     places_.asked(rank);
     return [this, rank, &request](pipeline::Outcome outcome) {
         Streams::reply(request, outcome.ok, outcome.value, outcome.squares);
@@ -72,7 +64,7 @@ void ShmServer::handle(std::uint32_t rank, Request& request) {
     const std::uint32_t blocks = core_->layout().block_count();
     if (const auto error = unknown_block(step::name_of(rank), request.block, blocks)) {
         fail(*error);
-        return reply_to(rank, request)({false, 0});
+        return Streams::reply(request, false);
     }
     switch (request.kind) {
         case RequestKind::begin:
@@ -82,11 +74,11 @@ void ShmServer::handle(std::uint32_t rank, Request& request) {
         case RequestKind::release:
             places_.released(rank, request.block);
             core_->release(request.block);
-            return reply_to(rank, request)({});
+            return Streams::reply(request, true);
         case RequestKind::push:
             return handle_push(rank, request);
         case RequestKind::vote:
-            return core_->vote(rank, request.flag != 0, reply_to(rank, request));
+            return core_->vote(rank, request.flag != 0, reply_later(rank, request));
         case RequestKind::initialise:
         case RequestKind::finish_initialise:
             return handle_initialise(rank, request);
@@ -100,15 +92,14 @@ void ShmServer::handle_begin(std::uint32_t rank, Request& request) {
     if (area.max_norm > 0) gradient.max_norm = area.max_norm;
     if (area.loss_scale > 0) gradient.loss_scale = {area.loss_scale, area.good_steps};
     core_->begin(rank, {area.groups.begin(), area.groups.begin() + count}, gradient);
-    reply_to(rank, request)({});
+    Streams::reply(request, true);
 }
 
 void ShmServer::handle_pull(std::uint32_t rank, Request& request) {
     const std::uint32_t block = request.block;
-    core_->pull(rank, block, [this, rank, block, reply = reply_to(rank, request)](pipeline::Outcome outcome) {
+    core_->pull(rank, block, [this, rank, block, reply = reply_later(rank, request)](pipeline::Outcome outcome) {
         if (outcome.ok && !places_.pulled(rank, block)) {
-            const std::lock_guard lock(abandoned_mutex_);  // not released here: the pipeline's lock is held
-            abandoned_.push_back(block);
+            abandoned_.add(block);
             streams_.wake(Stream::parameters);
         }
         reply(outcome);
@@ -123,9 +114,9 @@ void ShmServer::handle_push(std::uint32_t rank, Request& request) {
     const store::BlockShape& block = core_->layout().shape().blocks[request.block];
     if (!within_arena(rank, request.argument, core_->memory().gradient_bytes(request.block)) || !block.trainable) {
         fail(frozen_push(step::name_of(rank), block.name, " or does not fit its arena there"));
-        return reply_to(rank, request)({false, 0});
+        return Streams::reply(request, false);
     }
-    core_->push(rank, request.block, arenas_[rank].data() + request.argument, reply_to(rank, request));
+    core_->push(rank, request.block, arenas_[rank].data() + request.argument, reply_later(rank, request));
 }
 
 void ShmServer::handle_initialise(std::uint32_t rank, Request& request) {
@@ -140,10 +131,10 @@ void ShmServer::handle_initialise(std::uint32_t rank, Request& request) {
             }
             core_->initialise(request.block, reinterpret_cast<const float*>(arenas_[rank].data() + request.argument));
         }
-        reply_to(rank, request)({});
+        Streams::reply(request, true);
     } catch (const Error& error) {
         fail(error);
-        reply_to(rank, request)({false, 0});
+        Streams::reply(request, false);
     }
 }
 

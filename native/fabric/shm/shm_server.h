@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "fabric/core/abandoned_blocks.h"
 #include "fabric/core/parameter_server.h"
 #include "fabric/shm/places.h"
 #include "fabric/shm/streams.h"
@@ -41,8 +42,7 @@ class ShmServer {
     void handle(std::uint32_t rank, Request& request);
     void handle_begin(std::uint32_t rank, Request& request);
     void handle_pull(std::uint32_t rank, Request& request);
-    [[nodiscard]] pipeline::Reply reply_to(std::uint32_t rank, Request& request);
-    void release_abandoned();
+    [[nodiscard]] pipeline::Reply reply_later(std::uint32_t rank, Request& request);
     void handle_push(std::uint32_t rank, Request& request);
     void handle_initialise(std::uint32_t rank, Request& request);
     [[nodiscard]] bool within_arena(std::uint32_t rank, std::uint64_t offset, std::uint64_t bytes) const;
@@ -50,8 +50,7 @@ class ShmServer {
     std::vector<MemoryFile> arena_files_;
     std::vector<Mapping> arenas_;
     Places places_;
-    std::mutex abandoned_mutex_;
-    std::vector<std::uint32_t> abandoned_;  // blocks that came out of the window for a worker that was lost by then
+    AbandonedBlocks abandoned_;
     Streams streams_;
     std::unique_ptr<ParameterServer> core_;  // its last failure notice goes to the streams' memory
 };

@@ -90,7 +90,7 @@ void TcpServer::accept_connections() {
     pthread_setname_np(pthread_self(), "luwu-accept");
     while (!closing_) {
         join_ended();
-        release_abandoned();
+        abandoned_.release(*core_);
         try {
             look_into_lobby();
             std::this_thread::sleep_until(lobby_.rests_until());
@@ -151,16 +151,6 @@ void TcpServer::join_ended() {
     for (Served& served : ended) served.thread.join();
 }
 
-// Blocks that came out of the pipeline for a connection that was gone by then.
-void TcpServer::release_abandoned() {
-    std::vector<std::uint32_t> blocks;
-    {
-        const std::lock_guard lock(abandoned_mutex_);
-        blocks.swap(abandoned_);
-    }
-    for (const std::uint32_t block : blocks) core_->release(block);
-}
-
 void TcpServer::serve(Served& served) {
     pthread_setname_np(pthread_self(), "luwu-tcp");
     block_sigpipe();
@@ -188,8 +178,7 @@ void TcpServer::greet_and_serve(Served& served) {
     try {
         const TcpSession::Rules rules{!settings_.readers, settings_.timing};
         TcpSession session(*core_, member, connection, failed_, rules, [this](std::uint32_t block) {
-            const std::lock_guard lock(abandoned_mutex_);
-            abandoned_.push_back(block);
+            abandoned_.add(block);
             bell_.ring();
         });
         session.serve(hello.stream);

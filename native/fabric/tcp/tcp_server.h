@@ -7,6 +7,7 @@
 #include <list>
 #include <thread>
 
+#include "fabric/core/abandoned_blocks.h"
 #include "fabric/tcp/lobby.h"
 #include "fabric/tcp/tcp_session.h"
 
@@ -57,7 +58,6 @@ class TcpServer {
     void look_into_lobby();
     void accept_one(Lobby::Guest guest);
     void join_ended();
-    void release_abandoned();
     void serve(Served& served);
     void greet_and_serve(Served& served);
     [[nodiscard]] Hello greet(TcpConnection& connection) const;
@@ -84,8 +84,7 @@ class TcpServer {
     std::list<Served> served_;
     Crowd crowd_;  // the connections of served_ that have sent no good hello
     std::uint64_t next_number_ = 1;
-    std::mutex abandoned_mutex_;
-    std::vector<std::uint32_t> abandoned_;  // blocks
+    AbandonedBlocks abandoned_;
     std::vector<std::unique_ptr<TcpMember>> members_;
     std::unique_ptr<ParameterServer> core_;
     std::thread acceptor_;

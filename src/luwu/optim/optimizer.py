@@ -181,7 +181,7 @@ class StoreOptimizer(torch.optim.Optimizer):
     def _step_with(self, closure: Callable[[], float]) -> tuple[float, float]:
         """Make attempts until one is not void; return its loss and its loss scale."""
         assert self._driver is not None
-        before = RandomState.now()
+        before = RandomState.of_all_gpus()
         while True:
             with torch.enable_grad():
                 loss = closure()

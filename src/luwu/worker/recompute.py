@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from luwu.core.errors import ConfigError
+from luwu.optim.random_state import RandomState
 from luwu.worker.attributes import AttributeHistory
 
 _Work = Callable[[list[Any]], Any]
@@ -159,14 +160,12 @@ class _Surroundings:
     """Settings of a forward that its recompute needs again: autocast, and the states of random numbers."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
-        devices = {value.device for value in inputs if isinstance(value, Tensor)} - {torch.device("cpu")}
-        self._random = torch.get_rng_state()
-        self._random_of = {
-            device: torch.get_device_module(device).get_rng_state(device) for device in devices if device.type != "meta"
-        }
+        devices = {value.device for value in inputs if isinstance(value, Tensor)}
+        self._devices = {device for device in devices if device.type not in ("cpu", "meta")}
+        self._random = RandomState.now(self._devices)
         self._autocast = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-            for kind in sorted({"cpu", *(device.type for device in self._random_of)})
+            for kind in sorted({"cpu", *(device.type for device in self._devices)})
         ]
         self._autocast_cache = torch.is_autocast_cache_enabled()
 
@@ -174,12 +173,8 @@ class _Surroundings:
     def again(self) -> Iterator[None]:
         """Run the recompute inside this context. Random numbers go on afterwards as if it had drawn none."""
         with ExitStack() as settings:
-            settings.callback(torch.set_rng_state, torch.get_rng_state())
-            torch.set_rng_state(self._random)
-            for device, state in self._random_of.items():
-                random = torch.get_device_module(device)
-                settings.callback(random.set_rng_state, random.get_rng_state(device), device)
-                random.set_rng_state(state, device)
+            settings.callback(RandomState.now(self._devices).restore)
+            self._random.restore()
             for kind, dtype, enabled in self._autocast:
                 settings.enter_context(torch.autocast(kind, dtype, enabled, self._autocast_cache))
             yield
