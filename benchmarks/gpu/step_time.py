@@ -9,12 +9,15 @@ tiles, because its head sees the whole batch.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from llama import LLAMA_1B, Llama, Shape, texts
-from timing import IN_MEMORY, TRAINABLE_BYTES, free_memory, place_for, product_rate, report, seconds_of
+from timing import IN_MEMORY, TRAINABLE_BYTES, place_for, product_rate, report, seconds_of
 
 import luwu
 
@@ -25,40 +28,43 @@ LENGTH = 2048
 SLICE_ROWS = 4
 SMOKE = Shape(layers=4, hidden=1024, inner=2816, heads=8)
 
+Step = Callable[[int, int], None]
+"""Trains on a batch, given its rows and its number."""
 
-def on_the_gpu(shape: Shape, rows: int, repeats: int) -> float:
+
+def on_the_gpu(shape: Shape) -> Step:
     """Torch's step in bfloat16."""
     torch.manual_seed(0)
     model = Llama(shape, checkpoints=True).to(DEVICE, torch.bfloat16).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
-    def step(index: int) -> None:
+    def step(rows: int, index: int) -> None:
         batch = texts(shape, rows, LENGTH, index, DEVICE)
         for part in batch.split(SLICE_ROWS):
             (model(part) * (len(part) / rows)).backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    return seconds_of(step, repeats)
+    return step
 
 
-def over_the_bus(shape: Shape, rows: int, repeats: int, folder: Path) -> tuple[float, float]:
-    """LuWu's step, and the share of it in which the worker waited for the fabric or for a buffer."""
+@contextmanager
+def over_the_bus(shape: Shape, folder: Path) -> Iterator[tuple[Step, list[float]]]:
+    """LuWu's step, and for each one made the seconds in which the worker waited for the fabric or for a buffer."""
     with tempfile.TemporaryDirectory(dir=folder) as run, luwu.open(run, memory="40GiB") as session:
         with torch.device("meta"):
             model = Llama(shape, loss=luwu.tiled_cross_entropy)
         luwu.parallelize(model, session, device=DEVICE, dtype=torch.bfloat16, micro_batch_size=SLICE_ROWS)
         optimizer = luwu.AdamW(model, lr=1e-4)
-        waited = []
+        waited: list[float] = []
 
-        def step(index: int) -> None:
+        def step(rows: int, index: int) -> None:
             before = session.endpoint.stats()["wait_seconds"]
             model(texts(shape, rows, LENGTH, index, DEVICE)).backward()
             optimizer.step()
             waited.append(session.endpoint.stats()["wait_seconds"] - before)
 
-        taken = seconds_of(step, repeats)
-        return taken, sorted(waited[2:])[repeats // 2] / taken
+        yield step, waited
 
 
 def measure(*, smoke: bool, folder: Path) -> dict[str, Any]:
@@ -71,16 +77,17 @@ def measure(*, smoke: bool, folder: Path) -> dict[str, Any]:
     rate = product_rate()
     found: dict[int, dict[str, float]] = {}
     figures = {"by_tokens": found, "parameters": shape.parameters, "store": str(place), "product_flop_per_second": rate}
-    for rows in sizes:
-        theirs = on_the_gpu(shape, rows, repeats)
-        free_memory()
-        ours, waiting = over_the_bus(shape, rows, repeats, place)
-        free_memory()
-        used = 6 * shape.parameters * rows * LENGTH / ours
-        found[rows * LENGTH] = {
-            "luwu": ours, "torch": theirs, "ratio": theirs / ours, "waiting": waiting, "utilisation": used / rate,
-        }  # fmt: skip
-        report(figures)
+    torch_step = on_the_gpu(shape)
+    with over_the_bus(shape, place) as (luwu_step, waited):
+        for rows in sizes:
+            theirs = seconds_of(partial(torch_step, rows), repeats)
+            ours = seconds_of(partial(luwu_step, rows), repeats)
+            waiting = sorted(waited[-repeats:])[repeats // 2] / ours
+            used = 6 * shape.parameters * rows * LENGTH / ours
+            found[rows * LENGTH] = {
+                "luwu": ours, "torch": theirs, "ratio": theirs / ours, "waiting": waiting, "utilisation": used / rate,
+            }  # fmt: skip
+            report(figures)
     largest = found[max(found)]
     if smoke or place != IN_MEMORY:  # the disk would be measured, and not the bus
         return {"ok": None, **figures}
