@@ -155,6 +155,13 @@ def check_health(service):
     assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+def test_a_switch_does_not_serve_before_it_looks_for_its_server(monkeypatch):
+    monkeypatch.setattr(SwitchService, "_live", lambda self: self._closing.wait())
+    settings = SwitchSettings(server="luwu://127.0.0.1:1", name="rack", listen="127.0.0.1:0")
+    with SwitchService(settings, KEY, TIMEOUTS) as serving:
+        check_health(serving)
+
+
 def test_calls_and_watches_of_strangers_keep_no_health_check_out_of_a_switch(switch, no_message):
     under_way = []
     with ExitStack() as stack:

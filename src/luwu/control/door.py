@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from luwu.control.address import HostPort, why_not_bound
 from luwu.control.rpc import channel_options
@@ -43,8 +43,12 @@ def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
 
 
 def answer_health(server: grpc.Server) -> health.HealthServicer:
-    """Add health checks to a gRPC server, with threads of their own; return the servicer, which is told the answers."""
+    """Add health checks to a gRPC server, whose answer is "not serving" until the servicer, which is returned, is told.
+
+    Watches have threads of their own.
+    """
     servicer = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4))
+    servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return servicer
 

@@ -50,6 +50,7 @@ class SwitchService:
         self._door = ControlDoor(timeouts)
         self._grpc = make_grpc(0, FEWEST_STRANGERS, timeouts)
         self._health = answer_health(self._grpc)
+        self._set_health(False)
         self._grpc.add_insecure_port(self._door.inside)
         self._grpc.start()
         try:
@@ -128,7 +129,6 @@ class SwitchService:
 
     def _live(self) -> None:
         while not self._closing.is_set():
-            self._set_health(False)
             try:
                 self._serve_once()
             except (AuthenticationError, ConfigError) as error:  # nothing that time heals
