@@ -2,6 +2,7 @@
 
 Lines are those of the parser's own functions, in C++ by clang's source-based coverage, in Python by coverage.py. Lines
 that bytes cannot reach are listed with the reason and do not count. Executions and edges are of a run of each target.
+The input of a finding is kept in build/fuzz/findings, and the log of its run in build/fuzz/logs.
 """
 
 from __future__ import annotations
@@ -204,13 +205,14 @@ def main() -> int:
 
 
 def _fuzzed(target: str, native: Path | None, seconds: float) -> fuzz.Outcome:
-    with tempfile.TemporaryDirectory(dir=fuzz.BUILD) as folder:
-        new, findings = Path(folder, "new"), Path(folder, "findings")
-        new.mkdir()
-        findings.mkdir()
+    corpus = ROOT / "tests" / "fuzz" / "corpus" / target
+    findings, logs = fuzz.BUILD / "findings" / target, fuzz.BUILD / "logs"
+    findings.mkdir(parents=True, exist_ok=True)
+    logs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=fuzz.BUILD) as new:  # the corpus stays as it is
         return fuzz.run(
-            fuzz.command_of(target, native), new, ROOT / "tests" / "fuzz" / "corpus" / target,
-            seconds=seconds, log=Path(folder, "log"), findings=findings,
+            fuzz.command_of(target, native), Path(new), corpus,
+            seconds=seconds, log=logs / f"{target}.log", findings=findings,
         )  # fmt: skip
 
 
