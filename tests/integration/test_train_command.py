@@ -264,11 +264,53 @@ def test_a_worker_that_dies_far_from_its_servers(folder, undisturbed, monkeypatc
         process = start_small_run(folder, "far", "--server", url)
         wait_for_steps(folder, "far", 5)
         os.kill(workers_of(process)[1], signal.SIGKILL)
-        code, _, error = finish(process)
-        assert code == 1 and "worker 1" in error and "killed by SIGKILL" in error
-        code, output, error = finish(start_small_run(folder, "far", "--server", url))
+        code, output, error = finish(process)
         assert code == 0, error
+        assert "worker 1" in output and "killed by SIGKILL" in output and "all workers join again" in output
         assert (steps_of(folder, "far"), validation(output)) == undisturbed
+
+
+def start_again(server, store, *flags):
+    """Start a server at the address of one that has ended, on its store."""
+    return ServerProcess(store, 2, *flags, "--listen", server.url.removeprefix("luwu://"))
+
+
+@pytest.mark.parametrize(("servers", "transport"), [(1, "tcp"), (2, "tcp"), (1, "udp")])
+def test_a_server_that_comes_back_goes_on_with_the_run(folder, undisturbed, monkeypatch, servers, transport):
+    """It is killed, and later stopped in order."""
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    run, flags = f"returned-{servers}-{transport}", ("--transport", transport)
+    stores = [folder / f"{run}-store-{number}" for number in range(servers)]
+    with ExitStack() as stack:
+        at = [stack.enter_context(ServerProcess(store, 2, *flags)) for store in stores]
+        url = "luwu://" + ",".join(server.url.removeprefix("luwu://") for server in at)
+        process = start_small_run(folder, run, "--server", url)
+        for end in (lambda server: server.process.kill(), ServerProcess.stop):
+            wait_for_steps(folder, run, (len(steps_of(folder, run)) if (folder / run).exists() else 0) + 4)
+            end(at[-1])
+            at[-1].process.wait(60)
+            at[-1] = stack.enter_context(start_again(at[-1], stores[-1], *flags))
+        code, output, error = finish(process)
+    assert code == 0, error
+    assert output.count("the workers join again, and the server has time to come back until") >= 2
+    rows, lines = steps_of(folder, run), validation(output)
+    if transport == "udp":  # its sums are in fixed point
+        assert [row[:2] for row in rows] == [row[:2] for row in undisturbed[0]]
+        assert [row[2] for row in rows] == pytest.approx([row[2] for row in undisturbed[0]], rel=1e-4)
+    else:
+        assert (rows, lines) == undisturbed
+
+
+def test_a_server_that_does_not_come_back_ends_the_run(folder, monkeypatch):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    with ServerProcess(folder / "gone-store", 2) as server:
+        process = start_small_run(folder, "gone", "--server", server.url, "--server-return-seconds", "4")
+        wait_for_steps(folder, "gone", 3)
+        server.process.kill()
+        code, output, error = finish(process)
+    assert code == 1
+    assert "the server has time to come back until" in output
+    assert "no server answered at luwu://127.0.0.1:" in error
 
 
 def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(folder, undisturbed, monkeypatch):

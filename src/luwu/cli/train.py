@@ -106,7 +106,7 @@ def run_training(
     from luwu.core.settings import read_toml
     from luwu.launch.checks import check_memory, check_store
     from luwu.launch.folder import RunFolder, check_model, default_folder, tokenizer_of_model
-    from luwu.launch.local import LocalRun
+    from luwu.launch.returning import run_job
     from luwu.launch.settings import build_settings, check_resume
     from luwu.observe.display import choose_display
     from luwu.train.devices import check_device
@@ -131,7 +131,7 @@ def run_training(
     console = Console()
     with choose_display(console, settings.run.steps) as display:
         display.say(f"run folder {folder.path}")
-        outcome = LocalRun(settings, folder, display, server, takes_weights=takes_weights).run()
+        outcome = run_job(settings, folder, display, server, takes_weights=takes_weights)
     if outcome.corpus is not None:
         draw_plots(console, settings, folder, outcome, outcome.corpus)
     tell(console, settings, folder, outcome)

@@ -42,6 +42,8 @@ class ServerAccess(BaseModel):
     """Paths of certificate, key and authority."""
     plain_data: bool | None = None
     """Argument of `luwu.connect`."""
+    connect_seconds: float | None = Field(default=None, ge=0)
+    """Time in which the server must answer; None: as `Timeouts` have it."""
 
 
 class Job(BaseModel):

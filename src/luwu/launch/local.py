@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from luwu.control.waiting import until
@@ -22,12 +21,13 @@ from luwu.core.words import counted
 from luwu.data.corpus import Corpus
 from luwu.launch.checks import check_memory
 from luwu.launch.claiming import claim_here, find_run_id, make_claim
+from luwu.launch.elsewhere import ServerElsewhere
 from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
 from luwu.launch.preparing import prepare_corpus
-from luwu.launch.processes import WorkerProcesses
+from luwu.launch.processes import Ended, WorkerProcesses
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
@@ -38,8 +38,6 @@ from luwu.observe.meter import Meter, StepRecord, StepReport
 from luwu.observe.metrics import MetricsLog
 from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
-from luwu.store.folders import make_folder
-from luwu.store.opening import lock_folder
 from luwu.store.run_record import Claim, Counts
 
 LOOK_SECONDS = 0.1
@@ -69,26 +67,6 @@ class Outcome:
     sample: str = ""
 
 
-class ServerElsewhere:
-    """Stands for a server on the network: holds the run folder for this launcher, and knows no counts."""
-
-    socket_path = None
-
-    def __init__(self, folder: Path) -> None:
-        make_folder(folder)
-        self._lock = lock_folder(folder, "run folder")
-
-    def __enter__(self) -> ServerElsewhere:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._lock.close()
-
-    def stats(self) -> dict[str, Any]:
-        """Nothing: that server is watched where it runs."""
-        return {}
-
-
 class LocalRun:
     """Runs a job once: start or resume, train, evaluate.
 
@@ -98,6 +76,11 @@ class LocalRun:
         display: shows the run to the user.
         server: a server on the network; None: this process embeds one.
         takes_weights: the run is a new one, and goes on from the weights of another run's store.
+        restarts: the restarts that the job has left; None: as the settings have it.
+
+    Attributes:
+        ended: workers that failed and ended the run; none while there are none, or if the run was asked to stop.
+        committed: a step was committed since the workers joined.
     """
 
     def __init__(
@@ -108,7 +91,10 @@ class LocalRun:
         server: ServerAccess | None = None,
         *,
         takes_weights: bool = False,
+        restarts: Restarts | None = None,
     ) -> None:
+        self.ended: list[Ended] = []
+        self.committed = False
         self._remote = server
         self._takes_weights = takes_weights
         self._claim: Claim | None = None
@@ -123,7 +109,8 @@ class LocalRun:
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
         self._begun = False
-        self._restarts = Restarts(settings.run.restarts)
+        self._restarts = restarts or Restarts(settings.run.restarts)
+        self._restarts.may_begin = False
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
         self._outcome = Outcome()
@@ -285,6 +272,7 @@ class LocalRun:
                 deadline = time.monotonic() + GRACE_SECONDS
                 while workers.running() and time.monotonic() < deadline:
                     self._take_reports()
+                self.ended = [] if asked else workers.failed()
                 raise workers.error()
             self._take_last_reports()
         finally:
@@ -358,6 +346,7 @@ class LocalRun:
             return
         self._metrics.append(record)
         self._outcome.step = record.step
+        self.committed = self.committed or record.committed
         self._training = record.step < self._settings.run.steps
         if not record.committed:
             self._display.say(f"step {record.step + 1} rolled back: gradients were not finite; trying the next batch")

@@ -45,12 +45,19 @@ class Restarts:
         for ended in workers.failed():
             if not self._may_replace(ended, may_start=may_start):
                 continue
-            self._made += 1
+            self.take(1)
             log = workers.start_again(ended.rank)
             yield (
                 f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
                 f"({self._made} of {self._allowed})"
             )
+
+    def take(self, number: int) -> bool:
+        """Take so many restarts of those that the run has left; False, and none is taken, where it has fewer."""
+        if self._made + number > self._allowed:
+            return False
+        self._made += number
+        return True
 
     def gives_up(self, workers: WorkerProcesses, *, may_start: bool) -> bool:
         """Return True if a worker has failed in whose place none is started."""

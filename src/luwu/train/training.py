@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from luwu.control.credentials import TlsFiles
+from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
@@ -87,8 +88,19 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
 
     tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
     server = job.server
+    waits = (
+        TIMEOUTS
+        if server.connect_seconds is None
+        else TIMEOUTS.model_copy(update={"connect_seconds": server.connect_seconds})
+    )
     session = connect(
-        server.url, rank=rank, workers=workers, key_file=server.key_file, tls=tls, plain_data=server.plain_data
+        server.url,
+        rank=rank,
+        workers=workers,
+        key_file=server.key_file,
+        tls=tls,
+        timeouts=waits,
+        plain_data=server.plain_data,
     )
     session.claim = Claim.from_json(job.claim) if job.claim is not None else None
     return session

@@ -1,0 +1,88 @@
+"""Runs a job until it is done, although its server on the network may be lost and come back meanwhile.
+
+The workers are started again and join from the last commit: they own nothing that would be lost with them
+(docs/decisions/0021-returning-servers.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from luwu.control.waiting import until
+from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.launch.folder import RunFolder
+from luwu.launch.job import EXIT_SERVER_LOST, ServerAccess
+from luwu.launch.local import LocalRun, Outcome
+from luwu.launch.processes import Ended
+from luwu.launch.restarts import Restarts
+from luwu.launch.settings import Settings
+from luwu.observe.display import Display
+
+
+def run_job(
+    settings: Settings, folder: RunFolder, display: Display, server: ServerAccess | None, *, takes_weights: bool
+) -> Outcome:
+    """Train and evaluate, or stop at a commit when interrupted; the arguments are those of `LocalRun`.
+
+    Raises:
+        LuwuError: the run's error. Where the server is elsewhere and the error came from there, it is raised after
+            ``server_return_seconds`` without a commit.
+    """
+    restarts = Restarts(settings.run.restarts)
+    returning = Returning(settings.run.server_return_seconds, restarts)
+    while True:
+        run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
+        try:
+            return run.run()
+        except (ServerError, WorkerLostError) as error:
+            if server is None:
+                raise
+            word = returning.lose(run.ended, error, committed=run.committed)
+            if not word:
+                raise
+            display.say(word)
+            server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
+
+
+class Returning:
+    """Decides whether the workers of a run that has failed join again.
+
+    Args:
+        seconds: the longest time without a commit after a loss; 0: a lost server ends the run.
+        restarts: the restarts of killed workers that the run has left.
+        clock: returns the time in seconds.
+
+    Attributes:
+        connect_seconds: the time in which the server must answer the workers that join again; None: the usual one.
+    """
+
+    def __init__(self, seconds: float, restarts: Restarts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._restarts = restarts
+        self._clock = clock
+        self._deadline: float | None = None
+        self.connect_seconds: float | None = None
+
+    def lose(self, ended: Sequence[Ended], error: LuwuError, *, committed: bool) -> str:
+        """Note that the run has failed; return a sentence for the user if its workers join again, else "".
+
+        Args:
+            ended: the workers that failed; none where the run was asked to stop, or failed before it had workers.
+            error: the run's error.
+            committed: the run committed a step since its workers joined.
+        """
+        killed = [each for each in ended if each.status < 0]
+        elsewhere = [each for each in ended if each.status == EXIT_SERVER_LOST]
+        if not ended or len(killed) + len(elsewhere) < len(ended):
+            return ""
+        if self._deadline is None or committed:
+            self._deadline = self._clock() + self._seconds
+        if killed:
+            self.connect_seconds = None
+            return f"{error}; all workers join again" if self._restarts.take(len(killed)) else ""
+        left = self._deadline - self._clock()
+        if left <= 0:
+            return ""
+        self.connect_seconds = left
+        return f"{error}; the workers join again, and the server has time to come back {until(round(left))}"
