@@ -45,7 +45,13 @@ def _lines(offset: int) -> list[str]:
     """The source lines of an address after a call, those of inlined functions first."""
     command = ["addr2line", "-i", "-e", _native.__file__, hex(offset - 1)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return [str(Path(line.split(" ")[0])).split(f"{ROOT}/")[-1] for line in answer.splitlines()]
+    return [_in_checkout(line.split(" ")[0]) for line in answer.splitlines()]
+
+
+def _in_checkout(source: str) -> str:
+    """Return a source of the core without the folder of its checkout, which is another one in a cached object."""
+    _, found, name = source.rpartition("/native/")
+    return f"native/{name}" if found else source
 
 
 def lines_of(sites: Iterable[str]) -> list[str]:
