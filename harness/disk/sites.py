@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
 from harness.disk.recorder import ROOT
 from luwu import _native
