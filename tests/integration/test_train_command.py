@@ -233,6 +233,22 @@ def test_a_worker_that_is_stopped_is_killed_and_replaced(folder, undisturbed):
     assert (steps_of(folder, "stopped"), validation(output)) == undisturbed
 
 
+def test_spares_take_the_places_of_killed_workers(folder, undisturbed):
+    process = start_small_run(folder, "spares", "--spares", "1")
+    for number in range(2):
+        wait_for_steps(folder, "spares", (len(steps_of(folder, "spares")) if number else 0) + 3)
+        deadline = time.monotonic() + 60
+        while len(children := sorted(workers_of(process))) < 3:
+            assert time.monotonic() < deadline, "no spare has started"
+            time.sleep(0.01)
+        os.kill(children[number], signal.SIGKILL)
+    code, output, error = finish(process)
+    assert code == 0, error
+    assert output.count("a spare takes its place") == 2
+    assert (steps_of(folder, "spares"), validation(output)) == undisturbed
+    assert [path.name for path in (folder / "spares").glob("spare-*.log")] == ["spare-0.log"]
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "server elsewhere"])
 def test_killed_workers_are_started_again_and_the_run_goes_on(folder, undisturbed, monkeypatch, elsewhere):
     run = f"killed-{elsewhere}"

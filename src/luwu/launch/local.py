@@ -248,12 +248,13 @@ class LocalRun:
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
         self._show_stage("starting workers")
-        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
+        run = self._settings.run
+        workers = WorkerProcesses(self._folder, run.workers, self._queue, self._room, run.spares)
         asked = False
         try:
             while workers.running() or (workers.failed() and not self._restarts.gives_up(workers, may_start=not asked)):
                 self._take_reports()
-                for text in self._restarts.look(workers, may_start=not asked):
+                for text in [*self._restarts.look(workers, may_start=not asked), *workers.keep_spares()]:
                     self._display.say(text)
                 if self._restarts.gives_up(workers, may_start=not asked):
                     break

@@ -7,18 +7,18 @@ import ctypes.util
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, WorkerLostError
-from luwu.core.room import NO_WAIT, Room, create
+from luwu.core.room import NO_WAIT, Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_SERVER_LOST
-from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe, reported_error
+from luwu.launch.job import EXIT_SERVER_LOST, SPARE
+from luwu.launch.reports import NO_RANK, Report, reported_error
+from luwu.launch.spares import Spares
+from luwu.launch.starting import WorkerProcess, start_worker
 from luwu.launch.words import checked_report, typed_error
 
 LOG_LINES = 12
@@ -63,13 +63,14 @@ class Ended:
 
 
 class WorkerProcesses:
-    """N worker processes in sessions of their own, so that Ctrl-C reaches the launcher alone.
+    """N worker processes, and spare ones.
 
     Args:
         folder: with the job and the logs.
         workers: how many.
         on_report: called with (rank, report) for what they report through a pipe each, in a thread for each.
         room: the wait for a full disk where the logs are made.
+        spares: processes that wait for the place of a lost worker.
     """
 
     def __init__(
@@ -78,44 +79,36 @@ class WorkerProcesses:
         workers: int,
         on_report: Callable[[int, Report], None] = lambda rank, report: None,
         room: Room = NO_WAIT,
+        spares: int = 0,
     ) -> None:
         self._folder = folder
         self._room = room
         self._on_report = on_report
-        self._pipes: list[ReportPipe] = []
         self._errors: dict[int, LuwuError] = {}
         self._order_of_death: list[Ended] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._environments = worker_environments(workers)
+        self._workers: list[WorkerProcess] = []
+        self._preparing = set(range(workers))  # ranks that have not reported that they are ready
+        self._spares = Spares(spares, self._start_spare, folder.spare_log_path)
         try:
-            for rank, environment in enumerate(worker_environments(workers)):
-                self._pipes.append(ReportPipe(rank, self._take_report))
-                self._processes.append(self._start(rank, environment))
+            for rank in range(workers):
+                self._workers.append(self._start(rank))
         except (OSError, LuwuError):
             self.kill()
             raise
 
-    def _start(self, rank: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        pipe = self._pipes[rank]
-        environment[REPORT_DESCRIPTOR] = str(pipe.write_descriptor)
-        log_path = self._folder.log_path(rank)
-        try:
-            with self._room.retry(lambda: create(log_path), log_path) as log:
-                return subprocess.Popen(
-                    [sys.executable, "-m", "luwu.train.worker", str(self._folder.job_path)],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    pass_fds=[pipe.write_descriptor],
-                )
-        finally:
-            pipe.given_away()
+    def _start(self, rank: int) -> WorkerProcess:
+        log = self._folder.log_path(rank)
+        return start_worker(self._folder.job_path, log, self._environments[rank], rank, self._take_report, self._room)
+
+    def _start_spare(self, log: Path) -> WorkerProcess:
+        environment = self._environments[0] | {SPARE: "1"}
+        return start_worker(self._folder.job_path, log, environment, NO_RANK, self._take_report, self._room)
 
     def running(self) -> bool:
         """Return True while any worker runs."""
         self._look()
-        return len(self._order_of_death) < len(self._processes)
+        return len(self._order_of_death) < len(self._workers)
 
     def failed(self) -> list[Ended]:
         """Return the workers that have ended with anything but success, in their order."""
@@ -124,24 +117,34 @@ class WorkerProcesses:
 
     def kill_one(self, rank: int) -> None:
         """Kill a worker; `failed` then has it."""
-        self._processes[rank].kill()
+        self._workers[rank].process.kill()
 
-    def start_again(self, rank: int) -> Path:
-        """Start another process in the place of one that has ended; return where the log of that one is now."""
+    def keep_spares(self) -> Iterator[str]:
+        """Start spare workers that are missing, once no other prepares itself; yield sentences for the user."""
+        if not self._preparing:
+            yield from self._spares.fill()
+
+    def start_again(self, rank: int) -> tuple[Path, bool]:
+        """Let a spare take the place of a worker that has ended, or start another process there.
+
+        Returns:
+            Where the log of the worker that has ended is now, and whether a spare has taken the place.
+        """
         self._look()
         self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
+        self._preparing.add(rank)
         log = self._folder.log_path(rank)
         kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
         log.rename(kept)
-        self._pipes[rank].wait(LAST_WORDS_SECONDS)
-        self._pipes[rank] = ReportPipe(rank, self._take_report)
-        self._processes[rank] = self._start(rank, worker_environments(len(self._processes))[rank])
-        return kept
+        self._workers[rank].pipe.wait(LAST_WORDS_SECONDS)
+        spare = self._spares.take(rank, log)
+        self._workers[rank] = spare or self._start(rank)
+        return kept, spare is not None
 
     def ask_to_stop(self) -> None:
         """Ask rank 0 to have all workers stop at the end of the step; it tells the others."""
-        if self._processes[0].poll() is None:
-            self._processes[0].send_signal(signal.SIGTERM)
+        if self._workers[0].process.poll() is None:
+            self._workers[0].process.send_signal(signal.SIGTERM)
 
     def wait(self, seconds: float) -> None:
         """Give the workers time to end by themselves."""
@@ -151,11 +154,12 @@ class WorkerProcesses:
 
     def kill(self) -> None:
         """Kill all workers that are left, at once."""
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-        for process in self._processes:
-            process.wait()
+        self._spares.kill()
+        for worker in self._workers:
+            if worker.process.poll() is None:
+                worker.process.kill()
+        for worker in self._workers:
+            worker.process.wait()
 
     def error(self) -> LuwuError:
         """Return the first worker's failure that no other caused: its own error, or its end and its log."""
@@ -164,7 +168,7 @@ class WorkerProcesses:
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
         text = read_tail(log)
-        self._pipes[first.rank].wait(LAST_WORDS_SECONDS)
+        self._workers[first.rank].pipe.wait(LAST_WORDS_SECONDS)
         typed = self._errors.get(first.rank) or typed_error(text)
         if typed is not None:
             return typed
@@ -175,6 +179,8 @@ class WorkerProcesses:
         )
 
     def _take_report(self, rank: int, report: Report) -> None:
+        if report["kind"] == "start":
+            self._preparing.discard(rank)
         if report["kind"] != "error":
             self._on_report(rank, report)
             return
@@ -185,8 +191,8 @@ class WorkerProcesses:
 
     def _look(self) -> None:
         known = {ended.rank for ended in self._order_of_death}
-        for rank, process in enumerate(self._processes):
-            if rank not in known and (status := process.poll()) is not None:
+        for rank, worker in enumerate(self._workers):
+            if rank not in known and (status := worker.process.poll()) is not None:
                 self._order_of_death.append(Ended(rank, status))
 
 

@@ -96,24 +96,47 @@ def _read_answers(pipe: int) -> int:
     return len(answers)
 
 
+def read_rank(pipe: int) -> int | None:
+    """Wait in a spare worker for its rank; None where the launcher has ended."""
+    line = b""
+    with suppress(OSError):
+        while not line.endswith(b"\n") and (byte := os.read(pipe, 1)):
+            line += byte
+    return int(line) if line.endswith(b"\n") else None
+
+
+NO_RANK = -1
+"""Rank of a spare worker."""
+
+
 class ReportPipe:
     """The launcher's end of one worker's socket: a thread hands each report on until the worker ends."""
 
     def __init__(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
+        self._rank = rank
         self._own, given = socket.socketpair()
         self.write_descriptor = given.detach()
-        self._thread = threading.Thread(target=self._run, args=(rank, on_report), name="luwu-reports", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(on_report,), name="luwu-reports", daemon=True)
         self._thread.start()
 
     def given_away(self) -> None:
         """Close this process's copy of the worker's end, or the pipe never ends."""
         os.close(self.write_descriptor)
 
+    def give_rank(self, rank: int) -> bool:
+        """Tell a spare worker its rank; False where it has ended."""
+        self._rank = rank
+        try:
+            self._own.sendall(f"{rank}\n".encode())
+        except OSError:
+            return False
+        return True
+
     def wait(self, seconds: float) -> None:
         """Return when all of the worker's reports were handed on, or the time is over."""
         self._thread.join(seconds)
 
-    def _run(self, rank: int, on_report: Callable[[int, Report], None]) -> None:
+    def _run(self, on_report: Callable[[int, Report], None]) -> None:
         with (
             self._own,
             suppress(ConnectionResetError),
@@ -123,7 +146,7 @@ class ReportPipe:
                 if not line.endswith("\n"):  # a worker that was killed may leave half a line
                     return
                 report = parse_report(line)
-                on_report(rank, report)
+                on_report(self._rank, report)
                 if report["kind"] == "step":
                     with suppress(OSError):  # the worker has ended; what it said before is still read
                         self._own.send(_ANSWER)

@@ -46,11 +46,9 @@ class Restarts:
             if not self._may_replace(ended, may_start=may_start):
                 continue
             self.take(1)
-            log = workers.start_again(ended.rank)
-            yield (
-                f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
-                f"({self._made} of {self._allowed})"
-            )
+            log, spare = workers.start_again(ended.rank)
+            how = "a spare takes its place" if spare else "starting another in its place"
+            yield f"worker {ended.rank} {ended.in_words()}, its log is {log}; {how} ({self._made} of {self._allowed})"
 
     def take(self, number: int) -> bool:
         """Take so many restarts of those that the run has left; False, and none is taken, where it has fewer."""

@@ -12,9 +12,9 @@ from types import FrameType
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, SPARE, read_job, write_error
 from luwu.launch.processes import die_with
-from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
+from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, read_rank, room_reporter
 from luwu.session.session import choose_place
 from luwu.train.worker_log import wait_for_room_in_log
 
@@ -30,13 +30,28 @@ class StopRequest:
         self.asked = True
 
 
+def become_worker(pipe: int) -> bool:
+    """Import torch, and wait for the place of a lost worker; False where the launcher ended before."""
+    import luwu.train.training  # noqa: F401 - what takes time
+
+    rank = read_rank(pipe)
+    if rank is None:
+        return False
+    os.environ["RANK"] = str(rank)
+    del os.environ[SPARE]
+    return True
+
+
 def main() -> int:
     """Run the job. The exit status says whose fault an error was, and the log's last line names it."""
     stop = StopRequest()
     job = read_job(Path(sys.argv[1]))
     die_with(job.launcher_pid)
+    pipe = int(os.environ[REPORT_DESCRIPTOR])
+    if SPARE in os.environ and not become_worker(pipe):
+        return 0
     rank, workers = choose_place(None, None)
-    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
+    report = pipe_reporter(pipe)
     room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
     wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
     try:
