@@ -175,6 +175,29 @@ def test_calls_and_watches_of_strangers_keep_no_health_check_out_of_a_switch(swi
         check_health(switch)
 
 
+def test_watches_that_end_while_answers_change_hold_up_nobody(switch):
+    ended = threading.Event()
+
+    def change():
+        while not ended.is_set():
+            switch._set_health(True)
+            switch._set_health(False)
+
+    changing = threading.Thread(target=change, daemon=True)
+    with grpc.insecure_channel(f"127.0.0.1:{switch.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        changing.start()
+        for _ in range(100):
+            watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=20)
+            next(watch)
+            watch.cancel()
+    ended.set()
+    changing.join(20)
+    assert not changing.is_alive()
+    switch._set_health(False)
+    check_health(switch)
+
+
 def test_a_switch_holds_few_connections_that_say_nothing(switch):
     with ExitStack() as stack:
         for _ in range(400):

@@ -45,9 +45,10 @@ def make_grpc(workers: int, strangers: int, timeouts: Timeouts) -> grpc.Server:
 def answer_health(server: grpc.Server) -> health.HealthServicer:
     """Add health checks to a gRPC server, whose answer is "not serving" until the servicer, which is returned, is told.
 
-    Watches have threads of their own.
+    A watch takes a thread of the server. The servicer's way without threads sends answers with its lock held, waits for
+    the watcher meanwhile, and needs that lock when a watcher has gone: then nothing is served any more.
     """
-    servicer = health.HealthServicer(experimental_non_blocking=True, experimental_thread_pool=ThreadPoolExecutor(4))
+    servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     return servicer
