@@ -308,13 +308,39 @@ def test_a_server_that_comes_back_goes_on_with_the_run(folder, undisturbed, monk
             at[-1] = stack.enter_context(start_again(at[-1], stores[-1], *flags))
         code, output, error = finish(process)
     assert code == 0, error
-    assert output.count("the workers join again, and the server has time to come back until") >= 2
+    assert output.count("its workers join again if the server answers until") >= 2
     rows, lines = steps_of(folder, run), validation(output)
     if transport == "udp":  # its sums are in fixed point
         assert [row[:2] for row in rows] == [row[:2] for row in undisturbed[0]]
         assert [row[2] for row in rows] == pytest.approx([row[2] for row in undisturbed[0]], rel=1e-4)
     else:
         assert (rows, lines) == undisturbed
+
+
+@pytest.mark.parametrize("lost", ["worker", "server"])
+def test_a_loss_in_a_validation_leaves_its_loss_as_it_was(folder, monkeypatch, lost):
+    """The fault makes a worker end in the validation after step 10."""
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    flags = ("--steps", "14", "--eval-every", "5")
+    code, _, error = finish(start_small_run(folder, "validated", *flags))
+    assert code == 0, error
+    store = folder / f"validating-{lost}"
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        server = stack.enter_context(ServerProcess(store, 2, "--worker-return-seconds", "60"))
+        patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
+        patch.setenv("TEST_FAULT", f"validation 1 10 {server.process.pid if lost == 'server' else 0}")
+        process = start_small_run(folder, store.name + "-run", *flags, "--server", server.url)
+        if lost == "server":
+            server.process.wait(120)
+            stack.enter_context(start_again(server, store))
+        code, _, error = finish(process)
+    assert code == 0, error
+    found = [
+        [(row["step"], row["loss"], row.get("validation_loss")) for row in metrics(folder, run)]
+        for run in ("validated", store.name + "-run")
+    ]
+    assert found[0] == found[1]
+    assert [step for step, _, validation in found[0] if validation is not None] == [5, 10, 14]
 
 
 def test_a_server_that_does_not_come_back_ends_the_run(folder, monkeypatch):
@@ -325,7 +351,7 @@ def test_a_server_that_does_not_come_back_ends_the_run(folder, monkeypatch):
         server.process.kill()
         code, output, error = finish(process)
     assert code == 1
-    assert "the server has time to come back until" in output
+    assert "its workers join again if the server answers until" in output
     assert "no server answered at luwu://127.0.0.1:" in error
 
 

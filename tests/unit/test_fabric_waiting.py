@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -187,6 +188,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         _restarts=Restarts(0),
         _show_stage=show,
     )
+    run._fail = partial(launcher.LocalRun._fail, run)
     with pytest.raises(ServerError, match="it ended"):
         launcher.LocalRun._supervise(run, SimpleNamespace(count=0))
 

@@ -37,19 +37,50 @@ def test_a_step_is_whole_once_every_worker_reported_it():
     assert (record.bytes_pulled, record.bytes_pushed) == (200, 100)
 
 
-def test_what_a_lost_worker_had_noted_stands_for_its_report():
+NOTED = {"attempt": 0, "loss": 4.0, "sequences": 2, "tokens": 16, "bytes_pulled": 70, "bytes_pushed": 30}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_lost_worker_had_noted_stands_for_its_report(late):
+    """The other worker may report the attempt before another takes the place, or after."""
     meter = Meter(workers=2, steps=10)
-    noted = {"attempt": 0, "loss": 4.0, "sequences": 2, "tokens": 16, "bytes_pulled": 70, "bytes_pushed": 30}
-    assert meter.fill_in(1, noted) is None  # nobody has reported the attempt
-    meter.add(0, report(0, loss=1.0, sequences=4, validation=(9.0, 3)))
-    assert meter.fill_in(0, noted) is None  # that report is there
-    assert meter.fill_in(1, noted | {"attempt": 1}) is None
-    record = meter.fill_in(1, noted)
+    if late:
+        assert list(meter.replace(1, [NOTED])) == []
+        record = meter.add(0, report(0, loss=1.0, sequences=4))
+    else:
+        assert meter.add(0, report(0, loss=1.0, sequences=4)) is None
+        (record,) = meter.replace(1, [NOTED])
     assert record is not None
     assert (record.step, record.loss, record.tokens) == (1, pytest.approx(2.0), 48)
     assert (record.bytes_pulled, record.bytes_pushed) == (170, 80)
-    assert record.validation_loss == pytest.approx(3.0)  # of the worker that told it
-    assert meter.fill_in(1, noted) is None
+    assert list(meter.replace(1, [NOTED])) == []
+
+
+def test_a_validation_has_a_loss_when_all_shares_are_there():
+    meter = Meter(workers=2, steps=10)
+    meter.add(0, report(0, validation=(9.0, 3)))
+    (record,) = meter.replace(1, [NOTED])
+    assert record.validation_loss is None
+    assert meter.validated(1, record.step, (7.0, 1)) == pytest.approx(4.0)
+    meter = Meter(workers=2, steps=10)
+    meter.add(0, report(0, validation=(9.0, 3)))
+    record = meter.add(1, report(0, validation=(7.0, 1)))
+    assert record is not None and record.validation_loss == pytest.approx(4.0)
+
+
+def test_a_newcomer_does_not_hide_the_wait_for_it():
+    meter = Meter(workers=2, steps=10)
+    for attempt in range(2):
+        if attempt:
+            list(meter.replace(1, []))
+        meter.add(0, report(attempt, began=100.0 + attempt, ended=101.0 + 9 * attempt))
+        record = meter.add(1, report(attempt, began=100.0 + 9 * attempt, ended=101.0 + 9 * attempt))
+        assert record is not None and record.seconds == (9.0 if attempt else 1.0)
+    for rank in range(2):
+        list(meter.replace(rank, []))
+    meter.add(0, report(2, began=120.0, ended=121.0))
+    record = meter.add(1, report(2, began=120.0, ended=121.0))
+    assert record is not None and record.seconds == 11.0
 
 
 def test_reports_may_overtake_each_other():

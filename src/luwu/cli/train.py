@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from luwu.data.corpus import Corpus
     from luwu.launch.folder import RunFolder
     from luwu.launch.job import ServerAccess
-    from luwu.launch.local import Outcome
+    from luwu.launch.outcome import Outcome
 
 PLAIN_DATA = "agree to a server's udp, unencrypted, although there are certificates; LUWU_PLAIN_DATA=1 does the same"
 EXIT_STOPPED = 130
 """Ctrl-C ended the run at a commit: not an error, but not the end of training either."""
 
 
-OF_THE_SERVER = ("stores", "memory", "snapshot_every", "snapshot_keep")
+OF_THE_SERVER = ("stores", "memory", "snapshot_every", "snapshot_keep", "step_deadline_seconds")
 """Settings of a run that a server elsewhere has by itself."""
 
 

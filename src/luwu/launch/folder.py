@@ -63,6 +63,11 @@ class RunFolder:
         """Return the last step that metrics.jsonl knows; 0 if it has no row."""
         return max((row["step"] or 0 for row in read_metrics(self.metrics_path)), default=0)
 
+    def validated_step(self) -> int:
+        """Return the last committed step that has a validation loss in metrics.jsonl; -1 if none has."""
+        rows = read_metrics(self.metrics_path)
+        return max((row["step"] or 0 for row in rows if row.get("validation_loss") is not None), default=-1)
+
     def save_id(self, run_id: str, room: Room = NO_WAIT) -> None:
         """Write the run's id, whole or not at all."""
         if self.saved_id() != run_id:

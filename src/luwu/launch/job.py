@@ -59,6 +59,8 @@ class Job(BaseModel):
     launcher_pid: int = Field(ge=1, lt=2**31)
     server: ServerAccess | None = None
     """Server on the network; None: the launcher has its own."""
+    validated_step: int = -1
+    """Step whose validation loss the run folder has, if it is the last one there."""
     claim: str | None = None
     """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
 

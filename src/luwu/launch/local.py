@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -26,8 +26,9 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import Job, ServerAccess
 from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
+from luwu.launch.outcome import Outcome
 from luwu.launch.preparing import prepare_corpus
-from luwu.launch.processes import Ended, WorkerProcesses
+from luwu.launch.processes import Ended, WorkerProcesses, bears
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
@@ -55,18 +56,6 @@ GRACE_SECONDS = 15.0
 Report = Mapping[str, Any]
 
 
-@dataclass
-class Outcome:
-    """End of a run. Parts that the run did not reach are None. `validation_loss` is in nats per token."""
-
-    corpus: Corpus | None = None
-    step: int = 0
-    stopped: bool = False
-    validation_loss: float | None = None
-    prompt: str = ""
-    sample: str = ""
-
-
 class LocalRun:
     """Runs a job once: start or resume, train, evaluate.
 
@@ -79,7 +68,8 @@ class LocalRun:
         restarts: the restarts that the job has left; None: as the settings have it.
 
     Attributes:
-        ended: workers that failed and ended the run; none while there are none, or if the run was asked to stop.
+        outcome: the end of the run, or how far it has come.
+        ended: workers that failed and ended the run.
         committed: a step was committed since the workers joined.
     """
 
@@ -113,7 +103,7 @@ class LocalRun:
         self._restarts.may_begin = False
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
-        self._outcome = Outcome()
+        self.outcome = Outcome(step=folder.steps_made())
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
             "step": self._on_step,
@@ -121,6 +111,7 @@ class LocalRun:
             "stage": lambda rank, report: self._show_stage(report["text"], report["detail"]),
             "room": self._on_room,
             "stopped": self._on_stopped,
+            "validated": self._on_validated,
             "result": self._on_result,
         }
 
@@ -137,12 +128,12 @@ class LocalRun:
             try:
                 self._run(interrupts)
             except WaitStoppedError:
-                self._outcome.stopped = True
+                self.outcome.stopped = True
             finally:
                 self._over.set()
-            if self._outcome.stopped:
-                self._outcome.step = self._step_of_store(self._outcome.step)
-        return self._outcome
+            if self.outcome.stopped:
+                self.outcome.step = self._step_of_store(self.outcome.step)
+        return self.outcome
 
     def _step_of_store(self, otherwise: int) -> int:
         """Return the run's step by its store, which may be ahead of the reports; `otherwise` if it is elsewhere."""
@@ -152,15 +143,15 @@ class LocalRun:
     def _run(self, interrupts: Interrupts) -> None:
         self._write_job()
         self._show_stage("reading the text")
-        self._outcome.corpus = prepare_corpus(
+        self.outcome.corpus = prepare_corpus(
             self._folder, self._show_reading, lambda: interrupts.count > 0, self._show_room, self._room
         )
-        if self._outcome.corpus is None:
-            self._outcome.stopped = True
+        if self.outcome.corpus is None:
+            self.outcome.stopped = True
             return
         if self._remote is None:
-            check_memory(self._settings, self._outcome.corpus.vocabulary, self._folder)
-        self._make_claim(self._outcome.corpus)
+            check_memory(self._settings, self.outcome.corpus.vocabulary, self._folder)
+        self._make_claim(self.outcome.corpus)
         self._metrics = MetricsLog(self._folder.metrics_path, self._room)
         try:
             self._supervise(interrupts)
@@ -222,6 +213,7 @@ class LocalRun:
             folder=str(self._folder.path),
             socket_path=str(self._server.socket_path) if self._remote is None else None,
             launcher_pid=os.getpid(),
+            validated_step=self._folder.validated_step(),
             server=self._remote,
             claim=claim,
         )
@@ -259,27 +251,32 @@ class LocalRun:
                 if self._restarts.gives_up(workers, may_start=not asked):
                     break
                 if interrupts.count > 1 or (interrupts.count and (self._paused or not self._training)):
-                    self._outcome.stopped = True
+                    self.outcome.stopped = True
                     return
                 if interrupts.count and not asked:
                     asked = True
                     self._ask_to_stop(workers)
             if workers.failed():
-                if asked and self._outcome.step == 0:  # nothing had begun that could end at a commit
-                    self._outcome.stopped = True
-                    return
-                if workers.running():
-                    self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
-                deadline = time.monotonic() + GRACE_SECONDS
-                while workers.running() and time.monotonic() < deadline:
-                    self._take_reports()
-                self.ended = [] if asked else workers.failed()
-                raise workers.error()
+                self._fail(workers, interrupts)
+                return
             self._take_last_reports()
         finally:
             workers.kill()
             self._job.stop_path.unlink(missing_ok=True)
         self._conclude()
+
+    def _fail(self, workers: WorkerProcesses, interrupts: Interrupts) -> None:
+        """Raise the workers' error, or return where the user wanted to stop and no worker is at fault."""
+        if workers.running():
+            self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
+        deadline = time.monotonic() + GRACE_SECONDS
+        while workers.running() and time.monotonic() < deadline and interrupts.count < 2:
+            self._take_reports()
+        self.ended, error = workers.failed(), workers.error()
+        if not interrupts.count or not bears(self.ended):
+            raise error
+        self._display.say(str(error))
+        self.outcome.stopped = True
 
     def _ask_to_stop(self, workers: WorkerProcesses) -> None:
         self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
@@ -300,14 +297,16 @@ class LocalRun:
     def _take_last_reports(self) -> None:
         """Handle what is still on its way from workers that have ended well."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while not self._outcome.stopped and len(self._results) < self._settings.run.workers:
+        while not self.outcome.stopped and len(self._results) < self._settings.run.workers:
             if time.monotonic() > deadline:
                 raise ServerError("expected a result from every worker, but some ended without one; run again")
             self._take_reports()
 
     def _on_start(self, rank: int, report: Report) -> None:
         if self._begun:
-            self._fill_in(rank)
+            parts = read_attempts(self._folder.attempts_path(rank))
+            for record in self._meter.replace(rank, [part for part in parts if part["attempt"] < report["attempts"]]):
+                self._take_record(record)
         if rank or self._begun:
             return
         self._begun = True
@@ -318,8 +317,8 @@ class LocalRun:
         if word:
             self._display.say(word)
         self._meter.rolled_back = report["rolled_back"]
-        self._outcome.step = report["step"]
-        steps, corpus = self._settings.run.steps, self._outcome.corpus
+        self.outcome.step = report["step"]
+        steps, corpus = self._settings.run.steps, self.outcome.corpus
         assert corpus is not None
         self._display.say(
             f"{report['parameters']:,} parameters, {counted(self._settings.run.workers, 'worker')}, "
@@ -346,7 +345,7 @@ class LocalRun:
         if record is None:
             return
         self._metrics.append(record)
-        self._outcome.step = record.step
+        self.outcome.step = record.step
         self.committed = self.committed or record.committed
         self._training = record.step < self._settings.run.steps
         if not record.committed:
@@ -357,10 +356,12 @@ class LocalRun:
         self._say_failure(str(stats.get("snapshot_failure", "")))
         self._display.step(self._meter, stats)
 
-    def _fill_in(self, rank: int) -> None:
-        """Take what a lost worker had noted for the reports that it did not make."""
-        for noted in read_attempts(self._folder.attempts_path(rank)):
-            self._take_record(self._meter.fill_in(rank, noted))
+    def _on_validated(self, rank: int, report: Report) -> None:
+        step = report["step"]
+        loss = self._meter.validated(rank, step, (report["loss_sum"], report["sequences"]))
+        if loss is not None:
+            self._metrics.note_validation(step, loss)
+            self._display.say(f"step {step}: validation loss {loss:.3f}")
 
     def _say_failure(self, failure: str) -> None:
         if failure and failure != self._snapshot_failure:
@@ -373,18 +374,18 @@ class LocalRun:
         self._show_room(wait)
 
     def _on_stopped(self, rank: int, report: Report) -> None:
-        self._outcome.stopped = True
+        self.outcome.stopped = True
 
     def _on_result(self, rank: int, report: Report) -> None:
         self._results[rank] = report
 
     def _conclude(self) -> None:
-        self._show_stage("stopped" if self._outcome.stopped else "done")
-        if self._outcome.stopped:
+        self._show_stage("stopped" if self.outcome.stopped else "done")
+        if self.outcome.stopped:
             return
         results = [self._results[rank] for rank in sorted(self._results)]
         sequences = sum(result["sequences"] for result in results)
-        loss = self._outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
+        loss = self.outcome.validation_loss = sum(result["loss_sum"] for result in results) / sequences
         if self._settings.run.eval_every:
             self._metrics.note_validation(self._settings.run.steps, loss)
-        self._outcome.prompt, self._outcome.sample = results[0]["prompt"], results[0]["sample"]
+        self.outcome.prompt, self.outcome.sample = results[0]["prompt"], results[0]["sample"]

@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,11 @@ class Ended:
         if self.status < 0:
             return f"was killed by {signal.Signals(-self.status).name}"
         return f"ended with exit code {self.status}"
+
+
+def bears(ended: Sequence[Ended]) -> bool:
+    """Return True if workers ended because of something else than an error of their own, and any did."""
+    return bool(ended) and all(each.status < 0 or each.status == EXIT_SERVER_LOST for each in ended)
 
 
 class WorkerProcesses:

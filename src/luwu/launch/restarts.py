@@ -48,7 +48,11 @@ class Restarts:
             self.take(1)
             log, spare = workers.start_again(ended.rank)
             how = "a spare takes its place" if spare else "starting another in its place"
-            yield f"worker {ended.rank} {ended.in_words()}, its log is {log}; {how} ({self._made} of {self._allowed})"
+            yield f"worker {ended.rank} {ended.in_words()}, its log is {log}; {how} ({self.in_words()})"
+
+    def in_words(self) -> str:
+        """Return how many restarts were made, for a user."""
+        return f"{self._made} of {self._allowed}"
 
     def take(self, number: int) -> bool:
         """Take so many restarts of those that the run has left; False, and none is taken, where it has fewer."""

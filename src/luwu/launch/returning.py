@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from luwu.control.waiting import until
-from luwu.core.errors import LuwuError, ServerError, WorkerLostError
+from luwu.core.errors import ServerError, WorkerLostError
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_SERVER_LOST, ServerAccess
-from luwu.launch.local import LocalRun, Outcome
-from luwu.launch.processes import Ended
+from luwu.launch.interrupts import Interrupts
+from luwu.launch.job import ServerAccess
+from luwu.launch.local import LocalRun
+from luwu.launch.outcome import Outcome
+from luwu.launch.processes import Ended, bears
 from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings
 from luwu.observe.display import Display
@@ -31,22 +33,30 @@ def run_job(
     """
     restarts = Restarts(settings.run.restarts)
     returning = Returning(settings.run.server_return_seconds, restarts)
-    while True:
-        run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
-        try:
-            return run.run()
-        except (ServerError, WorkerLostError) as error:
-            if server is None:
-                raise
-            word = returning.lose(run.ended, error, committed=run.committed)
-            if not word:
-                raise
-            display.say(word)
+    with Interrupts() as between:  # counts while no run does
+        while True:
+            run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
+            try:
+                return run.run()
+            except (ServerError, WorkerLostError) as error:
+                if server is None or not bears(run.ended):
+                    raise
+                step = run.outcome.step
+                word = returning.lose(run.ended, step, committed=run.committed)
+                if not word:
+                    raise type(error)(
+                        f"{error}; step {step} is the last one known; the same command goes on"
+                    ) from error
+                display.say(f"{error}")
+                display.say(word)
+            if between.count:
+                run.outcome.stopped = True
+                return run.outcome
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
 
 class Returning:
-    """Decides whether the workers of a run that has failed join again.
+    """Decides whether the workers of a run that was ended from elsewhere join again.
 
     Args:
         seconds: the longest time without a commit after a loss; 0: a lost server ends the run.
@@ -64,25 +74,23 @@ class Returning:
         self._deadline: float | None = None
         self.connect_seconds: float | None = None
 
-    def lose(self, ended: Sequence[Ended], error: LuwuError, *, committed: bool) -> str:
+    def lose(self, ended: Sequence[Ended], step: int, *, committed: bool) -> str:
         """Note that the run has failed; return a sentence for the user if its workers join again, else "".
 
         Args:
-            ended: the workers that failed; none where the run was asked to stop, or failed before it had workers.
-            error: the run's error.
+            ended: the workers that failed.
+            step: the last step that is known.
             committed: the run committed a step since its workers joined.
         """
         killed = [each for each in ended if each.status < 0]
-        elsewhere = [each for each in ended if each.status == EXIT_SERVER_LOST]
-        if not ended or len(killed) + len(elsewhere) < len(ended):
-            return ""
         if self._deadline is None or committed:
             self._deadline = self._clock() + self._seconds
         if killed:
             self.connect_seconds = None
-            return f"{error}; all workers join again" if self._restarts.take(len(killed)) else ""
+            joins = self._restarts.take(len(killed))
+            return f"all workers join again after step {step} ({self._restarts.in_words()})" if joins else ""
         left = self._deadline - self._clock()
         if left <= 0:
             return ""
         self.connect_seconds = left
-        return f"{error}; the workers join again, and the server has time to come back {until(round(left))}"
+        return f"the run stays at step {step}; its workers join again if the server answers {until(round(left))}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -80,36 +80,63 @@ class Meter:
         self.rolled_back = 0
         self.last: StepRecord | None = None
         self._open: dict[int, dict[int, StepReport]] = {}
+        self._noted: dict[int, dict[int, Mapping[str, Any]]] = {}  # parts of lost workers, by attempt and rank
+        self._shares: dict[int, dict[int, tuple[float, int]]] = {}  # of validations, by step and rank
+        self._newcomers: set[int] = set()
+        self._newest = -1  # attempt with a record
+        self._ended: float | None = None  # end of that attempt
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
         self._recent_times: deque[tuple[float, float]] = deque(maxlen=RECENT_STEPS)  # waited, busy
 
     def add(self, rank: int, report: StepReport) -> StepRecord | None:
         """Take a report; the record of its attempt once every worker has reported it."""
-        attempt = report["attempt"]
-        reports = self._open.setdefault(attempt, {})
-        reports[rank] = report
-        if len(reports) < self.workers:
+        self._open.setdefault(report["attempt"], {})[rank] = report
+        if share := report.get("validation"):
+            self._shares.setdefault(report["step"], {})[rank] = share
+        return self._complete(report["attempt"])
+
+    def replace(self, rank: int, parts: Iterable[Mapping[str, Any]]) -> Iterator[StepRecord]:
+        """Note that another worker has taken a lost one's place; yield the records that waited for the lost one.
+
+        Args:
+            rank: the worker's.
+            parts: the lost worker's parts in attempts that ended before the other joined: attempt, loss, sequences,
+                tokens, bytes_pulled and bytes_pushed. Times are another worker's.
+        """
+        self._newcomers.add(rank)
+        for part in parts:
+            if part["attempt"] not in self._open and part["attempt"] <= self._newest:
+                continue  # it has its record
+            self._noted.setdefault(part["attempt"], {})[rank] = part
+            if (record := self._complete(part["attempt"])) is not None:
+                yield record
+
+    def validated(self, rank: int, step: int, share: tuple[float, int]) -> float | None:
+        """Take a share of the validation after a step, measured later; return the loss once all shares are there."""
+        shares = self._shares.setdefault(step, {})
+        shares[rank] = share
+        return _validation_loss(shares, self.workers)
+
+    def _complete(self, attempt: int) -> StepRecord | None:
+        """Return an attempt's record if every worker has reported it, or has noted its part and was lost."""
+        reports, noted = self._open.get(attempt, {}), self._noted.get(attempt, {})
+        if not reports or len(reports.keys() | noted.keys()) < self.workers:
             return None
+        for rank in noted.keys() - reports.keys():
+            own = {name: noted[rank][name] for name in ("loss", "sequences", "tokens", "bytes_pulled", "bytes_pushed")}
+            other = {name: value for name, value in next(iter(reports.values())).items() if name != "validation"}
+            reports[rank] = cast("StepReport", {**other, **own})
         del self._open[attempt]
+        self._noted.pop(attempt, None)
         record = self._merge(dict(sorted(reports.items())))
+        self._newest = max(self._newest, attempt)
+        self._ended = max(report["ended"] for report in reports.values())
+        self._newcomers.clear()
+        self._shares = {step: shares for step, shares in self._shares.items() if step >= record.step}
         self._recent.append(record)
         self.last = record
         self.rolled_back += not record.committed
         return record
-
-    def fill_in(self, rank: int, part: Mapping[str, Any]) -> StepRecord | None:
-        """Take the part of a worker that was lost before its report; None where the attempt's row does not miss it.
-
-        Args:
-            rank: the worker's.
-            part: attempt, loss, sequences, tokens, bytes_pulled and bytes_pushed. Times are another worker's.
-        """
-        reports = self._open.get(part["attempt"], {})
-        if not reports or rank in reports:
-            return None
-        own = {name: part[name] for name in ("loss", "sequences", "tokens", "bytes_pulled", "bytes_pushed")}
-        other = {name: value for name, value in next(iter(reports.values())).items() if name != "validation"}
-        return self.add(rank, cast("StepReport", {**other, **own}))
 
     def tokens_per_second(self) -> float:
         """Tokens a second over the last steps, all workers together."""
@@ -130,7 +157,7 @@ class Meter:
     def _merge(self, reports: Mapping[int, StepReport]) -> StepRecord:
         first = next(iter(reports.values()))
         tokens = sum(report["tokens"] for report in reports.values())
-        seconds = max(report["ended"] for report in reports.values()) - max(r["began"] for r in reports.values())
+        seconds = max(report["ended"] for report in reports.values()) - self._began(reports)
         times = [(report["waited_seconds"], report["busy_seconds"]) for report in reports.values()]
         self._recent_times.append((sum(waited for waited, _ in times), sum(busy for _, busy in times)))
         return StepRecord(
@@ -146,9 +173,16 @@ class Meter:
             hidden=_hidden(times),
             bytes_pulled=sum(report["bytes_pulled"] for report in reports.values()),
             bytes_pushed=sum(report["bytes_pushed"] for report in reports.values()),
-            validation_loss=_validation_loss(reports),
+            validation_loss=_validation_loss(self._shares.get(first["step"], {}), self.workers),
             loss_scale=first.get("loss_scale"),
         )
+
+    def _began(self, reports: Mapping[int, StepReport]) -> float:
+        """Return when an attempt began. A worker that came since the attempt before does not know that one's end."""
+        known = [report["began"] for rank, report in reports.items() if rank not in self._newcomers]
+        if self._newcomers and not known and self._ended is not None:
+            return self._ended
+        return max(known or [report["began"] for report in reports.values()])
 
 
 def _hidden(times: Iterable[tuple[float, float]]) -> float:
@@ -162,6 +196,9 @@ def weighted_loss(parts: Sequence[Mapping[str, Any]]) -> float:
     return float(sum(part["loss"] * part["sequences"] for part in parts) / sum(part["sequences"] for part in parts))
 
 
-def _validation_loss(reports: Mapping[int, StepReport]) -> float | None:
-    found = [measured for report in reports.values() if (measured := report.get("validation")) is not None]
-    return sum(loss_sum for loss_sum, _ in found) / sum(count for _, count in found) if found else None
+def _validation_loss(shares: Mapping[int, tuple[float, int]], workers: int) -> float | None:
+    """Return the mean of all workers' losses, added in the order of ranks; None where shares are missing."""
+    if len(shares) < workers:
+        return None
+    found = [shares[rank] for rank in sorted(shares)]
+    return sum(loss_sum for loss_sum, _ in found) / sum(count for _, count in found)

@@ -63,6 +63,8 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
     sampler = Sampler(corpus.train, settings.model.seq, settings.run.batch, settings.run.seed)
     last_attempts = LastAttempts(RunFolder(folder).attempts_path(rank))
     trainer = Trainer(settings, model, session, sampler, corpus.validation, device, report, last_attempts)
+    if made.step != job.validated_step:
+        trainer.validate_again()
     stopped = False
     while not stopped and counts_of_run(session).step < settings.run.steps:
         stopped = trainer.run_step(stop, job.stop_path)
@@ -91,7 +93,9 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
     waits = (
         TIMEOUTS
         if server.connect_seconds is None
-        else TIMEOUTS.model_copy(update={"connect_seconds": server.connect_seconds})
+        else TIMEOUTS.model_copy(
+            update={"connect_seconds": server.connect_seconds, "refused_seconds": server.connect_seconds}
+        )
     )
     session = connect(
         server.url,
@@ -221,6 +225,14 @@ class Trainer:
                 f"run folder: expected to note attempt {known['attempt']} in it, found: {error}; mend the disk and run "
                 "again, which goes on from the last commit"
             ) from error
+
+    def validate_again(self) -> None:
+        """Measure the validation after the last step again, if it was due: it may not have come to its end before."""
+        step = counts_of_run(self._session).step
+        share = self._validate_if_due() if step else None
+        if share is not None:
+            self._report({"kind": "validated", "step": step, "loss_sum": share[0], "sequences": share[1]})
+            self._ended = time.monotonic()
 
     def _validate_if_due(self) -> tuple[float, int] | None:
         """Validate on this worker's share in the middle of training, if it is time; no random number is drawn.

@@ -3,6 +3,7 @@
 TEST_FAULT is "worker RANK STEP": that worker is killed after the commit of that step was answered and before it reports
 the step; or "launcher STEP": the launcher is killed after all reported the step and before it writes the row. Workers
 then wait for the answer to each report: a worker that is ahead would commit later steps that nobody writes a row of.
+Or it is "validation RANK STEP PID": that worker kills a process, itself for PID 0, in the validation after that step.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import os
 import signal
 
+from luwu.data import sampler
 from luwu.launch import reports
 from luwu.observe.meter import StepRecord
 from luwu.observe.metrics import MetricsLog
 from luwu.session.session import Session
 
-count_step, append = Session.count_step, MetricsLog.append
+count_step, append, share = Session.count_step, MetricsLog.append, sampler.share
 fault = os.environ["TEST_FAULT"].split()
 if fault[0] == "launcher":
     reports.STEPS_AHEAD = 0
@@ -25,8 +27,18 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+made: list[str] = []  # rank and step after this process's last attempt
+
+
+def kill_and_share(*arguments: int) -> tuple[int, int]:
+    if fault[:3] == ["validation", *made]:
+        os.kill(int(fault[3]) or os.getpid(), signal.SIGKILL)
+    return share(*arguments)
+
+
 def count_and_die(session: Session, committed: bool) -> None:
     count_step(session, committed)
+    made[:] = str(session.rank), str(session.step)
     if fault == ["worker", str(session.rank), str(session.step)]:
         die()
 
@@ -38,4 +50,5 @@ def die_or_append(log: MetricsLog, record: StepRecord) -> None:
 
 
 Session.count_step = count_and_die  # type: ignore[method-assign]
+sampler.share = kill_and_share
 MetricsLog.append = die_or_append  # type: ignore[method-assign]
