@@ -317,6 +317,25 @@ def test_a_server_that_comes_back_goes_on_with_the_run(folder, undisturbed, monk
         assert (rows, lines) == undisturbed
 
 
+@pytest.mark.parametrize(
+    "said", ["a worker has ended; waiting for the others", "the run stays", "waiting for a server"]
+)
+def test_ctrl_c_ends_the_wait_for_a_server_that_was_lost(folder, monkeypatch, said):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    run = f"away-{said.split()[0]}-{said.split()[-1]}"
+    with ServerProcess(folder / f"{run}-store", 2) as server:
+        process = start_small_run(folder, run, "--server", server.url)
+        wait_for_steps(folder, run, 3)
+        if "others" in said:  # one of them does not end by itself
+            os.kill(workers_of(process)[0], signal.SIGSTOP)
+        server.process.kill()
+        wait_for_line(process, said)
+        process.send_signal(signal.SIGINT)
+        code, output, error = finish(process)
+    assert code == 130, error
+    assert f"stopped after step {len(steps_of(folder, run))} of {STEPS}" in output
+
+
 @pytest.mark.parametrize("lost", ["worker", "server"])
 def test_a_loss_in_a_validation_leaves_its_loss_as_it_was(folder, monkeypatch, lost):
     """The fault makes a worker end in the validation after step 10."""

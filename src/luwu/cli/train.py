@@ -202,7 +202,7 @@ def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outco
         console.print(text, highlight=False, soft_wrap=True)
 
     if outcome.stopped:
-        if outcome.corpus is None:
+        if outcome.corpus is None and outcome.step == 0:
             say("stopped while reading the text; the same command goes on from there")
         elif outcome.step >= settings.run.steps:
             say("stopped before the evaluation; every step is committed, the same command evaluates it")

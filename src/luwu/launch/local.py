@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -115,13 +116,17 @@ class LocalRun:
             "result": self._on_result,
         }
 
-    def run(self) -> Outcome:
+    def run(self, interrupts: Interrupts | None = None) -> Outcome:
         """Train and evaluate, or stop at a commit when interrupted.
+
+        Args:
+            interrupts: counts Ctrl-C also before and after the run; None: the run counts by itself.
 
         Raises:
             LuwuError: what a worker or the server failed with; the run stands at its last commit.
         """
-        with Interrupts() as interrupts, self._serve() as server:
+        counting = Interrupts() if interrupts is None else nullcontext(interrupts)
+        with counting as interrupts, self._serve() as server:
             self._server = server
             wait_seconds = self._settings.run.disk_full_wait_seconds
             self._room = Room(wait_seconds, self._show_room, lambda: interrupts.count > 0)
@@ -269,8 +274,8 @@ class LocalRun:
         """Raise the workers' error, or return where the user wanted to stop and no worker is at fault."""
         if workers.running():
             self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
-        deadline = time.monotonic() + GRACE_SECONDS
-        while workers.running() and time.monotonic() < deadline and interrupts.count < 2:
+        deadline, before = time.monotonic() + GRACE_SECONDS, interrupts.count
+        while workers.running() and time.monotonic() < deadline and interrupts.count == before:
             self._take_reports()
         self.ended, error = workers.failed(), workers.error()
         if not interrupts.count or not bears(self.ended):

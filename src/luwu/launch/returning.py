@@ -33,11 +33,11 @@ def run_job(
     """
     restarts = Restarts(settings.run.restarts)
     returning = Returning(settings.run.server_return_seconds, restarts)
-    with Interrupts() as between:  # counts while no run does
+    with Interrupts() as interrupts:
         while True:
             run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
             try:
-                return run.run()
+                return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
                 if server is None or not bears(run.ended):
                     raise
@@ -49,9 +49,6 @@ def run_job(
                     ) from error
                 display.say(f"{error}")
                 display.say(word)
-            if between.count:
-                run.outcome.stopped = True
-                return run.outcome
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
 
