@@ -249,6 +249,21 @@ def test_spares_take_the_places_of_killed_workers(folder, undisturbed):
     assert [path.name for path in (folder / "spares").glob("spare-*.log")] == ["spare-0.log"]
 
 
+def test_a_worker_that_is_stopped_far_from_its_server_is_replaced(folder, undisturbed, monkeypatch):
+    monkeypatch.setenv("LUWU_JOB_KEY", KEY)
+    times = ("--worker-return-seconds", "60", "--step-deadline-seconds", "5")
+    with ServerProcess(folder / "fenced-store", 2, *times) as server:
+        process = start_small_run(folder, "fenced", "--server", server.url)
+        wait_for_steps(folder, "fenced", 5)
+        os.kill(sorted(workers_of(process))[1], signal.SIGSTOP)
+        code, output, error = finish(process)
+    assert code == 0, error
+    assert "the run waits for another worker 1 until" in output
+    assert "the server has ended the session of worker 1; it is killed" in output
+    assert "another worker 1 has joined" in output
+    assert (steps_of(folder, "fenced"), validation(output)) == undisturbed
+
+
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "server elsewhere"])
 def test_killed_workers_are_started_again_and_the_run_goes_on(folder, undisturbed, monkeypatch, elsewhere):
     run = f"killed-{elsewhere}"

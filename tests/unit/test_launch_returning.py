@@ -1,6 +1,8 @@
-"""Whether the workers of a run that has failed join again."""
+"""Restarts of workers, and whether those of a run that has failed join again."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,3 +77,17 @@ def test_restarts_are_those_of_the_whole_run():
     for joins in (True, True, False):
         assert bool(returning.lose(ended(KILLED, LOST), 7, committed=True)) == joins
     assert returning.connect_seconds is None  # the server is there
+
+
+def test_a_worker_is_killed_once_for_each_end_of_its_session():
+    killed = []
+    workers = SimpleNamespace(kill_one=killed.append, failed=list)
+    restarts = Restarts(3)
+    for _ in range(2):  # of two other workers
+        restarts.note_fenced(1)
+    said = list(restarts.look(workers, may_start=True))
+    assert (killed, said) == ([1], ["the server has ended the session of worker 1; it is killed"])
+    restarts.note_start(1)
+    restarts.note_fenced(1)
+    assert len(list(restarts.look(workers, may_start=True))) == 1
+    assert killed == [1, 1]

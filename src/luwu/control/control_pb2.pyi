@@ -102,16 +102,18 @@ class WatchRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("watching", "failure", "topology", "closing")
+    __slots__ = ("watching", "failure", "topology", "closing", "notice")
     WATCHING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     watching: Watching
     failure: Failure
     topology: Topology
     closing: Closing
-    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ...) -> None: ...
+    notice: Notice
+    def __init__(self, watching: _Optional[_Union[Watching, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., topology: _Optional[_Union[Topology, _Mapping]] = ..., closing: _Optional[_Union[Closing, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Watching(_message.Message):
     __slots__ = ()
@@ -130,6 +132,14 @@ class Closing(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     message: str
     def __init__(self, message: _Optional[str] = ...) -> None: ...
+
+class Notice(_message.Message):
+    __slots__ = ("text", "fenced")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    fenced: int
+    def __init__(self, text: _Optional[str] = ..., fenced: _Optional[int] = ...) -> None: ...
 
 class Topology(_message.Message):
     __slots__ = ("job", "workers", "address", "port", "position", "below", "network", "incarnation")

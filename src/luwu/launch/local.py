@@ -113,6 +113,7 @@ class LocalRun:
             "room": self._on_room,
             "stopped": self._on_stopped,
             "validated": self._on_validated,
+            "fenced": lambda rank, report: self._restarts.note_fenced(report["rank"]),
             "result": self._on_result,
         }
 
@@ -308,6 +309,7 @@ class LocalRun:
             self._take_reports()
 
     def _on_start(self, rank: int, report: Report) -> None:
+        self._restarts.note_start(rank)
         if self._begun:
             parts = read_attempts(self._folder.attempts_path(rank))
             for record in self._meter.replace(rank, [part for part in parts if part["attempt"] < report["attempts"]]):

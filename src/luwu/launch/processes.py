@@ -121,8 +121,9 @@ class WorkerProcesses:
         return [ended for ended in self._order_of_death if ended.status]
 
     def kill_one(self, rank: int) -> None:
-        """Kill a worker; `failed` then has it."""
-        self._workers[rank].process.kill()
+        """Kill a worker; `failed` then has it. Another rank is none."""
+        if rank < len(self._workers):
+            self._workers[rank].process.kill()
 
     def keep_spares(self) -> Iterator[str]:
         """Start spare workers that are missing, once no other prepares itself; yield sentences for the user."""

@@ -25,10 +25,21 @@ class Restarts:
         self.may_begin = False
         """True once workers are in a run whose server keeps the places of lost ones."""
         self._overdue: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._fenced: set[int] = set()
 
     def note_overdue(self, rank: int, why: str) -> None:
         """Note that a worker's time is over; any thread may call it."""
         self._overdue.put((rank, why))
+
+    def note_fenced(self, rank: int) -> None:
+        """Note that a server elsewhere has ended a worker's session; every other worker reports it."""
+        if rank not in self._fenced:
+            self._fenced.add(rank)
+            self.note_overdue(rank, f"the server has ended the session of worker {rank}")
+
+    def note_start(self, rank: int) -> None:
+        """Note that a worker is ready, after which its session may be ended once more."""
+        self._fenced.discard(rank)
 
     def look(self, workers: WorkerProcesses, *, may_start: bool) -> Iterator[str]:
         """Kill workers whose time is over, start others in the places of killed ones, and yield a sentence about each.

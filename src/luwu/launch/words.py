@@ -78,6 +78,7 @@ _FIELDS: dict[str, dict[str, Check]] = {
     "start": {"parameters": _count, "step": _count, "attempts": _count, "rolled_back": _count},
     "step": _STEP,
     "stopped": {},
+    "fenced": {"rank": _count},
     "validated": {"step": _count, "loss_sum": _number, "sequences": _count},
     "result": {"loss_sum": _number, "sequences": _count, "prompt": _text, "sample": _text},
     "progress": {"done": _number, "total": _number},

@@ -78,7 +78,7 @@ class Run(Membership[NetworkCore]):
             lambda manifest: open_core(manifest, self.job, self._share),
             timeouts.gather_seconds,
             worker_return_seconds,
-            lambda text: log.warning("job=%x %s", self.job, text),
+            self._say_to_all,
         )
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None
@@ -89,6 +89,16 @@ class Run(Membership[NetworkCore]):
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
         self._word = ""
+
+    def _say_to_all(self, text: str) -> None:
+        log.warning("job=%x %s", self.job, text)
+        self.notify(pb.Notice(text=text))
+
+    def notify(self, notice: pb.Notice) -> None:
+        """Tell all workers that are there something about the others."""
+        for worker in list(self.people.values()):
+            if not worker.ended:
+                worker.tell(pb.Event(notice=notice))
 
     @property
     def step(self) -> int:

@@ -273,6 +273,7 @@ class Runs:
         message = f"{worker.name} {why}, and counts as lost; join again"
         worker.tell(pb.Event(failure=pb.Failure(error=WorkerLostError.__name__, message=message)))
         self._end(worker)
+        worker.run.notify(pb.Notice(fenced=worker.rank))
 
     def _end_switch(self, switch: SwitchMember) -> None:
         error = WorkerLostError(f"{switch.name} {switch.end}; join again")
@@ -336,6 +337,7 @@ class Runs:
         self._room_watch.look(run.stats())
         for text in look_for_laggards(run, self._laggard_watch):
             log.warning("slow job=%x %s", run.job, text)
+            run.notify(pb.Notice(text=text))
         for laggard in overdue(run, self._step_deadline_seconds):
             self._end_overdue(run.people[laggard.rank], why_overdue(laggard, self._step_deadline_seconds))
 

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class RemoteSession(Session):
 
     Attributes:
         claim: claim of the run that asks for the store, set before a model attaches; None: the session has no claim.
+        on_fenced: called, in a thread of the session, with the rank of a worker whose session a server has ended
+            although its process may go on.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class RemoteSession(Session):
         self._credentials = credentials
         self._switch = switch
         self.claim: Claim | None = None
+        self.on_fenced: Callable[[int], None] = lambda rank: None
         self._lock = threading.Lock()  # a watch may end while the link is being opened
         self._link: WorkerLink | None = None
         self._link_watch: LinkWatch | None = None
@@ -60,7 +63,9 @@ class RemoteSession(Session):
         self._servers: list[RemoteServer] = []
         try:
             for address in parse_urls(url):
-                self._servers.append(RemoteServer(address, rank, workers, credentials, timeouts, self._fail))
+                self._servers.append(
+                    RemoteServer(address, rank, workers, credentials, timeouts, self._fail, self._fenced)
+                )
             self._transport = self._join(transports)
         except BaseException:
             self._close_servers(leave=True)
@@ -182,6 +187,9 @@ class RemoteSession(Session):
                     "stores belong together"
                 )
         return replies
+
+    def _fenced(self, rank: int) -> None:
+        self.on_fenced(rank)
 
     def _fail(self, error: LuwuError) -> None:
         with self._lock:

@@ -21,6 +21,7 @@ from luwu.core import native
 from luwu.core.division import Share, Standing
 from luwu.core.errors import LuwuError, ServerError
 from luwu.core.manifest import Manifest
+from luwu.core.words import printable
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class RemoteServer:
         credentials: credentials of this side.
         timeouts: timeouts of the network.
         on_end: called with the error that the session with this server ended with, unless it was closed.
+        on_fenced: called with the rank of a worker whose session the server has ended.
     """
 
     def __init__(
@@ -44,12 +46,14 @@ class RemoteServer:
         credentials: Credentials,
         timeouts: Timeouts,
         on_end: Callable[[LuwuError], None],
+        on_fenced: Callable[[int], None],
     ) -> None:
         self.url = address.url
         self._address = address
         self._rank, self._workers = rank, workers
         self._timeouts = timeouts
         self._on_end = on_end
+        self._on_fenced = on_fenced
         self._topology: pb.Topology | None = None
         self._placed = threading.Event()  # the topology is there, or the session has ended
         self._udp: native.UdpPlace | None = None
@@ -115,6 +119,11 @@ class RemoteServer:
         if event.HasField("topology"):
             self._topology = event.topology
             self._placed.set()
+        elif event.HasField("notice"):
+            if event.notice.text:
+                log.warning("%s", printable(event.notice.text))
+            if event.notice.HasField("fenced"):
+                self._on_fenced(event.notice.fenced)
 
     def _fail(self, error: LuwuError) -> None:
         self._placed.set()

@@ -43,7 +43,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
         raise DataError(f"{folder / 'corpus.json'}: expected the corpus that the launcher prepared, found none")
     device = choose_device(settings, rank)
     logging.getLogger("luwu").addHandler(WarningRelay(report))
-    session = find_session(job, rank, workers)
+    session = find_session(job, rank, workers, report)
     session.room = room
     if rank == 0:
         report({"kind": "stage", "text": "opening the store, and writing its first values if it is new", "detail": ""})
@@ -81,7 +81,7 @@ def counts_of_run(session: Session) -> Counts:
     return Counts(session.step - first.step, session.attempts - first.attempts, session.rolled_back - first.rolled_back)
 
 
-def find_session(job: Job, rank: int, workers: int) -> Session:
+def find_session(job: Job, rank: int, workers: int, report: ReportFunction) -> Session:
     """Join the launcher's server, or the one on the network that the launcher was told of."""
     if job.server is None:
         assert job.socket_path is not None
@@ -106,6 +106,7 @@ def find_session(job: Job, rank: int, workers: int) -> Session:
         timeouts=waits,
         plain_data=server.plain_data,
     )
+    session.on_fenced = lambda other: report({"kind": "fenced", "rank": other})
     session.claim = Claim.from_json(job.claim) if job.claim is not None else None
     return session
 
