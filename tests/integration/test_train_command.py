@@ -184,6 +184,17 @@ def test_a_step_that_was_committed_and_not_reported_has_its_row(folder, undistur
     check_unreported(metrics(folder, "unreported"), lost)
 
 
+def test_a_step_that_no_worker_lived_to_report_has_its_row(folder, undisturbed, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
+        patch.setenv("TEST_FAULT", "workers 5")
+        code, output, error = finish(start_small_run(folder, "unlived"))
+    assert code == 0, error
+    assert output.count("starting another in its place") == 2
+    assert (steps_of(folder, "unlived"), validation(output)) == undisturbed
+    check_unreported(metrics(folder, "unlived"), [5])
+
+
 def test_one_run_folder_has_one_user(folder):
     with LocalServer(folder / "shared", [], 64 << 20, 1):
         code, _, error = finish(start_small_run(folder, "shared"))

@@ -114,7 +114,7 @@ class LocalRun:
             "stopped": self._on_stopped,
             "validated": self._on_validated,
             "fenced": lambda rank, report: self._restarts.note_fenced(report["rank"]),
-            "result": self._on_result,
+            "result": self._results.__setitem__,
         }
 
     def run(self, interrupts: Interrupts | None = None) -> Outcome:
@@ -261,7 +261,8 @@ class LocalRun:
                     return
                 if interrupts.count and not asked:
                     asked = True
-                    self._ask_to_stop(workers)
+                    self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
+                    workers.ask_to_stop()
             if workers.failed():
                 self._fail(workers, interrupts)
                 return
@@ -283,10 +284,6 @@ class LocalRun:
             raise error
         self._display.say(str(error))
         self.outcome.stopped = True
-
-    def _ask_to_stop(self, workers: WorkerProcesses) -> None:
-        self._show_stage("stopping at the next commit; press Ctrl-C again to stop at once")
-        workers.ask_to_stop()
 
     def _take_reports(self) -> None:
         """Handle the reports of the workers; wait a moment for the first one."""
@@ -314,15 +311,14 @@ class LocalRun:
             parts = read_attempts(self._folder.attempts_path(rank))
             for record in self._meter.replace(rank, [part for part in parts if part["attempt"] < report["attempts"]]):
                 self._take_record(record)
+            if self._meter.all_new:
+                self._resume_metrics(report)
         if rank or self._begun:
             return
         self._begun = True
         self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
         self._folder.save_settings(self._settings, self._room)
-        noted = read_last_attempts(self._folder.attempts_paths())
-        word = self._metrics.resume(report["attempts"], report["step"], noted)
-        if word:
-            self._display.say(word)
+        self._resume_metrics(report)
         self._meter.rolled_back = report["rolled_back"]
         self.outcome.step = report["step"]
         steps, corpus = self._settings.run.steps, self.outcome.corpus
@@ -343,6 +339,13 @@ class LocalRun:
         elif self._why_this_rate:
             self._display.say(self._why_this_rate)
         self._show_stage("training" if self._training else "evaluating")
+
+    def _resume_metrics(self, start: Report) -> None:
+        """Make the rows agree with a worker's counts when it started."""
+        noted = read_last_attempts(self._folder.attempts_paths())
+        word = self._metrics.resume(start["attempts"], start["step"], noted)
+        if word:
+            self._display.say(word)
 
     def _on_step(self, rank: int, report: Report) -> None:
         self._take_record(self._meter.add(rank, cast(StepReport, report)))
@@ -382,9 +385,6 @@ class LocalRun:
 
     def _on_stopped(self, rank: int, report: Report) -> None:
         self.outcome.stopped = True
-
-    def _on_result(self, rank: int, report: Report) -> None:
-        self._results[rank] = report
 
     def _conclude(self) -> None:
         self._show_stage("stopped" if self.outcome.stopped else "done")

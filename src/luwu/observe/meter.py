@@ -111,6 +111,11 @@ class Meter:
             if (record := self._complete(part["attempt"])) is not None:
                 yield record
 
+    @property
+    def all_new(self) -> bool:
+        """True if every worker was replaced since the last record: what they did not report, nobody will."""
+        return len(self._newcomers) == self.workers
+
     def validated(self, rank: int, step: int, share: tuple[float, int]) -> float | None:
         """Take a share of the validation after a step, measured later; return the loss once all shares are there."""
         shares = self._shares.setdefault(step, {})

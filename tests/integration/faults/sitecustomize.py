@@ -3,6 +3,7 @@
 TEST_FAULT is "worker RANK STEP": that worker is killed after the commit of that step was answered and before it reports
 the step; or "launcher STEP": the launcher is killed after all reported the step and before it writes the row. Workers
 then wait for the answer to each report: a worker that is ahead would commit later steps that nobody writes a row of.
+It may be "workers STEP": all workers are killed so.
 Or it is "validation RANK STEP PID": that worker kills a process, itself for PID 0, in the validation after that step.
 """
 
@@ -39,7 +40,7 @@ def kill_and_share(*arguments: int) -> tuple[int, int]:
 def count_and_die(session: Session, committed: bool) -> None:
     count_step(session, committed)
     made[:] = str(session.rank), str(session.step)
-    if fault == ["worker", str(session.rank), str(session.step)]:
+    if fault in (["worker", *made], ["workers", str(session.step)]):
         die()
 
 
