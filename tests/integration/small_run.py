@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.training import finish, start_small_run, steps_of
-
 STEPS = 60
 
 
@@ -16,11 +14,3 @@ def workers_of(process):
 
 def validation(output):
     return [line for line in output.splitlines() if line.startswith("validation loss")]
-
-
-def train_undisturbed(folder):
-    """Rows and validation line of a run that nobody touched; what it said is in undisturbed-said."""
-    code, output, error = finish(start_small_run(folder, "undisturbed"))
-    assert code == 0, error
-    (folder / "undisturbed-said").write_text(output)
-    return steps_of(folder, "undisturbed"), validation(output)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from tests.integration.network import KEY, ServerProcess
-from tests.integration.small_run import STEPS, train_undisturbed, validation, workers_of
+from tests.integration.small_run import STEPS, validation, workers_of
 
 from harness.training import (
     finish,
     metrics,
-    prepare_small_run,
     start_small_run,
     steps_of,
     wait_for_line,
@@ -28,78 +27,67 @@ from luwu.server.server import LocalServer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # one test starts a run six times
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A text and the settings of a small run."""
-    return prepare_small_run(tmp_path_factory.mktemp("train"))
-
-
-@pytest.fixture(scope="module")
-def undisturbed(folder):
-    return train_undisturbed(folder)
-
-
-def test_a_run_learns_and_leaves_its_files(folder, undisturbed):
+def test_a_run_learns_and_leaves_its_files(runs, undisturbed):
     rows, lines = undisturbed
     assert [row[0] for row in rows] == list(range(1, STEPS + 1))
     assert rows[-1][2] < rows[0][2] - 1
     assert len(lines) == 1
     for name in ("loss.png", "throughput.png", "metrics.jsonl", "config.toml", "worker-0.log"):
-        assert (folder / "undisturbed" / name).stat().st_size >= 0
-    assert not (folder / "undisturbed" / "luwu.sock").exists()
+        assert (runs / "undisturbed" / name).stat().st_size >= 0
+    assert not (runs / "undisturbed" / "luwu.sock").exists()
 
 
-def test_what_a_run_pulled_and_pushed_is_known_from_its_model(folder, undisturbed):
+def test_what_a_run_pulled_and_pushed_is_known_from_its_model(runs, undisturbed):
     """Counts are right to the byte. The table is pulled for the embedding and for the head's loss."""
-    stored = json.loads((folder / "undisturbed/store/manifest.json").read_text())["manifest"]
+    stored = json.loads((runs / "undisturbed/store/manifest.json").read_text())["manifest"]
     root, table, first, last = (4 * block.elements for block in Manifest.from_json(json.dumps(stored)).blocks)
-    for row in metrics(folder, "undisturbed"):
+    for row in metrics(runs, "undisturbed"):
         steps = row["step"]
         assert row["bytes_pushed"] == 2 * steps * (root + table + first + last)
         assert row["bytes_pulled"] == 2 * steps * (root + 2 * (table + first + last))
-    said = (folder / "undisturbed-said").read_text()
+    said = (runs / "undisturbed-said").read_text()
     (shown,) = (line for line in said.splitlines() if line.startswith(f"step {STEPS}/{STEPS}"))
     assert f"pulled {size(row['bytes_pulled'])}  pushed {size(row['bytes_pushed'])}  store" in shown
 
 
-def test_micro_batches_change_rounding_alone(folder):
+def test_micro_batches_change_rounding_alone(runs):
     """Activations on the disk change nothing."""
-    text = (folder / "settings.toml").read_text().replace("dropout = 0.1", "dropout = 0")
-    (folder / "plain.toml").write_text(text + "warmup_steps = 0\n")
+    text = (runs / "settings.toml").read_text().replace("dropout = 0.1", "dropout = 0")
+    (runs / "plain.toml").write_text(text + "warmup_steps = 0\n")
     found = []
     for flags in ([], ["--micro-batch", "2", "--offload", "activations"]):
         run, settings = f"micro{len(flags)}", ("--config", "plain.toml", "--workers", "1", "--steps", "10")
-        code, _, error = finish(start_small_run(folder, run, *settings, *flags))
+        code, _, error = finish(start_small_run(runs, run, *settings, *flags))
         assert code == 0, error
-        found.append([row[2] for row in steps_of(folder, run)])
+        found.append([row[2] for row in steps_of(runs, run)])
     assert found[1] == pytest.approx(found[0], rel=1e-4)
     assert found[1] != found[0]
-    assert list((folder / "activations").iterdir()) == []
+    assert list((runs / "activations").iterdir()) == []
 
 
-def test_a_complete_run_is_only_evaluated_again(folder, undisturbed):
-    code, output, _ = finish(start_small_run(folder, "undisturbed", "--workers", "1"))
+def test_a_complete_run_is_only_evaluated_again(runs, undisturbed):
+    code, output, _ = finish(start_small_run(runs, "undisturbed", "--workers", "1"))
     assert code == 0
     assert f"this run is complete: {STEPS} of {STEPS} steps" in output
     assert validation(output) == undisturbed[1]
-    assert steps_of(folder, "undisturbed") == undisturbed[0]
+    assert steps_of(runs, "undisturbed") == undisturbed[0]
 
 
-def stop_with_ctrl_c(folder, process):
+def stop_with_ctrl_c(runs, process):
     process.send_signal(signal.SIGINT)
     code, output, _ = finish(process)
     assert code == 130
-    assert f"stopped after step {len(steps_of(folder, 'disturbed'))} of {STEPS}" in output
+    assert f"stopped after step {len(steps_of(runs, 'disturbed'))} of {STEPS}" in output
 
 
-def stop_with_ctrl_c_twice(folder, process):
+def stop_with_ctrl_c_twice(runs, process):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
 
 
 def kill_a_worker(rank):
-    def kill(folder, process):
+    def kill(runs, process):
         os.kill(workers_of(process)[rank], signal.SIGKILL)
         code, _, error = finish(process)
         assert code == 1
@@ -108,7 +96,7 @@ def kill_a_worker(rank):
     return kill
 
 
-def kill_the_launcher(folder, process):
+def kill_the_launcher(runs, process):
     workers = workers_of(process)
     assert len(workers) == 2
     process.kill()
@@ -119,31 +107,31 @@ def kill_the_launcher(folder, process):
         time.sleep(0.05)
 
 
-def test_the_same_command_goes_on_whatever_has_ended_the_run(folder, undisturbed):
+def test_the_same_command_goes_on_whatever_has_ended_the_run(runs, undisturbed):
     """The run is ended in every way, one after the other. The next start writes the row of an unreported commit."""
     rows, lines = undisturbed
     ends = [stop_with_ctrl_c, kill_a_worker(0), kill_the_launcher, kill_a_worker(1), stop_with_ctrl_c_twice]
     unsaid = 0
     for number, end in enumerate(ends):
-        process = start_small_run(folder, "disturbed", "--restarts", "0")
-        wait_for_steps(folder, "disturbed", (len(steps_of(folder, "disturbed")) if number else 0) + 3)
-        end(folder, process)
-        found = steps_of(folder, "disturbed")
+        process = start_small_run(runs, "disturbed", "--restarts", "0")
+        wait_for_steps(runs, "disturbed", (len(steps_of(runs, "disturbed")) if number else 0) + 3)
+        end(runs, process)
+        found = steps_of(runs, "disturbed")
         unsaid += end is not stop_with_ctrl_c
         assert found == [row for row in rows if row in found], end
         assert found[-1][0] - len(found) <= unsaid, end
-    code, output, error = finish(start_small_run(folder, "disturbed"))
+    code, output, error = finish(start_small_run(runs, "disturbed"))
     assert code == 0, error
     assert "resuming after step" in output
-    assert (steps_of(folder, "disturbed"), validation(output)) == (rows, lines)
+    assert (steps_of(runs, "disturbed"), validation(output)) == (rows, lines)
 
 
-def end_unreported(folder, monkeypatch, fault, *flags):
+def end_unreported(runs, monkeypatch, fault, *flags):
     """End a run between the commit of a step and its row; return the step."""
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
         patch.setenv("TEST_FAULT", fault)
-        code, _, error = finish(start_small_run(folder, *flags, "--restarts", "0"))
+        code, _, error = finish(start_small_run(runs, *flags, "--restarts", "0"))
     assert code == (-signal.SIGKILL if fault.startswith("launcher") else 1), error
     return int(fault.split()[-1])
 
@@ -157,39 +145,39 @@ def check_unreported(rows, lost):
         assert row["bytes_pulled"] > 0 and row["bytes_pushed"] > 0
 
 
-def test_a_step_that_was_committed_and_not_reported_has_its_row(folder, undisturbed, monkeypatch):
+def test_a_step_that_was_committed_and_not_reported_has_its_row(runs, undisturbed, monkeypatch):
     """The first step of the run and the last one are among them."""
     faults = ["worker 0 1", "launcher 11", f"worker 1 {STEPS}"]
-    lost = [end_unreported(folder, monkeypatch, fault, "unreported") for fault in faults]
-    assert STEPS not in [row[0] for row in steps_of(folder, "unreported")]
-    code, output, error = finish(start_small_run(folder, "unreported"))
+    lost = [end_unreported(runs, monkeypatch, fault, "unreported") for fault in faults]
+    assert STEPS not in [row[0] for row in steps_of(runs, "unreported")]
+    code, output, error = finish(start_small_run(runs, "unreported"))
     assert code == 0, error
-    assert (steps_of(folder, "unreported"), validation(output)) == undisturbed
-    check_unreported(metrics(folder, "unreported"), lost)
+    assert (steps_of(runs, "unreported"), validation(output)) == undisturbed
+    check_unreported(metrics(runs, "unreported"), lost)
 
 
-def test_a_step_that_no_worker_lived_to_report_has_its_row(folder, undisturbed, monkeypatch):
+def test_a_step_that_no_worker_lived_to_report_has_its_row(runs, undisturbed, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).with_name("faults")))
         patch.setenv("TEST_FAULT", "workers 5")
-        code, output, error = finish(start_small_run(folder, "unlived"))
+        code, output, error = finish(start_small_run(runs, "unlived"))
     assert code == 0, error
     assert output.count("starting another in its place") == 2
-    assert (steps_of(folder, "unlived"), validation(output)) == undisturbed
-    check_unreported(metrics(folder, "unlived"), [5])
+    assert (steps_of(runs, "unlived"), validation(output)) == undisturbed
+    check_unreported(metrics(runs, "unlived"), [5])
 
 
-def test_one_run_folder_has_one_user(folder):
-    with LocalServer(folder / "shared", [], 64 << 20, 1):
-        code, _, error = finish(start_small_run(folder, "shared"))
+def test_one_run_folder_has_one_user(runs):
+    with LocalServer(runs / "shared", [], 64 << 20, 1):
+        code, _, error = finish(start_small_run(runs, "shared"))
     assert code == 1
     assert str(os.getpid()) in error
 
 
-def test_ctrl_c_ends_the_wait_for_a_server_at_once(folder, monkeypatch):
+def test_ctrl_c_ends_the_wait_for_a_server_at_once(runs, monkeypatch):
     """There is no commit to wait for before the first step, and the wait for the server may last for a minute."""
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
-    process = start_small_run(folder, "alone", "--server", "luwu://127.0.0.1:9")
+    process = start_small_run(runs, "alone", "--server", "luwu://127.0.0.1:9")
     wait_for_line(process, "waiting for a server")
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
@@ -199,30 +187,30 @@ def test_ctrl_c_ends_the_wait_for_a_server_at_once(folder, monkeypatch):
     assert time.monotonic() - began < 20
 
 
-def test_a_server_elsewhere_trains_the_same(folder, undisturbed, monkeypatch):
+def test_a_server_elsewhere_trains_the_same(runs, undisturbed, monkeypatch):
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
-    with ServerProcess(folder / "elsewhere-store", 2) as server:
-        process = start_small_run(folder, "elsewhere", "--server", server.url)
-        wait_for_steps(folder, "elsewhere", 5)
+    with ServerProcess(runs / "elsewhere-store", 2) as server:
+        process = start_small_run(runs, "elsewhere", "--server", server.url)
+        wait_for_steps(runs, "elsewhere", 5)
         process.send_signal(signal.SIGINT)
         code, output, error = finish(process)
         assert code == 130, error
-        code, output, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
+        code, output, error = finish(start_small_run(runs, "elsewhere", "--server", server.url))
         assert code == 0, error
         assert "resuming after step" in output
-        assert (steps_of(folder, "elsewhere"), validation(output)) == undisturbed
-        assert not (folder / "elsewhere/store").exists()
+        assert (steps_of(runs, "elsewhere"), validation(output)) == undisturbed
+        assert not (runs / "elsewhere/store").exists()
         monkeypatch.setenv("LUWU_JOB_KEY", KEY[::-1])
-        code, _, error = finish(start_small_run(folder, "elsewhere", "--server", server.url))
+        code, _, error = finish(start_small_run(runs, "elsewhere", "--server", server.url))
         assert code == 2 and "the job key is not the server's" in error
 
 
-def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(folder, undisturbed, monkeypatch):
+def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(runs, undisturbed, monkeypatch):
     monkeypatch.setenv("LUWU_JOB_KEY", KEY)
-    with ServerProcess(folder / "far-lost", 2) as first, ServerProcess(folder / "other-lost", 2) as second:
+    with ServerProcess(runs / "far-lost", 2) as first, ServerProcess(runs / "other-lost", 2) as second:
         flags = ("far-unreported", "--server", f"{first.url},{second.url.removeprefix('luwu://')}")
-        lost = [end_unreported(folder, monkeypatch, fault, *flags) for fault in ("worker 1 3", "launcher 8")]
-        code, output, error = finish(start_small_run(folder, *flags))
+        lost = [end_unreported(runs, monkeypatch, fault, *flags) for fault in ("worker 1 3", "launcher 8")]
+        code, output, error = finish(start_small_run(runs, *flags))
         assert code == 0, error
-        assert (steps_of(folder, "far-unreported"), validation(output)) == undisturbed
-        check_unreported(metrics(folder, "far-unreported"), lost)
+        assert (steps_of(runs, "far-unreported"), validation(output)) == undisturbed
+        check_unreported(metrics(runs, "far-unreported"), lost)

@@ -54,18 +54,18 @@ def check_trains(session):
     assert np.isfinite(worker.read(1)).all()
 
 
+def connection_to(service):
+    """Return a channel with a connection of its own."""
+    return grpc.insecure_channel(f"127.0.0.1:{service.port}", [("grpc.use_local_subchannel_pool", 1)])
+
+
 @pytest.fixture
 def channels(server):
     """A function that makes connected channels of strangers, each with a connection of its own, until the test ends."""
     with ExitStack() as stack:
 
         def make(count):
-            made = [
-                stack.enter_context(
-                    grpc.insecure_channel(f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)])
-                )
-                for _ in range(count)
-            ]
+            made = [stack.enter_context(connection_to(server)) for _ in range(count)]
             for channel in made:
                 grpc.channel_ready_future(channel).result(60)
             return made
@@ -149,7 +149,7 @@ def switch():
 
 
 def check_health(service):
-    with grpc.insecure_channel(f"127.0.0.1:{service.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with connection_to(service) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         reply = stub.Check(health_pb2.HealthCheckRequest(), timeout=20, wait_for_ready=True)
     assert reply.status == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -166,9 +166,7 @@ def test_calls_and_watches_of_strangers_keep_no_health_check_out_of_a_switch(swi
     under_way = []
     with ExitStack() as stack:
         for _ in range(10):
-            channel = stack.enter_context(
-                grpc.insecure_channel(f"127.0.0.1:{switch.port}", [("grpc.use_local_subchannel_pool", 1)])
-            )
+            channel = stack.enter_context(connection_to(switch))
             under_way.append(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60))
             next(under_way[-1])
             under_way.append(channel.stream_unary("/grpc.health.v1.Health/Check").future(no_message()))
@@ -184,7 +182,7 @@ def test_watches_that_end_while_answers_change_hold_up_nobody(switch):
             switch._set_health(False)
 
     changing = threading.Thread(target=change, daemon=True)
-    with grpc.insecure_channel(f"127.0.0.1:{switch.port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with connection_to(switch) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         changing.start()
         for _ in range(100):

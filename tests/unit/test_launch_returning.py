@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST
-from luwu.launch.processes import Ended, bears
+from luwu.launch.processes import Ended, ended_from_outside
 from luwu.launch.restarts import Restarts
 from luwu.launch.returning import Returning
 
@@ -38,7 +38,7 @@ def ended(*statuses):
     ],
 )
 def test_losses_from_elsewhere_are_told_from_errors_of_workers(statuses, borne):
-    assert bears(ended(*statuses)) == borne
+    assert ended_from_outside(ended(*statuses)) == borne
 
 
 @pytest.mark.parametrize(

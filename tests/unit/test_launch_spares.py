@@ -10,7 +10,7 @@ import pytest
 
 from luwu.launch.reports import NO_RANK, ReportPipe, read_rank
 from luwu.launch.spares import Spares
-from luwu.launch.starting import WorkerProcess
+from luwu.launch.starting import ReportingProcess
 
 WAITS, ENDS = ("cat",), ("true",)
 
@@ -28,7 +28,7 @@ def spares_of(folder, wanted, *commands):
         pipe = ReportPipe(NO_RANK, lambda rank, report: None)
         ends.append(pipe.write_descriptor)
         process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        return WorkerProcess(process, pipe, log)
+        return ReportingProcess(process, pipe, log)
 
     spares = Spares(wanted, start, lambda number: folder / f"spare-{number}.log")
     try:

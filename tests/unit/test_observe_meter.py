@@ -45,21 +45,21 @@ def test_what_a_lost_worker_had_noted_stands_for_its_report(late):
     """The other worker may report the attempt before another takes the place, or after."""
     meter = Meter(workers=2, steps=10)
     if late:
-        assert list(meter.replace(1, [NOTED])) == []
+        assert list(meter.replace(1, 1, [NOTED])) == []
         record = meter.add(0, report(0, loss=1.0, sequences=4))
     else:
         assert meter.add(0, report(0, loss=1.0, sequences=4)) is None
-        (record,) = meter.replace(1, [NOTED])
+        (record,) = meter.replace(1, 1, [NOTED])
     assert record is not None
     assert (record.step, record.loss, record.tokens) == (1, pytest.approx(2.0), 48)
     assert (record.bytes_pulled, record.bytes_pushed) == (170, 80)
-    assert list(meter.replace(1, [NOTED])) == []
+    assert list(meter.replace(1, 1, [NOTED])) == []
 
 
 def test_a_validation_has_a_loss_when_all_shares_are_there():
     meter = Meter(workers=2, steps=10)
     meter.add(0, report(0, validation=(9.0, 3)))
-    (record,) = meter.replace(1, [NOTED])
+    (record,) = meter.replace(1, 1, [NOTED])
     assert record.validation_loss is None
     assert meter.validated(1, record.step, (7.0, 1)) == pytest.approx(4.0)
     meter = Meter(workers=2, steps=10)
@@ -72,15 +72,41 @@ def test_a_newcomer_does_not_hide_the_wait_for_it():
     meter = Meter(workers=2, steps=10)
     for attempt in range(2):
         if attempt:
-            list(meter.replace(1, []))
+            list(meter.replace(1, attempt, []))
         meter.add(0, report(attempt, began=100.0 + attempt, ended=101.0 + 9 * attempt))
         record = meter.add(1, report(attempt, began=100.0 + 9 * attempt, ended=101.0 + 9 * attempt))
         assert record is not None and record.seconds == (9.0 if attempt else 1.0)
     for rank in range(2):
-        list(meter.replace(rank, []))
+        list(meter.replace(rank, 2, []))
     meter.add(0, report(2, began=120.0, ended=121.0))
     record = meter.add(1, report(2, began=120.0, ended=121.0))
     assert record is not None and record.seconds == 11.0
+
+
+def test_the_wait_for_a_newcomer_counts_although_it_completes_the_attempt_before():
+    meter = Meter(workers=2, steps=10)
+    meter.add(0, report(0, began=100.0, ended=101.0))
+    assert len(list(meter.replace(1, 1, [NOTED]))) == 1
+    meter.add(0, report(1, began=101.0, ended=110.0))
+    record = meter.add(1, report(1, began=109.0, ended=110.0))
+    assert record is not None and record.seconds == 9.0
+
+
+def test_a_part_of_an_attempt_that_is_made_again_does_not_stand_for_its_report():
+    meter = Meter(workers=2, steps=10)
+    assert list(meter.replace(1, 0, [NOTED])) == []
+    assert meter.add(0, report(0)) is None
+    assert meter.add(1, report(0)) is not None
+
+
+def test_what_nobody_lived_to_report_is_known_when_all_are_new():
+    meter = Meter(workers=2, steps=10)
+    for rank in range(2):
+        assert not meter.all_begin_at(1)
+        list(meter.replace(rank, 1, [NOTED]))
+    assert meter.all_begin_at(1)
+    list(meter.replace(0, 2, []))
+    assert not meter.all_begin_at(2)
 
 
 def test_reports_may_overtake_each_other():

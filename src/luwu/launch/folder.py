@@ -61,12 +61,14 @@ class RunFolder:
 
     def steps_made(self) -> int:
         """Return the last step that metrics.jsonl knows; 0 if it has no row."""
-        return max((row["step"] or 0 for row in read_metrics(self.metrics_path)), default=0)
+        return self.last_steps()[0]
 
-    def validated_step(self) -> int:
-        """Return the last committed step that has a validation loss in metrics.jsonl; -1 if none has."""
+    def last_steps(self) -> tuple[int, int]:
+        """Return the last step that metrics.jsonl knows, and the last one whose validation loss it has; 0 for none."""
         rows = read_metrics(self.metrics_path)
-        return max((row["step"] or 0 for row in rows if row.get("validation_loss") is not None), default=-1)
+        validated = (row for row in rows if row.get("validation_loss") is not None)
+        made, measured = (max((row["step"] or 0 for row in found), default=0) for found in (rows, validated))
+        return made, measured
 
     def save_id(self, run_id: str, room: Room = NO_WAIT) -> None:
         """Write the run's id, whole or not at all."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
+from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
@@ -45,8 +46,15 @@ class ServerAccess(BaseModel):
     """Paths of certificate, key and authority."""
     plain_data: bool | None = None
     """Argument of `luwu.connect`."""
-    connect_seconds: float | None = Field(default=None, ge=0)
+    connect_seconds: float | None = Field(default=None, gt=0)
     """Time in which the server must answer; None: as `Timeouts` have it."""
+
+    def timeouts(self) -> Timeouts:
+        """Return the timeouts of `luwu.connect`. Another program at the server's port is borne as long as silence."""
+        if self.connect_seconds is None:
+            return TIMEOUTS
+        seconds = self.connect_seconds
+        return TIMEOUTS.model_copy(update={"connect_seconds": seconds, "refused_seconds": seconds})
 
 
 class Job(BaseModel):
@@ -59,8 +67,8 @@ class Job(BaseModel):
     launcher_pid: int = Field(ge=1, lt=2**31)
     server: ServerAccess | None = None
     """Server on the network; None: the launcher has its own."""
-    validated_step: int = -1
-    """Step whose validation loss the run folder has, if it is the last one there."""
+    validated_step: int = 0
+    """Last step whose validation loss the run folder has; 0: none."""
     claim: str | None = None
     """Run's claim on that server's store, a `luwu.store.run_record.Claim` as JSON."""
 

@@ -29,7 +29,7 @@ from luwu.launch.job import Job, ServerAccess
 from luwu.launch.last_attempts import make_room, read_attempts, read_last_attempts
 from luwu.launch.outcome import Outcome
 from luwu.launch.preparing import prepare_corpus
-from luwu.launch.processes import Ended, WorkerProcesses, bears
+from luwu.launch.processes import Ended, WorkerProcesses, ended_from_outside
 from luwu.launch.rates import with_rate
 from luwu.launch.reports import room_reporter, room_wait
 from luwu.launch.restarts import WORKER_RETURN_SECONDS, Restarts
@@ -104,7 +104,8 @@ class LocalRun:
         self._restarts.may_begin = False
         self._training = False  # steps are being made: only then there is a commit to stop at
         self._snapshot_failure = ""
-        self.outcome = Outcome(step=folder.steps_made())
+        steps_made, self._validated_step = folder.last_steps()
+        self.outcome = Outcome(step=steps_made)
         self._handlers: dict[str, Callable[[int, Report], None]] = {
             "start": self._on_start,
             "step": self._on_step,
@@ -190,7 +191,7 @@ class LocalRun:
         run_id = find_run_id(self._settings, self._folder, store)
         self._folder.save_id(run_id, self._room)
         claim = make_claim(self._settings, self._folder, run_id, corpus, takes_weights=self._takes_weights)
-        self._claim = replace(claim, steps_made=self._folder.steps_made())
+        self._claim = replace(claim, steps_made=self.outcome.step)
         if self._remote is not None:
             self._write_job(self._claim.to_json())
 
@@ -219,7 +220,7 @@ class LocalRun:
             folder=str(self._folder.path),
             socket_path=str(self._server.socket_path) if self._remote is None else None,
             launcher_pid=os.getpid(),
-            validated_step=self._folder.validated_step(),
+            validated_step=self._validated_step,
             server=self._remote,
             claim=claim,
         )
@@ -280,7 +281,7 @@ class LocalRun:
         while workers.running() and time.monotonic() < deadline and interrupts.count == before:
             self._take_reports()
         self.ended, error = workers.failed(), workers.error()
-        if not interrupts.count or not bears(self.ended):
+        if not interrupts.count or not ended_from_outside(self.ended):
             raise error
         self._display.say(str(error))
         self.outcome.stopped = True
@@ -308,10 +309,10 @@ class LocalRun:
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
         if self._begun:
-            parts = read_attempts(self._folder.attempts_path(rank))
-            for record in self._meter.replace(rank, [part for part in parts if part["attempt"] < report["attempts"]]):
+            noted = read_attempts(self._folder.attempts_path(rank))
+            for record in self._meter.replace(rank, report["attempts"], noted):
                 self._take_record(record)
-            if self._meter.all_new:
+            if self._meter.all_begin_at(report["attempts"]):
                 self._resume_metrics(report)
         if rank or self._begun:
             return

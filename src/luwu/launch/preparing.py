@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import queue
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
-from luwu.core.room import NO_WAIT, Room, SayRoom, create, log_room
+from luwu.core.room import NO_WAIT, Room, SayRoom, log_room
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, read_job, write_error
@@ -24,13 +23,13 @@ from luwu.launch.processes import LOG_LINES, Ended, die_with, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
     Report,
-    ReportPipe,
     error_report,
     pipe_reporter,
     reported_error,
     room_reporter,
     room_wait,
 )
+from luwu.launch.starting import start_reporting
 from luwu.launch.words import checked_report, typed_error
 
 LOOK_SECONDS = 0.1
@@ -60,21 +59,11 @@ def prepare_corpus(
         LuwuError: the preparation's error.
     """
     reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
-    pipe = ReportPipe(0, lambda _, report: reports.put(report))
-    log_path = folder.path / "preparing.log"
-    try:
-        with room.retry(lambda: create(log_path), log_path) as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "luwu.launch.preparing", str(folder.job_path)],
-                env=os.environ | {REPORT_DESCRIPTOR: str(pipe.write_descriptor)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[pipe.write_descriptor],
-            )
-    finally:
-        pipe.given_away()
+    log = folder.path / "preparing.log"
+    started = start_reporting(
+        "luwu.launch.preparing", folder.job_path, log, dict(os.environ), 0, lambda _, report: reports.put(report), room
+    )
+    process = started.process
     failure: LuwuError | None = None
     try:
         while process.poll() is None:
@@ -95,7 +84,7 @@ def prepare_corpus(
         process.kill()
         process.wait()
     if process.returncode:
-        raise failure or _error(log_path, process.returncode)
+        raise failure or _error(log, process.returncode)
     return Corpus.load(folder.path)
 
 

@@ -18,7 +18,7 @@ from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_SERVER_LOST, SPARE
 from luwu.launch.reports import NO_RANK, Report, reported_error
 from luwu.launch.spares import Spares
-from luwu.launch.starting import WorkerProcess, start_worker
+from luwu.launch.starting import ReportingProcess, start_reporting
 from luwu.launch.words import checked_report, typed_error
 
 LOG_LINES = 12
@@ -62,7 +62,7 @@ class Ended:
         return f"ended with exit code {self.status}"
 
 
-def bears(ended: Sequence[Ended]) -> bool:
+def ended_from_outside(ended: Sequence[Ended]) -> bool:
     """Return True if workers ended because of something else than an error of their own, and any did."""
     return bool(ended) and all(each.status < 0 or each.status == EXIT_SERVER_LOST for each in ended)
 
@@ -92,7 +92,7 @@ class WorkerProcesses:
         self._errors: dict[int, LuwuError] = {}
         self._order_of_death: list[Ended] = []
         self._environments = worker_environments(workers)
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[ReportingProcess] = []
         self._preparing = set(range(workers))  # ranks that have not reported that they are ready
         self._spares = Spares(spares, self._start_spare, folder.spare_log_path)
         try:
@@ -102,13 +102,15 @@ class WorkerProcesses:
             self.kill()
             raise
 
-    def _start(self, rank: int) -> WorkerProcess:
-        log = self._folder.log_path(rank)
-        return start_worker(self._folder.job_path, log, self._environments[rank], rank, self._take_report, self._room)
+    def _start(self, rank: int) -> ReportingProcess:
+        return self._start_as(rank, self._folder.log_path(rank), self._environments[rank])
 
-    def _start_spare(self, log: Path) -> WorkerProcess:
-        environment = self._environments[0] | {SPARE: "1"}
-        return start_worker(self._folder.job_path, log, environment, NO_RANK, self._take_report, self._room)
+    def _start_spare(self, log: Path) -> ReportingProcess:
+        return self._start_as(NO_RANK, log, self._environments[0] | {SPARE: "1"})
+
+    def _start_as(self, rank: int, log: Path, environment: dict[str, str]) -> ReportingProcess:
+        job = self._folder.job_path
+        return start_reporting("luwu.train.worker", job, log, environment, rank, self._take_report, self._room)
 
     def running(self) -> bool:
         """Return True while any worker runs."""

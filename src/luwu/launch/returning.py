@@ -16,7 +16,7 @@ from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import ServerAccess
 from luwu.launch.local import LocalRun
 from luwu.launch.outcome import Outcome
-from luwu.launch.processes import Ended, bears
+from luwu.launch.processes import Ended, ended_from_outside
 from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings
 from luwu.observe.display import Display
@@ -39,7 +39,7 @@ def run_job(
             try:
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
-                if server is None or not bears(run.ended):
+                if server is None or not ended_from_outside(run.ended):
                     raise
                 step = run.outcome.step
                 word = returning.lose(run.ended, step, committed=run.committed)
@@ -47,7 +47,7 @@ def run_job(
                     raise type(error)(
                         f"{error}; step {step} is the last one known; the same command goes on"
                     ) from error
-                display.say(f"{error}")
+                display.say(str(error))
                 display.say(word)
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from luwu.core.errors import LuwuError
 from luwu.core.words import counted
-from luwu.launch.starting import WorkerProcess
+from luwu.launch.starting import ReportingProcess
 
 
 class Spares:
@@ -20,11 +20,11 @@ class Spares:
         log_path: returns the path of the log of the spare with this number.
     """
 
-    def __init__(self, wanted: int, start: Callable[[Path], WorkerProcess], log_path: Callable[[int], Path]) -> None:
+    def __init__(self, wanted: int, start: Callable[[Path], ReportingProcess], log_path: Callable[[int], Path]) -> None:
         self._wanted = wanted
         self._start = start
         self._log_path = log_path
-        self._waiting: list[WorkerProcess] = []
+        self._waiting: list[ReportingProcess] = []
 
     def fill(self) -> Iterator[str]:
         """Start those that are missing; yield a sentence about each one that has ended by itself or cannot start."""
@@ -44,7 +44,7 @@ class Spares:
     def _goes_on(self) -> str:
         return f"the run goes on with {counted(self._wanted, 'spare')}"
 
-    def take(self, rank: int, log: Path) -> WorkerProcess | None:
+    def take(self, rank: int, log: Path) -> ReportingProcess | None:
         """Give a spare this rank, and its log this path; return it, or None where none waits."""
         while self._waiting:
             spare = self._waiting.pop(0)

@@ -1,4 +1,4 @@
-"""Starts a worker process."""
+"""Starts a process that reports to the launcher: a worker, or the preparation of data."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ from luwu.launch.reports import REPORT_DESCRIPTOR, Report, ReportPipe
 
 
 @dataclass
-class WorkerProcess:
-    """A worker's process, the pipe of its reports, and where its log is."""
+class ReportingProcess:
+    """A process, the pipe of its reports, and where its log is."""
 
     process: subprocess.Popen[bytes]
     pipe: ReportPipe
     log: Path
 
 
-def start_worker(
-    job: Path, log: Path, environment: dict[str, str], rank: int, on_report: Callable[[int, Report], None], room: Room
-) -> WorkerProcess:
-    """Start a worker in a session of its own, so that Ctrl-C reaches the launcher alone.
+def start_reporting(
+    module: str,
+    job: Path,
+    log: Path,
+    environment: dict[str, str],
+    rank: int,
+    on_report: Callable[[int, Report], None],
+    room: Room,
+) -> ReportingProcess:
+    """Run a module in a session of its own, so that Ctrl-C reaches the launcher alone.
 
     Args:
+        module: name of the module, which takes the job's file as its argument.
         job: the job's file.
-        log: file for the worker's output, made anew.
-        environment: the worker's environment.
+        log: file for the process's output, made anew.
+        environment: the process's environment.
         rank: the rank in its reports, see `ReportPipe`.
         on_report: called with each report, in a thread.
         room: the wait for a full disk where the log is made.
@@ -41,7 +48,7 @@ def start_worker(
     try:
         with room.retry(lambda: create(log), log) as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "luwu.train.worker", str(job)],
+                [sys.executable, "-m", module, str(job)],
                 env=environment | {REPORT_DESCRIPTOR: str(pipe.write_descriptor)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -51,4 +58,4 @@ def start_worker(
             )
     finally:
         pipe.given_away()
-    return WorkerProcess(process, pipe, log)
+    return ReportingProcess(process, pipe, log)

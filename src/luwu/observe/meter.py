@@ -82,7 +82,7 @@ class Meter:
         self._open: dict[int, dict[int, StepReport]] = {}
         self._noted: dict[int, dict[int, Mapping[str, Any]]] = {}  # parts of lost workers, by attempt and rank
         self._shares: dict[int, dict[int, tuple[float, int]]] = {}  # of validations, by step and rank
-        self._newcomers: set[int] = set()
+        self._first: dict[int, int] = {}  # attempt that a worker in a lost one's place makes first, by rank
         self._newest = -1  # attempt with a record
         self._ended: float | None = None  # end of that attempt
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
@@ -95,26 +95,27 @@ class Meter:
             self._shares.setdefault(report["step"], {})[rank] = share
         return self._complete(report["attempt"])
 
-    def replace(self, rank: int, parts: Iterable[Mapping[str, Any]]) -> Iterator[StepRecord]:
+    def replace(self, rank: int, first: int, parts: Iterable[Mapping[str, Any]]) -> Iterator[StepRecord]:
         """Note that another worker has taken a lost one's place; yield the records that waited for the lost one.
 
         Args:
             rank: the worker's.
-            parts: the lost worker's parts in attempts that ended before the other joined: attempt, loss, sequences,
-                tokens, bytes_pulled and bytes_pushed. Times are another worker's.
+            first: attempt that the other makes first; those before it have ended.
+            parts: the lost worker's parts in attempts: attempt, loss, sequences, tokens, bytes_pulled and bytes_pushed.
+                Times are another worker's.
         """
-        self._newcomers.add(rank)
+        self._first[rank] = first
         for part in parts:
-            if part["attempt"] not in self._open and part["attempt"] <= self._newest:
-                continue  # it has its record
+            has_record = part["attempt"] not in self._open and part["attempt"] <= self._newest
+            if has_record or part["attempt"] >= first:
+                continue
             self._noted.setdefault(part["attempt"], {})[rank] = part
             if (record := self._complete(part["attempt"])) is not None:
                 yield record
 
-    @property
-    def all_new(self) -> bool:
-        """True if every worker was replaced since the last record: what they did not report, nobody will."""
-        return len(self._newcomers) == self.workers
+    def all_begin_at(self, attempt: int) -> bool:
+        """Return True if every worker was replaced before this attempt: what they did not report, nobody will."""
+        return all(self._first.get(rank) == attempt for rank in range(self.workers))
 
     def validated(self, rank: int, step: int, share: tuple[float, int]) -> float | None:
         """Take a share of the validation after a step, measured later; return the loss once all shares are there."""
@@ -136,7 +137,6 @@ class Meter:
         record = self._merge(dict(sorted(reports.items())))
         self._newest = max(self._newest, attempt)
         self._ended = max(report["ended"] for report in reports.values())
-        self._newcomers.clear()
         self._shares = {step: shares for step, shares in self._shares.items() if step >= record.step}
         self._recent.append(record)
         self.last = record
@@ -183,9 +183,9 @@ class Meter:
         )
 
     def _began(self, reports: Mapping[int, StepReport]) -> float:
-        """Return when an attempt began. A worker that came since the attempt before does not know that one's end."""
-        known = [report["began"] for rank, report in reports.items() if rank not in self._newcomers]
-        if self._newcomers and not known and self._ended is not None:
+        """Return when an attempt began. A worker whose first one it is does not know the end of the attempt before."""
+        known = [report["began"] for rank, report in reports.items() if self._first.get(rank) != report["attempt"]]
+        if not known and self._ended is not None:
             return self._ended
         return max(known or [report["began"] for report in reports.values()])
 

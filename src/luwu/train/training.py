@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from luwu.control.credentials import TlsFiles
-from luwu.control.timeouts import TIMEOUTS
 from luwu.core.errors import AttemptVoidError, DataError, LuwuError
 from luwu.core.files import replace_text
 from luwu.core.room import Room, is_full
@@ -90,20 +89,13 @@ def find_session(job: Job, rank: int, workers: int, report: ReportFunction) -> S
 
     tls = TlsFiles(*map(Path, job.server.tls)) if job.server.tls else None
     server = job.server
-    waits = (
-        TIMEOUTS
-        if server.connect_seconds is None
-        else TIMEOUTS.model_copy(
-            update={"connect_seconds": server.connect_seconds, "refused_seconds": server.connect_seconds}
-        )
-    )
     session = connect(
         server.url,
         rank=rank,
         workers=workers,
         key_file=server.key_file,
         tls=tls,
-        timeouts=waits,
+        timeouts=server.timeouts(),
         plain_data=server.plain_data,
     )
     session.on_fenced = lambda other: report({"kind": "fenced", "rank": other})
