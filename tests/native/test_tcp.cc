@@ -146,10 +146,28 @@ TEST_CASE("whoever waits is told why the server or this worker has failed") {
         all[0]->remote().close();
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->push(1, 6)), Error);
     }
+    SUBCASE("a worker whose place was given to another, and that hears the reason later") {
+        server->allow_worker(0, test::token_of(0, 1));
+        test::wait_until([&] { return server->dropped(fabric::Drop::token) > 0; });
+        all[0]->remote().fail(Error(ErrorKind::worker_lost, "it made no progress"));
+        CHECK(told([&] { test::finish(all[0]->endpoint(), all[0]->endpoint().pull(1)); }) == "it made no progress");
+    }
     SUBCASE("requests that make no sense") {
         CHECK_THROWS_AS(test::finish(all[0]->endpoint(), all[0]->endpoint().pull(99)), Error);
         CHECK_THROWS_AS(test::finish(all[1]->endpoint(), all[1]->endpoint().vote(false)), Error);
     }
+}
+
+TEST_CASE("a worker whose place was given to another, and that hears no reason, is told of its token") {
+    const Scratch scratch;
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1));
+    fabric::Timing timing = test::kTiming;
+    timing.hello = std::chrono::milliseconds(300);
+    auto all = test::join(*server, server->port(), 1, timing);
+    all[0]->initialise();
+    server->allow_worker(0, test::token_of(0, 1));
+    const auto error = test::failure_of([&] { test::finish(all[0]->endpoint(), all[0]->endpoint().pull(1)); });
+    CHECK(std::string(error.what()).find("its token is not what the server expects") != std::string::npos);
 }
 
 TEST_CASE("another worker takes the place of one that has left") {

@@ -39,6 +39,11 @@ bool TcpLane::wait_connected(Clock::time_point deadline) {
     return changed_.wait_until(lock, deadline, [this] { return connected_ || ended_; });
 }
 
+bool TcpLane::has_connected() const {
+    const std::lock_guard lock(mutex_);
+    return connected_;
+}
+
 TcpLinkStats TcpLane::stats() const {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -150,6 +155,8 @@ std::shared_ptr<Channel> TcpLane::dial() {
     }
     if (frame->kind == FrameKind::failure) take_failure(*channel, reader, *frame);
     if (frame->kind == FrameKind::refused) {
+        // The server has ended this worker's session. The control plane brings the reason, maybe a moment later.
+        if (has_connected()) back_off(settings_.timing.hello);
         throw Error(ErrorKind::server, "the server at " + server() + " refused worker " +
                                            std::to_string(settings_.rank) + ": its " +
                                            name_of(static_cast<Drop>(frame->block)) +

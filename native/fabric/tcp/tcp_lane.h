@@ -68,6 +68,7 @@ class TcpLane {
     [[nodiscard]] std::shared_ptr<Channel> connect();
     [[nodiscard]] std::shared_ptr<Channel> dial();
     void exchange(Channel& channel);
+    [[nodiscard]] bool has_connected() const;
     [[nodiscard]] bool start_next(FrameWriter& writer, std::size_t& sent);
     [[nodiscard]] std::span<std::byte> place_of(const Frame& answer);
     [[noreturn]] void take_failure(Channel& channel, FrameReader& reader, const Frame& frame) const;
