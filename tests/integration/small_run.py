@@ -8,8 +8,12 @@ STEPS = 60
 
 
 def workers_of(process):
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
-    return [int(child) for child in Path(children).read_text().split()]
+    """Forks of its children's one template, or nobody where there is no template yet."""
+    return [pid for template in children_of(process.pid) for pid in children_of(template)]
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def validation(output):

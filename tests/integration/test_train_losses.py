@@ -12,7 +12,6 @@ import pytest
 from tests.integration.network import KEY, ServerProcess
 from tests.integration.small_run import STEPS, validation, workers_of
 
-from harness.network.namespaces import wait_until
 from harness.training import (
     finish,
     metrics,
@@ -34,19 +33,6 @@ def test_a_worker_that_is_stopped_is_killed_and_replaced(runs, undisturbed):
     assert re.search(r"worker 1 has made no progress for \d+ s \(step_deadline_seconds is 6\); it is killed", output)
     assert "worker 1 was killed by SIGKILL" in output
     assert (steps_of(runs, "stopped"), validation(output)) == undisturbed
-
-
-def test_spares_take_the_places_of_killed_workers(runs, undisturbed):
-    process = start_small_run(runs, "spares", "--spares", "1")
-    for number in range(2):
-        wait_for_steps(runs, "spares", (len(steps_of(runs, "spares")) if number else 0) + 3)
-        wait_until(lambda: len(workers_of(process)) == 3, "a spare has started")
-        os.kill(sorted(workers_of(process))[number], signal.SIGKILL)
-    code, output, error = finish(process)
-    assert code == 0, error
-    assert output.count("a spare takes its place") == 2
-    assert (steps_of(runs, "spares"), validation(output)) == undisturbed
-    assert [path.name for path in (runs / "spares").glob("spare-*.log")] == ["spare-0.log"]
 
 
 def test_a_worker_that_is_stopped_far_from_its_server_is_replaced(runs, undisturbed, monkeypatch):

@@ -174,7 +174,6 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         running=lambda: next(running),
         failed=lambda: [Ended(1, 1)],
         kill=lambda: None,
-        keep_spares=list,
         error=lambda: ServerError("it ended"),
     )
     monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)

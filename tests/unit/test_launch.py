@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 
@@ -13,27 +12,40 @@ from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
 from luwu.launch.interrupts import Interrupts
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, Job
-from luwu.launch.processes import WorkerProcesses, worker_environments
+from luwu.launch.processes import Ended, WorkerProcesses, worker_environment
 from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings, build_settings
 from luwu.launch.words import checked_report, parse_report, typed_error
+
+BECOME_WORKER = """
+import os, signal, sys, time
+from luwu.launch.template import become_worker
+if not become_worker(lambda: None):
+    sys.exit()
+rank = int(os.environ['RANK'])
+"""
 
 
 @pytest.fixture
 def start_workers(tmp_path, monkeypatch):
     """Starts workers that run a piece of Python instead of a job."""
 
+    started = []
+
     def start(code, workers=2):
         script = tmp_path / "python"
         program = tmp_path / "program.py"
-        program.write_text("import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + textwrap.dedent(code))
+        program.write_text(BECOME_WORKER + textwrap.dedent(code))
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
         script.chmod(0o755)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "executable", str(script))
-            return WorkerProcesses(RunFolder(tmp_path), workers)
+            started.append(WorkerProcesses(RunFolder(tmp_path), workers))
+        return started[-1]
 
-    return start
+    yield start
+    for workers in started:
+        workers.kill()
 
 
 def test_workers_that_end_well(start_workers):
@@ -47,13 +59,13 @@ def test_workers_share_the_processors_unless_the_user_says_how(monkeypatch):
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     processors = len(os.sched_getaffinity(0))
-    for rank, environment in enumerate(worker_environments(2)):
-        assert (environment["RANK"], environment["WORLD_SIZE"]) == (str(rank), "2")
-        assert environment["OMP_NUM_THREADS"] == str(max(1, processors // 2))
-        assert environment["OMP_WAIT_POLICY"] == "passive"
+    environment = worker_environment(2)
+    assert environment["WORLD_SIZE"] == "2"
+    assert environment["OMP_NUM_THREADS"] == str(max(1, processors // 2))
+    assert environment["OMP_WAIT_POLICY"] == "passive"
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    (environment,) = worker_environments(1)
+    environment = worker_environment(1)
     assert (environment["OMP_NUM_THREADS"], environment["OMP_WAIT_POLICY"]) == ("7", "active")
 
 
@@ -275,11 +287,10 @@ def test_a_damaged_job_is_refused_by_file_and_field(tmp_path, damage, field):
 
 def test_a_worker_says_that_its_job_is_damaged(tmp_path):
     (tmp_path / "job.json").write_text("{")
-    done = subprocess.run(
-        [sys.executable, "-m", "luwu.train.worker", str(tmp_path / "job.json")], capture_output=True, text=True
-    )
-    assert done.returncode == EXIT_FAILED
-    error = typed_error(done.stderr)
+    workers = WorkerProcesses(RunFolder(tmp_path), 1)
+    workers.wait(90)
+    assert workers.failed() == [Ended(0, EXIT_FAILED)]
+    error = workers.error()
     assert type(error) is ConfigError and "job.json: the file: " in str(error)
 
 

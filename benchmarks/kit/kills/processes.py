@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.common import BenchmarkError
-from luwu.launch.processes import die_with
+from luwu.launch.starting import die_with
 
 LIMIT_SECONDS = 120.0  # for whatever must happen: far longer than a busy machine needs, so it tells a hang
 LOG_TAIL = 3000

@@ -14,6 +14,7 @@ from kit.common import BenchmarkError
 from kit.kills.course import OPENING, TRAINING, Clock, Scenario
 from kit.kills.processes import Life, command, ending, files_of, processes_naming, watch
 from kit.kills.sites import SHARED_MEMORY, Site, store_digests
+from luwu.observe.memory import process_tree
 
 LAUNCHER, WORKER = "launcher", "worker"
 MOMENTS = (OPENING, TRAINING)
@@ -63,10 +64,8 @@ class Trainee:
         return []
 
     def children(self, life: Life) -> list[int]:
-        """Processes of its workers, by rank."""
-        with contextlib.suppress(FileNotFoundError):
-            return [int(child) for child in Path(f"/proc/{life.pid}/task/{life.pid}/children").read_text().split()]
-        return []
+        """Processes that it has started, and their forks."""
+        return process_tree(life.pid)[1:]
 
     def wait_until_gone(self) -> None:
         """Return when no process of the run lives."""

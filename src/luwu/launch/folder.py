@@ -127,9 +127,10 @@ class RunFolder:
         """Return the path of a worker's log."""
         return self.path / f"worker-{rank}.log"
 
-    def spare_log_path(self, number: int) -> Path:
-        """Return the path of the log of a spare worker, until it takes a place."""
-        return self.path / f"spare-{number}.log"
+    @property
+    def template_log_path(self) -> Path:
+        """Return the path of the log of the process that workers are forked from."""
+        return self.path / "template.log"
 
     def attempts_path(self, rank: int) -> Path:
         """The file in which a worker notes its last attempts."""

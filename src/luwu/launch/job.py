@@ -23,9 +23,6 @@ EXIT_FAILED = 1
 EXIT_SERVER_LOST = 3
 """A worker's exit status when the server or another worker ended first. It is not the cause of anything."""
 
-SPARE = "LUWU_SPARE"
-"""Environment variable of a spare worker, which gets its rank from the launcher when another is lost."""
-
 ERROR_MARK = "luwu error "
 """Mark of the log's line with the typed error that ended a worker; JSON follows: {"type": ..., "message": ...}."""
 

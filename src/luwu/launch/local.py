@@ -247,13 +247,12 @@ class LocalRun:
     def _supervise(self, interrupts: Interrupts) -> None:
         self._job.stop_path.unlink(missing_ok=True)
         self._show_stage("starting workers")
-        run = self._settings.run
-        workers = WorkerProcesses(self._folder, run.workers, self._queue, self._room, run.spares)
+        workers = WorkerProcesses(self._folder, self._settings.run.workers, self._queue, self._room)
         asked = False
         try:
             while workers.running() or (workers.failed() and not self._restarts.gives_up(workers, may_start=not asked)):
                 self._take_reports()
-                for text in [*self._restarts.look(workers, may_start=not asked), *workers.keep_spares()]:
+                for text in self._restarts.look(workers, may_start=not asked):
                     self._display.say(text)
                 if self._restarts.gives_up(workers, may_start=not asked):
                     break

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
@@ -19,7 +20,7 @@ from luwu.core.room import NO_WAIT, Room, SayRoom, log_room
 from luwu.data.corpus import Corpus
 from luwu.launch.folder import RunFolder
 from luwu.launch.job import EXIT_FAILED, read_job, write_error
-from luwu.launch.processes import LOG_LINES, Ended, die_with, read_tail
+from luwu.launch.processes import LOG_LINES, Ended, read_tail
 from luwu.launch.reports import (
     REPORT_DESCRIPTOR,
     Report,
@@ -29,7 +30,7 @@ from luwu.launch.reports import (
     room_reporter,
     room_wait,
 )
-from luwu.launch.starting import start_reporting
+from luwu.launch.starting import die_with, start_module, start_reporting
 from luwu.launch.words import checked_report, typed_error
 
 LOOK_SECONDS = 0.1
@@ -60,9 +61,8 @@ def prepare_corpus(
     """
     reports: queue.SimpleQueue[Report] = queue.SimpleQueue()
     log = folder.path / "preparing.log"
-    started = start_reporting(
-        "luwu.launch.preparing", folder.job_path, log, dict(os.environ), 0, lambda _, report: reports.put(report), room
-    )
+    start = partial(start_module, "luwu.launch.preparing", folder.job_path)
+    started = start_reporting(start, log, 0, lambda _, report: reports.put(report), room)
     process = started.process
     failure: LuwuError | None = None
     try:

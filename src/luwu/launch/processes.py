@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import ctypes.util
 import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from luwu.core.errors import LuwuError, WorkerLostError
 from luwu.core.room import NO_WAIT, Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_SERVER_LOST, SPARE
-from luwu.launch.reports import NO_RANK, Report, reported_error
-from luwu.launch.spares import Spares
+from luwu.launch.job import EXIT_SERVER_LOST
+from luwu.launch.reports import Report, reported_error
 from luwu.launch.starting import ReportingProcess, start_reporting
+from luwu.launch.template import Template
 from luwu.launch.words import checked_report, typed_error
 
 LOG_LINES = 12
@@ -36,8 +36,8 @@ def _preload() -> dict[str, str]:
     return {"LD_PRELOAD": library} if library and "LD_PRELOAD" not in os.environ else {}
 
 
-def worker_environments(workers: int) -> list[dict[str, str]]:
-    """The environment of each worker: its place, its share of the processors, the allocator.
+def worker_environment(workers: int) -> dict[str, str]:
+    """Return the environment of all workers: their number, a worker's share of the processors, the allocator.
 
     OMP_NUM_THREADS and OMP_WAIT_POLICY of the user's environment stay. Without them, the threads of a kernel sleep
     while they wait for each other: a spinning thread would hold up the server's threads and other programs, which share
@@ -45,7 +45,7 @@ def worker_environments(workers: int) -> list[dict[str, str]]:
     """
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     common = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"} | os.environ | _preload()
-    return [common | {"RANK": str(rank), "WORLD_SIZE": str(workers)} for rank in range(workers)]
+    return common | {"WORLD_SIZE": str(workers)}
 
 
 @dataclass(frozen=True)
@@ -68,14 +68,13 @@ def ended_from_outside(ended: Sequence[Ended]) -> bool:
 
 
 class WorkerProcesses:
-    """N worker processes, and spare ones.
+    """N worker processes, which are forks of a template.
 
     Args:
         folder: with the job and the logs.
         workers: how many.
         on_report: called with (rank, report) for what they report through a pipe each, in a thread for each.
         room: the wait for a full disk where the logs are made.
-        spares: processes that wait for the place of a lost worker.
     """
 
     def __init__(
@@ -84,17 +83,15 @@ class WorkerProcesses:
         workers: int,
         on_report: Callable[[int, Report], None] = lambda rank, report: None,
         room: Room = NO_WAIT,
-        spares: int = 0,
     ) -> None:
         self._folder = folder
         self._room = room
         self._on_report = on_report
         self._errors: dict[int, LuwuError] = {}
         self._order_of_death: list[Ended] = []
-        self._environments = worker_environments(workers)
+        self._environment = worker_environment(workers)
         self._workers: list[ReportingProcess] = []
-        self._preparing = set(range(workers))  # ranks that have not reported that they are ready
-        self._spares = Spares(spares, self._start_spare, folder.spare_log_path)
+        self._template = self._start_template()
         try:
             for rank in range(workers):
                 self._workers.append(self._start(rank))
@@ -102,15 +99,15 @@ class WorkerProcesses:
             self.kill()
             raise
 
+    def _start_template(self) -> Template:
+        folder = self._folder
+        return Template("luwu.train.worker", folder.job_path, folder.template_log_path, self._environment, self._room)
+
     def _start(self, rank: int) -> ReportingProcess:
-        return self._start_as(rank, self._folder.log_path(rank), self._environments[rank])
-
-    def _start_spare(self, log: Path) -> ReportingProcess:
-        return self._start_as(NO_RANK, log, self._environments[0] | {SPARE: "1"})
-
-    def _start_as(self, rank: int, log: Path, environment: dict[str, str]) -> ReportingProcess:
-        job = self._folder.job_path
-        return start_reporting("luwu.train.worker", job, log, environment, rank, self._take_report, self._room)
+        if self._template.ended:
+            self._template = self._start_template()
+        fork = partial(self._template.fork, rank)
+        return start_reporting(fork, self._folder.log_path(rank), rank, self._take_report, self._room)
 
     def running(self) -> bool:
         """Return True while any worker runs."""
@@ -127,27 +124,16 @@ class WorkerProcesses:
         if rank < len(self._workers):
             self._workers[rank].process.kill()
 
-    def keep_spares(self) -> Iterator[str]:
-        """Start spare workers that are missing, once no other prepares itself; yield sentences for the user."""
-        if not self._preparing:
-            yield from self._spares.fill()
-
-    def start_again(self, rank: int) -> tuple[Path, bool]:
-        """Let a spare take the place of a worker that has ended, or start another process there.
-
-        Returns:
-            Where the log of the worker that has ended is now, and whether a spare has taken the place.
-        """
+    def start_again(self, rank: int) -> Path:
+        """Start another worker in the place of one that has ended; return where the log of that one is now."""
         self._look()
         self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
-        self._preparing.add(rank)
         log = self._folder.log_path(rank)
         kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
         log.rename(kept)
         self._workers[rank].pipe.wait(LAST_WORDS_SECONDS)
-        spare = self._spares.take(rank, log)
-        self._workers[rank] = spare or self._start(rank)
-        return kept, spare is not None
+        self._workers[rank] = self._start(rank)
+        return kept
 
     def ask_to_stop(self) -> None:
         """Ask rank 0 to have all workers stop at the end of the step; it tells the others."""
@@ -162,12 +148,7 @@ class WorkerProcesses:
 
     def kill(self) -> None:
         """Kill all workers that are left, at once."""
-        self._spares.kill()
-        for worker in self._workers:
-            if worker.process.poll() is None:
-                worker.process.kill()
-        for worker in self._workers:
-            worker.process.wait()
+        self._template.kill()
 
     def error(self) -> LuwuError:
         """Return the first worker's failure that no other caused: its own error, or its end and its log."""
@@ -175,6 +156,9 @@ class WorkerProcesses:
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
+        template_log = self._folder.template_log_path
+        if not log.stat().st_size and template_log.stat().st_size:  # the template may have ended before it forked
+            log = template_log
         text = read_tail(log)
         self._workers[first.rank].pipe.wait(LAST_WORDS_SECONDS)
         typed = self._errors.get(first.rank) or typed_error(text)
@@ -187,8 +171,6 @@ class WorkerProcesses:
         )
 
     def _take_report(self, rank: int, report: Report) -> None:
-        if report["kind"] == "start":
-            self._preparing.discard(rank)
         if report["kind"] != "error":
             self._on_report(rank, report)
             return
@@ -209,16 +191,6 @@ def read_tail(log: Path) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOG_BYTES))
         return file.read().decode(errors="replace").rstrip()
-
-
-PR_SET_PDEATHSIG = 1
-
-
-def die_with(launcher_pid: int) -> None:
-    """Have the kernel kill this process when the launcher dies: a second belt under the endpoint's own."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != launcher_pid:  # it died before the line above
-        os._exit(EXIT_SERVER_LOST)
 
 
 def worker_allocator() -> str | None:

@@ -96,19 +96,6 @@ def _read_answers(pipe: int) -> int:
     return len(answers)
 
 
-def read_rank(pipe: int) -> int | None:
-    """Wait in a spare worker for its rank; None where the launcher has ended."""
-    line = b""
-    with suppress(OSError):
-        while not line.endswith(b"\n") and (byte := os.read(pipe, 1)):
-            line += byte
-    return int(line) if line.endswith(b"\n") else None
-
-
-NO_RANK = -1
-"""Rank of a spare worker."""
-
-
 class ReportPipe:
     """The launcher's end of one worker's socket: a thread hands each report on until the worker ends."""
 
@@ -122,15 +109,6 @@ class ReportPipe:
     def given_away(self) -> None:
         """Close this process's copy of the worker's end, or the pipe never ends."""
         os.close(self.write_descriptor)
-
-    def give_rank(self, rank: int) -> bool:
-        """Tell a spare worker its rank; False where it has ended."""
-        self._rank = rank
-        try:
-            self._own.sendall(f"{rank}\n".encode())
-        except OSError:
-            return False
-        return True
 
     def wait(self, seconds: float) -> None:
         """Return when all of the worker's reports were handed on, or the time is over."""

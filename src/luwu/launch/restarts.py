@@ -9,7 +9,7 @@ from contextlib import suppress
 from luwu.launch.processes import Ended, WorkerProcesses
 
 WORKER_RETURN_SECONDS = 120.0
-"""Seconds that the others wait for a worker that is started again: it imports torch and makes its model."""
+"""Seconds that the others wait for a worker that is started again: it makes its model, and may have to import torch."""
 
 
 class Restarts:
@@ -57,9 +57,11 @@ class Restarts:
             if not self._may_replace(ended, may_start=may_start):
                 continue
             self.take(1)
-            log, spare = workers.start_again(ended.rank)
-            how = "a spare takes its place" if spare else "starting another in its place"
-            yield f"worker {ended.rank} {ended.in_words()}, its log is {log}; {how} ({self.in_words()})"
+            log = workers.start_again(ended.rank)
+            yield (
+                f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
+                f"({self.in_words()})"
+            )
 
     def in_words(self) -> str:
         """Return how many restarts were made, for a user."""

@@ -91,8 +91,6 @@ class RunSettings(DiskSettings, ComputeSettings):
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3
     """workers that are started again, in the whole run, when a signal has killed one; the others wait for it"""
-    spares: CountOrZero = 0
-    """processes that wait with torch imported to take the place of a killed worker; some 200 MB of memory each"""
     server_return_seconds: SecondsOrZero = 60.0
     """time in which a server that was lost, or whose run failed, may come back with --server; 0: the run fails"""
     step_deadline_seconds: SecondsOrZero = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from luwu.core.errors import LuwuError
-from luwu.launch.processes import worker_environments
+from luwu.launch.processes import worker_environment
 from luwu.models.shapes import ModelShape
 
 
@@ -71,7 +71,7 @@ def measure_kernels(
             stderr=subprocess.PIPE,
             text=True,
         )
-        for environment in worker_environments(workers)
+        for environment in [worker_environment(workers)] * workers
     ]
     try:
         for process in processes:

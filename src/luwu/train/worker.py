@@ -1,4 +1,4 @@
-"""A worker process of a run: `python -m luwu.train.worker JOB.json` with RANK and WORLD_SIZE in the environment."""
+"""The workers of a run: `python -m luwu.train.worker JOB.json`, which imports torch and forks a process for each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from types import FrameType
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
-from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, SPARE, read_job, write_error
-from luwu.launch.processes import die_with
-from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, read_rank, room_reporter
+from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
+from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
+from luwu.launch.template import become_worker
 from luwu.session.session import choose_place
 from luwu.train.worker_log import wait_for_room_in_log
 
@@ -30,32 +30,26 @@ class StopRequest:
         self.asked = True
 
 
-def become_worker(pipe: int) -> bool:
-    """Import torch, and wait for the place of a lost worker; False where the launcher ended before."""
-    import luwu.train.training  # noqa: F401 - what takes time
-
-    rank = read_rank(pipe)
-    if rank is None:
-        return False
-    os.environ["RANK"] = str(rank)
-    del os.environ[SPARE]
-    return True
+def prepare() -> None:
+    """Import what takes time."""
+    import luwu.train.training  # noqa: F401
 
 
 def main() -> int:
-    """Run the job. The exit status says whose fault an error was, and the log's last line names it."""
+    """Serve as the template of the workers, and run the job in each fork.
+
+    A fork's exit status says whose fault an error was, and its log's last line names it.
+    """
+    if not become_worker(prepare):
+        return 0
     stop = StopRequest()
     job = read_job(Path(sys.argv[1]))
-    die_with(job.launcher_pid)
-    pipe = int(os.environ[REPORT_DESCRIPTOR])
-    if SPARE in os.environ and not become_worker(pipe):
-        return 0
     rank, workers = choose_place(None, None)
-    report = pipe_reporter(pipe)
+    report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
     room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
     wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
     try:
-        from luwu.train.training import train  # after the signal handler, because torch takes a while to import
+        from luwu.train.training import train  # here, so that an error of the import is in this worker's log
 
         train(job, rank, workers, stop, report, room)
     except LuwuError as error:

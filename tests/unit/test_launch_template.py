@@ -1,0 +1,150 @@
+"""Workers are forks of one template, which imports what they need once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from luwu.core.room import NO_WAIT
+from luwu.launch.template import Template
+
+PROGRAM = """
+import os, sys, time
+from luwu.launch.template import become_worker
+prepared = []
+{before}
+def prepare():
+    prepared.append(os.getpid())
+    {prepare}
+if not become_worker(prepare):
+    sys.exit()
+rank = int(os.environ["RANK"])
+"""
+
+
+@pytest.fixture
+def make_template(tmp_path, monkeypatch):
+    """Makes templates whose forks run a piece of Python, with the ranks' logs in a folder."""
+    made = []
+
+    def make(code, before="", prepare="pass"):
+        program, script = tmp_path / "program.py", tmp_path / "python"
+        program.write_text(PROGRAM.format(before=before, prepare=prepare) + textwrap.dedent(code))
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
+        script.chmod(0o755)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", str(script))
+            made.append(Template("module", tmp_path / "job", tmp_path / "template.log", dict(os.environ), NO_WAIT))
+        return made[-1]
+
+    yield make
+    for template in made:
+        template.kill()
+
+
+def fork(template: Template, folder: Path, rank: int):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with (folder / f"{rank}.log").open("wb") as log:
+        process = template.fork(rank, log.fileno(), writing)
+    os.close(writing)
+    return process
+
+
+def wait_for_words(log: Path) -> str:
+    while not log.read_text().endswith("\n"):
+        pass
+    return log.read_text()
+
+
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def test_what_is_prepared_is_prepared_once_for_all(make_template, tmp_path):
+    template = make_template("print(rank, prepared, os.getppid(), flush=True); sys.exit(7 + rank)")
+    forks = [fork(template, tmp_path, rank) for rank in range(3)]
+    assert [process.wait() for process in forks] == [7, 8, 9]
+    assert [process.poll() for process in forks] == [7, 8, 9]
+    lines = [(tmp_path / f"{rank}.log").read_text().split() for rank in range(3)]
+    assert [line[0] for line in lines] == ["0", "1", "2"]
+    assert {(line[1], line[2]) for line in lines} == {(f"[{template._process.pid}]", str(template._process.pid))}
+    assert not template.ended
+
+
+def test_an_error_of_the_preparation_is_met_again_by_the_worker(make_template, tmp_path):
+    template = make_template("import not_there", prepare="import not_there")
+    assert fork(template, tmp_path, 0).wait() == 1
+    assert "No module named 'not_there'" in (tmp_path / "0.log").read_text()
+    assert (tmp_path / "template.log").read_text() == ""
+
+
+def test_output_that_waits_in_the_template_is_not_written_by_its_forks(make_template, tmp_path):
+    template = make_template("print('mine')", before="print('once')")
+    assert fork(template, tmp_path, 0).wait() == 0
+    assert (tmp_path / "0.log").read_text() == "mine\n"
+    assert (tmp_path / "template.log").read_text() == "once\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_that_is_sent_before_the_fork_arrives(make_template, tmp_path, number):
+    template = make_template("time.sleep(60)")
+    process = fork(template, tmp_path, 0)
+    process.send_signal(number)
+    assert process.wait() == -number
+    process.kill()  # it has ended: nothing happens
+
+
+def test_the_forks_die_with_the_template_and_one_that_was_not_made_yet_ends_as_it_did(make_template, tmp_path):
+    template = make_template("print(os.getpid(), flush=True); time.sleep(60)")
+    process = fork(template, tmp_path, 0)
+    pid = int(wait_for_words(tmp_path / "0.log"))
+    assert process.poll() is None
+    os.kill(template._process.pid, signal.SIGSTOP)
+    waits = fork(template, tmp_path, 1)
+    assert waits.poll() is None
+    os.kill(template._process.pid, signal.SIGKILL)
+    assert (process.wait(), waits.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
+    assert template.ended and not alive(pid)
+    assert fork(template, tmp_path, 2).wait() == -signal.SIGKILL
+
+
+def test_a_template_that_ends_by_itself_ends_its_forks_with_its_status(make_template, tmp_path):
+    template = make_template("", before="sys.exit('no GPU')")
+    assert fork(template, tmp_path, 0).wait() == 1
+    assert template.ended
+    assert (tmp_path / "template.log").read_text() == "no GPU\n"
+
+
+def test_template_and_forks_end_with_the_launcher(tmp_path):
+    launcher = f"""
+    import sys, time
+    from pathlib import Path
+    from tests.unit.test_launch_template import PROGRAM, fork
+    from luwu.core.room import NO_WAIT
+    from luwu.launch.template import Template
+    folder = Path({str(tmp_path)!r})
+    (folder / "program.py").write_text(
+        PROGRAM.format(before="", prepare="pass") + "print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
+    )
+    (folder / "python").write_text(f'#!/bin/sh\\nexec "{{sys.executable}}" "{{folder}}/program.py"\\n')
+    (folder / "python").chmod(0o755)
+    sys.executable = str(folder / "python")
+    template = Template("module", folder / "job", folder / "template.log", {{}}, NO_WAIT)
+    process = fork(template, folder, 0)
+    time.sleep(60)
+    """
+    (tmp_path / "0.log").touch()
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(launcher)], cwd=Path(__file__).parents[2])
+    pids = [int(pid) for pid in wait_for_words(tmp_path / "0.log").split()]
+    process.kill()
+    process.wait()
+    while any(alive(pid) for pid in pids):
+        pass
