@@ -2,8 +2,8 @@
 
 Two workers train over shared memory, and then over TCP. One gets SIGKILL at a random moment of a step, and every
 tenth time SIGSTOP. Who is stopped counts as lost after a deadline. Another process is started at once, as `luwu train`
-does. It starts Python and torch anew, which is most of the time until the next step. A run that nobody disturbed tells
-the losses and the parameters, bit by bit.
+does: a fork of a process that has imported torch. A run that nobody disturbed tells the losses and the parameters, bit
+by bit.
 
 Not there yet, and so missed by this bar: UDP.
 """
@@ -11,26 +11,29 @@ Not there yet, and so missed by this bar: UDP.
 from __future__ import annotations
 
 import json
+import os
+import queue
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from kit.common import PROGRAMS, BenchmarkError, Row, arguments, result, run, table
+from kit.common import BenchmarkError, Row, arguments, result, run, table
 from kit.processes import environment
 from ours.elastic import KEY, WORKERS
 
 from luwu.control.credentials import Credentials
 from luwu.control.timeouts import Timeouts
+from luwu.core.room import NO_WAIT
+from luwu.launch.template import Fork, Template
 from luwu.server.laggards import Patience
 from luwu.server.network import NetworkServer
 from luwu.server.server import LocalServer
@@ -58,22 +61,23 @@ class Worker:
     """A process of one rank, and what it has printed."""
 
     rank: int
-    process: subprocess.Popen[str]
+    process: Fork
+    output: IO[str]
     steps: dict[int, tuple[str, float]] = field(default_factory=dict)  # bits of the loss, and when
     digest: str = ""
 
     def read(self) -> None:
         """Take its lines until it ends."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                said = json.loads(line)
-            except ValueError:  # half a line of a process that was killed
-                continue
-            if "digest" in said:
-                self.digest = said["digest"]
-            else:
-                self.steps[said["step"]] = said["loss"], said["at"]
+        with self.output:
+            for line in self.output:
+                try:
+                    said = json.loads(line)
+                except ValueError:  # half a line of a process that was killed, or a warning
+                    continue
+                if "digest" in said:
+                    self.digest = said["digest"]
+                else:
+                    self.steps[said["step"]] = said["loss"], said["at"]
 
 
 @dataclass
@@ -92,8 +96,11 @@ class Found:
 class Course:
     """A run of two workers at a server, and the processes that were in it."""
 
-    def __init__(self, where: str, server: LocalServer | NetworkServer, settings: dict[str, Any]) -> None:
-        self._where, self._settings = where, settings
+    def __init__(self, where: str, folder: Path, server: LocalServer | NetworkServer, settings: dict[str, Any]) -> None:
+        wanted = folder / "wanted.json"
+        wanted.write_text(json.dumps({"where": where, **settings}))
+        self._template = Template("ours.elastic", wanted, folder / "template.log", environment(1), NO_WAIT)
+        self._overdue: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._members = server._members if isinstance(server, LocalServer) else server._runs.run
         self._readers: list[threading.Thread] = []
         self.now = [self._start(rank) for rank in range(WORKERS)]
@@ -101,12 +108,9 @@ class Course:
         self.found = Found()
 
     def _start(self, rank: int) -> Worker:
-        wanted = json.dumps({"where": self._where, "rank": rank, **self._settings})
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "ours" / "elastic.py"), wanted],
-            stdout=subprocess.PIPE, text=True, env=environment(1),
-        )  # fmt: skip
-        worker = Worker(rank, process)
+        reading, writing = os.pipe()
+        worker = Worker(rank, self._template.fork(rank, writing, writing), os.fdopen(reading))
+        os.close(writing)
         self._readers.append(threading.Thread(target=worker.read))
         self._readers[-1].start()
         return worker
@@ -120,9 +124,9 @@ class Course:
                 raise BenchmarkError(f"step {step} was not made: worker {ended} ended, or it took too long")
             time.sleep(POLL_SECONDS)
 
-    def kill_overdue(self, rank: int, why: str) -> None:
-        """Kill a worker whose time is over, as `luwu train` does."""
-        self.now[rank].process.kill()
+    def note_overdue(self, rank: int, why: str) -> None:
+        """Note, in any thread, that a worker's time is over; it is killed, as `luwu train` does."""
+        self._overdue.put(rank)
 
     def replace(self, rank: int, how: signal.Signals) -> None:
         """Kill or stop a worker, start another, and measure until the next step that the other one makes."""
@@ -133,6 +137,8 @@ class Course:
             if time.monotonic() > began + END_SECONDS:
                 raise BenchmarkError(f"nobody noticed that worker {rank} got {how.name}")
             time.sleep(POLL_SECONDS)
+            with suppress(queue.Empty):
+                self.now[self._overdue.get_nowait()].process.kill()
         noticed = time.monotonic()
         times = self.found.noticed_seconds if how is signal.SIGKILL else self.found.stopped_seconds
         times.append(noticed - began)
@@ -147,8 +153,11 @@ class Course:
 
     def end(self) -> Found:
         """Wait for the end of the run and return what was found."""
+        deadline = time.monotonic() + END_SECONDS
         for worker in self.now:
-            if worker.process.wait(END_SECONDS):
+            while worker.process.poll() is None and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            if worker.process.returncode:
                 raise BenchmarkError(f"worker {worker.rank} ended with {worker.process.returncode}")
         for reader in self._readers:
             reader.join(END_SECONDS)
@@ -159,9 +168,7 @@ class Course:
 
     def kill(self) -> None:
         """End all processes."""
-        for worker in self.all:
-            worker.process.kill()
-            worker.process.wait()
+        self._template.kill()
 
 
 @contextmanager
@@ -190,8 +197,8 @@ def play(transport: str, folder: Path, settings: dict[str, Any], kills: int) -> 
     """Run to the end with this many kills, at moments that a seed draws."""
     moments = random.Random(kills)
     courses: list[Course] = []
-    with serving(transport, folder, lambda rank, why: courses[0].kill_overdue(rank, why)) as (where, server):
-        course = Course(where, server, settings)
+    with serving(transport, folder, lambda rank, why: courses[0].note_overdue(rank, why)) as (where, server):
+        course = Course(where, folder, server, settings)
         courses.append(course)
         try:
             for number in range(1, kills + 1):

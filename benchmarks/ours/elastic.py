@@ -1,12 +1,14 @@
-"""A worker that others may replace: elastic.py JSON, with where, rank, shape, rows, steps.
+"""Workers that others may replace, forks of one process: `python -m ours.elastic FILE`.
 
-Prints a JSON line for each step that it made, with the bits of its loss, and at the end the digest of the model.
+The JSON file has where, shape, rows and steps. A worker prints a JSON line for each step that it made, with the bits of
+its loss, and at the end the digest of the model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from kit.model import ADAMW, batches, build, gpt
 
 import luwu
+from luwu.launch.template import become_worker
 from luwu.session.local import join
 from luwu.session.session import Session
 
@@ -39,10 +42,12 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def main() -> None:
-    """Train to the last step."""
-    wanted: dict[str, Any] = json.loads(sys.argv[1])
+    """Train to the last step, in each fork."""
+    if not become_worker(lambda: None):
+        return
+    wanted: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(1)
-    with enter(wanted["where"], wanted["rank"]) as session:
+    with enter(wanted["where"], int(os.environ["RANK"])) as session:
         model = luwu.parallelize(build(wanted["shape"]), session, blocks=[gpt.Block])
         optimizer = luwu.AdamW(model, **ADAMW)
         found = batches(wanted["rows"], wanted["shape"]["seq"], session.rank, WORKERS, first=session.step)

@@ -79,6 +79,13 @@ def test_what_is_prepared_is_prepared_once_for_all(make_template, tmp_path):
     assert not template.ended
 
 
+def test_what_workers_import_starts_no_thread_which_a_fork_would_lack():
+    count = "import os, luwu.train.worker as worker; worker.prepare(); print(len(os.listdir('/proc/self/task')))"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # OpenBLAS knows of forks
+    done = subprocess.run([sys.executable, "-c", count], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
 def test_an_error_of_the_preparation_is_met_again_by_the_worker(make_template, tmp_path):
     template = make_template("import not_there", prepare="import not_there")
     assert fork(template, tmp_path, 0).wait() == 1
