@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
+from tests.integration.forked import Programs, programs
 from tests.integration.network import KEY
 from tests.integration.pausing import PAUSE
 from tests.integration.udp import CREDENTIALS, MEMORY
@@ -31,16 +30,12 @@ STEPS = 5
 LOST_IN = 3  # step, from 1
 PLACES = ("before", "forward", "backward", "after", "waiting")
 PROGRAM = f"""
-import sys, torch, luwu
-from luwu.session.local import join
-
-url, rank, place, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+url, place, limit = given["url"], given["place"], given["limit"]
 
 {PAUSE}
 def pause(here):
     if here == place and session.step == {LOST_IN - 1}:
-        print("paused", flush=True)
-        sys.stdin.readline()
+        wait_for_test()
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -90,79 +85,52 @@ def serve(transport: str, folder: Path, seconds: float = 60.0) -> Iterator[tuple
         yield server.url, server
 
 
-def start(
-    url: str, rank: int, folder: Path, place: str = "-", limit: float = 0.0, errors: int | None = None
-) -> subprocess.Popen[str]:
-    program = folder / "train.py"
-    program.write_text(PROGRAM)
-    return subprocess.Popen(
-        [sys.executable, program, url, str(rank), place, str(limit)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-    )
-
-
-def read(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
-
-
 def run_of(server: LocalServer | NetworkServer) -> Membership[Any]:
     return server._members if isinstance(server, LocalServer) else server._runs.run
 
 
-def lines_until_pause(worker: subprocess.Popen[str]) -> list[str]:
-    lines = []
-    while (line := read(worker.stdout).readline()) != "paused\n":
-        assert line, worker.wait()
-        lines.append(line.rstrip())
-    return lines
-
-
-def lines_of(worker: subprocess.Popen[str]) -> list[str]:
-    output, _ = worker.communicate(timeout=120)
-    return output.splitlines()
-
-
-def train(transport: str, folder: Path, place: str, limit: float) -> list[list[str]]:
+def train(programs: Programs, transport: str, folder: Path, place: str, limit: float) -> list[list[str]]:
     """Train two workers, of which the second is killed at a place, and another takes over; the lines of both."""
     folder.mkdir(parents=True)
     with serve(transport, folder) as (url, server):
         waits = place == "waiting"
-        workers = [start(url, 0, folder, "after" if waits else "-", limit), start(url, 1, folder, place, limit)]
+        workers = [
+            programs.start(0, url=url, place="after" if waits else "-", limit=limit),
+            programs.start(1, url=url, place=place, limit=limit),
+        ]
         before: list[list[str]] = [[], []]
-        try:
-            if place != "-":
-                before[not waits] = lines_until_pause(workers[not waits])
-                if waits:
-                    wait_until(
-                        lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote"
-                    )
-                workers[1].kill()
-                before[1] += workers[1].communicate()[0].splitlines()
-                wait_until(lambda: 1 in run_of(server).vacancies, "the loss of worker 1")
-                workers[1] = start(url, 1, folder, limit=limit)
-                if waits:
-                    read(workers[0].stdin).write("\n")
-                    read(workers[0].stdin).flush()
-            after = [lines_of(worker) for worker in workers]
-            assert [worker.returncode for worker in workers] == [0, 0]
-            return [before[0] + after[0], before[1] + after[1]]
-        finally:
-            for worker in workers:
-                worker.kill()
-                with suppress(ValueError):
-                    worker.communicate()
+        if place != "-":
+            before[not waits] = workers[not waits].lines_until_pause()
+            if waits:
+                wait_until(lambda: describe(run_of(server)).present[1].progress.phase == pb.ENDING, "worker 1 to vote")
+            workers[1].process.kill()
+            before[1] += workers[1].lines()
+            wait_until(lambda: 1 in run_of(server).vacancies, "the loss of worker 1")
+            workers[1] = programs.start(1, url=url, place="-", limit=limit)
+            if waits:
+                workers[0].go_on()
+        after = [worker.lines() for worker in workers]
+        assert [worker.process.returncode for worker in workers] == [0, 0]
+        return [before[0] + after[0], before[1] + after[1]]
+
+
+@pytest.fixture(scope="module")
+def workers_of_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    with programs(PROGRAM, tmp_path_factory.mktemp("program")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module", params=[0.0, 0.5], ids=["plain", "clipped"])
-def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[float, list]:
-    return request.param, train("shared memory", tmp_path_factory.mktemp("undisturbed") / "run", "-", request.param)
+def undisturbed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, workers_of_test: Programs
+) -> tuple[float, list]:
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    return request.param, train(workers_of_test, "shared memory", folder, "-", request.param)
 
 
-def test_a_worker_whose_time_is_over_counts_as_lost(tmp_path: Path, undisturbed: tuple[float, list]) -> None:
+def test_a_worker_whose_time_is_over_counts_as_lost(
+    tmp_path: Path, undisturbed: tuple[float, list], workers_of_test: Programs
+) -> None:
     """It hangs over TCP, another takes its place, and it is refused when it goes on."""
     limit, expected = undisturbed
     settings = ServerSettings(
@@ -174,50 +142,47 @@ def test_a_worker_whose_time_is_over_counts_as_lost(tmp_path: Path, undisturbed:
         step_deadline_seconds=4,
     )
     with NetworkServer(settings, CREDENTIALS, Timeouts(look_seconds=0.1)) as server:
-        workers = [start(server.url, 0, tmp_path, limit=limit)]
-        workers += [start(server.url, 1, tmp_path, "backward", limit, errors=subprocess.PIPE)]
-        try:
-            before = lines_until_pause(workers[1])
-            wait_until(lambda: 1 in server._runs.run.vacancies, "worker 1 to count as lost")
-            workers.append(start(server.url, 1, tmp_path, limit=limit))
-            assert [lines_of(workers[0]), before + lines_of(workers[2])] == expected
-            _, error = workers[1].communicate("\n", timeout=60)
-            assert workers[1].returncode == 1
-            assert re.search(r"WorkerLostError: worker 1 has made no progress for \d+ s .* counts as lost", error)
-        finally:
-            for worker in workers:
-                worker.kill()
-                with suppress(ValueError):
-                    worker.communicate()
+        first, hangs = (
+            workers_of_test.start(rank, url=server.url, place=place, limit=limit)
+            for rank, place in enumerate(("-", "backward"))
+        )
+        before = hangs.lines_until_pause()
+        wait_until(lambda: 1 in server._runs.run.vacancies, "worker 1 to count as lost")
+        second = workers_of_test.start(1, url=server.url, place="-", limit=limit)
+        assert [first.lines(), before + second.lines()] == expected
+        hangs.go_on()
+        hangs.lines()
+        error = hangs.errors.read_text()
+        assert hangs.process.returncode == 1
+        assert re.search(r"WorkerLostError: worker 1 has made no progress for \d+ s .* counts as lost", error), error
 
 
 @pytest.mark.parametrize("transport", ["shared memory", "tcp"])
-def test_the_run_fails_when_nobody_takes_the_place_in_time(transport: str, tmp_path: Path) -> None:
+def test_the_run_fails_when_nobody_takes_the_place_in_time(
+    transport: str, tmp_path: Path, workers_of_test: Programs
+) -> None:
     with serve(transport, tmp_path, seconds=0.5) as (url, _):
-        workers = [start(url, 0, tmp_path, errors=subprocess.PIPE), start(url, 1, tmp_path, "backward")]
-        try:
-            lines_until_pause(workers[1])
-            workers[1].kill()
-            _, error = workers[0].communicate(timeout=60)
-            assert workers[0].returncode == 1
-            assert (
-                "WorkerLostError: worker 1 was lost, and no other joined at its place within 0.5 s; "
-                f"the run stands at step {LOST_IN - 1}: run again to resume from there" in error
-            )
-        finally:
-            for worker in workers:
-                worker.kill()
-                with suppress(ValueError):
-                    worker.communicate()
+        stays, lost = (
+            workers_of_test.start(rank, url=url, place=place, limit=0.0) for rank, place in enumerate(("-", "backward"))
+        )
+        lost.lines_until_pause()
+        lost.process.kill()
+        stays.lines()
+        error = stays.errors.read_text()
+        assert stays.process.returncode == 1
+        assert (
+            "WorkerLostError: worker 1 was lost, and no other joined at its place within 0.5 s; "
+            f"the run stands at step {LOST_IN - 1}: run again to resume from there" in error
+        )
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("transport", ["shared memory", "tcp"])
 def test_another_worker_takes_the_place_of_a_lost_one(
-    transport: str, place: str, undisturbed: tuple[float, list], tmp_path: Path
+    transport: str, place: str, undisturbed: tuple[float, list], tmp_path: Path, workers_of_test: Programs
 ) -> None:
     limit, expected = undisturbed
-    lines = train(transport, tmp_path / "run", place, limit)
+    lines = train(workers_of_test, transport, tmp_path / "run", place, limit)
     if place == "waiting":  # its vote counts: what it would have printed after that step is missing
         expected = [expected[0], [line for line in expected[1] if not line.startswith(f"{LOST_IN - 1} ")]]
     assert lines == expected

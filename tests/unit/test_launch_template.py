@@ -109,6 +109,16 @@ def test_a_signal_that_is_sent_before_the_fork_arrives(make_template, tmp_path, 
     process.kill()  # it has ended: nothing happens
 
 
+def test_a_signal_reaches_a_fork_that_nobody_has_looked_at(make_template, tmp_path):
+    template = make_template("print(os.getpid(), flush=True); time.sleep(60)")
+    process = fork(template, tmp_path, 0)
+    pid = int(wait_for_words(tmp_path / "0.log"))
+    process.kill()
+    while alive(pid):
+        pass
+    assert process.wait() == -signal.SIGKILL
+
+
 def test_the_forks_die_with_the_template_and_one_that_was_not_made_yet_ends_as_it_did(make_template, tmp_path):
     template = make_template("print(os.getpid(), flush=True); time.sleep(60)")
     process = fork(template, tmp_path, 0)

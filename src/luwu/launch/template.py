@@ -40,7 +40,7 @@ class Fork:
         self._look = look
         self.returncode: int | None = None
         self._descriptor: int | None = None  # of the process, in this one
-        self._early: list[int] = []  # signals that were sent before there was a process
+        self._signals: list[int] = []  # that it has not got: they were sent before it was forked
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None: it has not ended."""
@@ -59,11 +59,9 @@ class Fork:
 
     def send_signal(self, number: int) -> None:
         """Send a signal, unless it has ended; one that was not forked yet gets it then."""
-        if self._descriptor is None:
-            self._early.append(number)
-            return
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, number)
+        self._look(0)
+        self._signals.append(number)
+        self._deliver()
 
     @property
     def begun(self) -> bool:
@@ -73,8 +71,12 @@ class Fork:
     def begin(self, descriptor: int) -> None:
         """Note that it was forked."""
         self._descriptor = descriptor
-        for number in self._early:
-            self.send_signal(number)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        while self._descriptor is not None and self._signals:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, self._signals.pop(0))
 
     def end(self, status: int) -> None:
         """Note its end, and wait for it where it has not come yet."""
