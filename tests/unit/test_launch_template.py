@@ -93,6 +93,19 @@ def test_an_error_of_the_preparation_is_met_again_by_the_worker(make_template, t
     assert (tmp_path / "template.log").read_text() == ""
 
 
+def test_a_fork_that_fails_ends_one_worker_alone(make_template, tmp_path):
+    fails_once = """
+def fork(real=os.fork):
+    os.fork = real
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = fork
+"""
+    template = make_template("print('there')", before=fails_once)
+    assert fork(template, tmp_path, 0).wait() == 1
+    assert "no process for a worker: [Errno 11] Resource temporarily" in (tmp_path / "0.log").read_text()
+    assert fork(template, tmp_path, 1).wait() == 0
+
+
 def test_output_that_waits_in_the_template_is_not_written_by_its_forks(make_template, tmp_path):
     template = make_template("print('mine')", before="print('once')")
     assert fork(template, tmp_path, 0).wait() == 0

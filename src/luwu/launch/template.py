@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from luwu.core.room import Room, create
+from luwu.launch.job import EXIT_FAILED
 from luwu.launch.reports import REPORT_DESCRIPTOR
 from luwu.launch.starting import die_with
 
@@ -205,7 +206,13 @@ def become_worker(prepare: Callable[[], None]) -> bool:
                 if not message:
                     return False
                 asked = json.loads(message)
-                if _fork(launcher, selector, asked["number"]):
+                try:
+                    forked = _fork(launcher, selector, asked["number"])
+                except OSError as error:  # no memory, or too many processes
+                    os.write(descriptors[0], f"no process for a worker: {error}\n".encode())
+                    _tell(launcher, number=asked["number"], status=EXIT_FAILED)
+                    forked = False
+                if forked:
                     _take_place(asked["rank"], *descriptors)
                     return True
                 for descriptor in descriptors:
@@ -242,6 +249,9 @@ def _tell_end(launcher: socket.socket, selector: selectors.BaseSelector, key: se
     pid, number = key.data
     selector.unregister(key.fd)
     os.close(key.fd)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    _tell(launcher, number=number, status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _tell(launcher: socket.socket, **message: int) -> None:
     with suppress(OSError):  # the launcher has ended, which the next message tells
-        launcher.send(_encode(number=number, status=status))
+        launcher.send(_encode(**message))
