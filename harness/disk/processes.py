@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 from harness.disk import recorder
-from luwu.launch.processes import die_with
+from luwu.launch.starting import die_with
 
 HANG_SECONDS = 60.0
 """A child that takes longer hangs: the slowest one takes a second."""
