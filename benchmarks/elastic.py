@@ -100,7 +100,7 @@ class Course:
         wanted = folder / "wanted.json"
         wanted.write_text(json.dumps({"where": where, **settings}))
         self._template = Template("ours.elastic", wanted, folder / "template.log", environment(1), NO_WAIT)
-        self._overdue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._overdue: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._members = server._members if isinstance(server, LocalServer) else server._runs.run
         self._readers: list[threading.Thread] = []
         self.now = [self._start(rank) for rank in range(WORKERS)]
@@ -126,7 +126,7 @@ class Course:
 
     def note_overdue(self, rank: int, why: str) -> None:
         """Note, in any thread, that a worker's time is over; it is killed, as `luwu train` does."""
-        self._overdue.put(rank)
+        self._overdue.put(self.now[rank])
 
     def replace(self, rank: int, how: signal.Signals) -> None:
         """Kill or stop a worker, start another, and measure until the next step that the other one makes."""
@@ -138,7 +138,7 @@ class Course:
                 raise BenchmarkError(f"nobody noticed that worker {rank} got {how.name}")
             time.sleep(POLL_SECONDS)
             with suppress(queue.Empty):
-                self.now[self._overdue.get_nowait()].process.kill()
+                self._overdue.get_nowait().process.kill()
         noticed = time.monotonic()
         times = self.found.noticed_seconds if how is signal.SIGKILL else self.found.stopped_seconds
         times.append(noticed - began)
@@ -157,7 +157,7 @@ class Course:
         for worker in self.now:
             while worker.process.poll() is None and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
-            if worker.process.returncode:
+            if worker.process.poll() != 0:
                 raise BenchmarkError(f"worker {worker.rank} ended with {worker.process.returncode}")
         for reader in self._readers:
             reader.join(END_SECONDS)

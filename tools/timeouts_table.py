@@ -18,7 +18,7 @@ def timeouts_table() -> str:
     """Return the table, as the timeouts are declared."""
     lines = ["| setting | seconds | meaning |", "|---|---|---|"]
     for name, field in Timeouts.model_fields.items():
-        lines.append(f"| `{name}` | {field.default:g} | {field.description} |")
+        lines.append(f"| `{name}` | {field.default:g} | {' '.join(field.description.split())} |")
     return "\n".join(lines)
 
 

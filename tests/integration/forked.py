@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import socket
@@ -67,7 +66,7 @@ class Programs:
     def __init__(self, template: Template, folder: Path) -> None:
         self._template = template
         self._folder = folder
-        self._numbers = itertools.count()
+        self._started: list[Program] = []
 
     def start(self, rank: int, **given: Any) -> Program:
         """Start one with its rank, and with something that JSON can hold."""
@@ -76,10 +75,16 @@ class Programs:
         with reports:
             fork = self._template.fork(rank, writing, reports.fileno())
         os.close(writing)
-        errors = self._folder / f"errors-{next(self._numbers)}"
+        errors = self._folder / f"errors-{len(self._started)}"
         errors.touch()
         own.sendall(json.dumps(given | {"errors": str(errors)}).encode() + b"\n")
-        return Program(fork, output, own, errors)
+        self._started.append(Program(fork, output, own, errors))
+        return self._started[-1]
+
+    def kill(self) -> None:
+        """Kill those that have not ended."""
+        for program in self._started:
+            program.process.kill()
 
 
 @contextmanager

@@ -115,17 +115,23 @@ def train(programs: Programs, transport: str, folder: Path, place: str, limit: f
 
 
 @pytest.fixture(scope="module")
-def workers_of_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+def workers_of_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
     with programs(PROGRAM, tmp_path_factory.mktemp("program")) as started:
         yield started
 
 
+@pytest.fixture
+def workers_of_test(workers_of_file: Programs) -> Iterator[Programs]:
+    yield workers_of_file
+    workers_of_file.kill()
+
+
 @pytest.fixture(scope="module", params=[0.0, 0.5], ids=["plain", "clipped"])
 def undisturbed(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, workers_of_test: Programs
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, workers_of_file: Programs
 ) -> tuple[float, list]:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    return request.param, train(workers_of_test, "shared memory", folder, "-", request.param)
+    return request.param, train(workers_of_file, "shared memory", folder, "-", request.param)
 
 
 def test_a_worker_whose_time_is_over_counts_as_lost(

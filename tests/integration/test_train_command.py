@@ -136,11 +136,17 @@ def end_unreported(runs, monkeypatch, fault, *flags):
     return int(fault.split()[-1])
 
 
-def check_unreported(rows, lost):
-    """Check that the rows of lost steps have the values known before the vote, and no others."""
+def check_unreported(rows, lost, outlived=STEPS):
+    """Check that the rows of lost steps have the values known before the vote, and no others.
+
+    Workers may outlive their launcher by a moment, and commit the steps that follow `outlived`.
+    """
+    counts = []
     for row in rows:
         unknown = {name for name in ("seconds", "tokens_per_second", "hidden") if row[name] is None}
-        assert len(unknown) == (3 if row["step"] in lost else 0), row
+        may_be_lost = row["step"] > outlived and counts[-1] == 3
+        assert len(unknown) == (3 if row["step"] in lost else 0) or (may_be_lost and len(unknown) == 3), row
+        counts.append(len(unknown))
         assert row["committed"] and row["tokens"] == 6 * 32
         assert row["bytes_pulled"] > 0 and row["bytes_pushed"] > 0
 
@@ -213,4 +219,4 @@ def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(runs, und
         code, output, error = finish(start_small_run(runs, *flags))
         assert code == 0, error
         assert (steps_of(runs, "far-unreported"), validation(output)) == undisturbed
-        check_unreported(metrics(runs, "far-unreported"), lost)
+        check_unreported(metrics(runs, "far-unreported"), lost, outlived=lost[1])

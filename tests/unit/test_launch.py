@@ -288,9 +288,12 @@ def test_a_damaged_job_is_refused_by_file_and_field(tmp_path, damage, field):
 def test_a_worker_says_that_its_job_is_damaged(tmp_path):
     (tmp_path / "job.json").write_text("{")
     workers = WorkerProcesses(RunFolder(tmp_path), 1)
-    workers.wait(90)
-    assert workers.failed() == [Ended(0, EXIT_FAILED)]
-    error = workers.error()
+    try:
+        workers.wait(90)
+        assert workers.failed() == [Ended(0, EXIT_FAILED)]
+        error = workers.error()
+    finally:
+        workers.kill()
     assert type(error) is ConfigError and "job.json: the file: " in str(error)
 
 

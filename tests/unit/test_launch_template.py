@@ -64,8 +64,11 @@ def wait_for_words(log: Path) -> str:
 
 
 def alive(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_what_is_prepared_is_prepared_once_for_all(make_template, tmp_path):
@@ -80,17 +83,66 @@ def test_what_is_prepared_is_prepared_once_for_all(make_template, tmp_path):
 
 
 def test_what_workers_import_starts_no_thread_which_a_fork_would_lack():
-    count = "import os, luwu.train.worker as worker; worker.prepare(); print(len(os.listdir('/proc/self/task')))"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # OpenBLAS knows of forks
-    done = subprocess.run([sys.executable, "-c", count], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "1\n"
+    program = """
+import os, luwu.train.worker as worker
+worker.prepare()
+import torch
+print(len(os.listdir('/proc/self/task')), torch.cuda.is_initialized())
+"""
+    environment = os.environ | {"OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "1"}  # OpenBLAS knows of forks
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1 False\n"
 
 
-def test_an_error_of_the_preparation_is_met_again_by_the_worker(make_template, tmp_path):
-    template = make_template("import not_there", prepare="import not_there")
-    assert fork(template, tmp_path, 0).wait() == 1
-    assert "No module named 'not_there'" in (tmp_path / "0.log").read_text()
+def test_an_error_of_the_preparation_is_raised_in_each_worker(make_template, tmp_path):
+    template = make_template("", prepare="import not_there")
+    for rank in range(2):
+        assert fork(template, tmp_path, rank).wait() == 1
+        assert "No module named 'not_there'" in (tmp_path / f"{rank}.log").read_text()
     assert (tmp_path / "template.log").read_text() == ""
+
+
+def test_a_signal_to_all_processes_ends_workers_as_they_wish_and_not_the_template(make_template, tmp_path):
+    stops = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: (print("stops", flush=True), sys.exit(3)))
+"""
+    template = make_template("print(os.getpid(), flush=True); time.sleep(60)", before=stops)
+    forks = [fork(template, tmp_path, rank) for rank in range(2)]
+    pids = [int(wait_for_words(tmp_path / f"{rank}.log")) for rank in range(2)]
+    for pid in [template._process.pid, *pids]:
+        os.kill(pid, signal.SIGTERM)
+    assert [process.wait() for process in forks] == [3, 3]
+    assert not template.ended
+    assert [(tmp_path / f"{rank}.log").read_text().split()[1:] for rank in range(2)] == [["stops"]] * 2
+    assert fork(template, tmp_path, 2).poll() is None
+
+
+def test_a_fork_whose_end_cannot_be_watched_is_killed_and_ends_alone(make_template, tmp_path):
+    fails_once = """
+def opened(pid, real=os.pidfd_open):
+    if pid == os.getpid():
+        return real(pid)
+    os.pidfd_open = real
+    raise OSError(24, "Too many open files")
+os.pidfd_open = opened
+"""
+    template = make_template("time.sleep(rank)", before=fails_once)
+    assert fork(template, tmp_path, 60).wait() == 1
+    assert "no process for a worker: [Errno 24]" in (tmp_path / "60.log").read_text()
+    assert fork(template, tmp_path, 0).wait() == 0
+
+
+def test_a_fork_that_cannot_say_that_it_is_there_ends_and_serves_nobody(make_template, tmp_path):
+    fails = """
+import socket
+def send_fds(own, buffers, descriptors, real=socket.send_fds):
+    raise OSError(105, "No buffer space available")
+socket.send_fds = send_fds
+"""
+    template = make_template("", before=fails)
+    assert [fork(template, tmp_path, rank).wait() for rank in range(3)] == [1, 1, 1]
+    assert not template.ended
 
 
 def test_a_fork_that_fails_ends_one_worker_alone(make_template, tmp_path):

@@ -35,7 +35,8 @@ class Timeouts(Group):
     reconnect_seconds: Seconds = 30.0
     """The data plane tries this long to have a broken connection back before the worker counts as lost."""
     hello_seconds: Seconds = 10.0
-    """A connection of the data plane is made, TLS included, within this time, or tried again."""
+    """A connection of the data plane is made, TLS included, within this time, or tried again. A worker that is refused
+    when it connects again waits as long for the reason."""
     silence_seconds: Seconds = 20.0
     """A connection of the data plane is made anew when nothing sent over it was acknowledged for this long."""
     backoff_seconds: Seconds = 0.05

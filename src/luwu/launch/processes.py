@@ -156,9 +156,8 @@ class WorkerProcesses:
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
-        template_log = self._folder.template_log_path
-        if not log.stat().st_size and template_log.stat().st_size:  # the template may have ended before it forked
-            log = template_log
+        if not log.stat().st_size and self._template.ended:
+            log = self._folder.template_log_path
         text = read_tail(log)
         self._workers[first.rank].pipe.wait(LAST_WORDS_SECONDS)
         typed = self._errors.get(first.rank) or typed_error(text)

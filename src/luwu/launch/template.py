@@ -9,6 +9,7 @@ else. The template tells its end with ``{"number": n, "status": s}``.
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import json
@@ -83,7 +84,9 @@ class Fork:
         """Note its end, and wait for it where it has not come yet."""
         self.returncode = status
         if self._descriptor is not None:
-            select.select([self._descriptor], [], [])
+            gone = select.poll()  # `select` takes no descriptor above 1023
+            gone.register(self._descriptor, select.POLLIN)
+            gone.poll()
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -134,11 +137,21 @@ class Template:
             rank: its rank.
             output: descriptor of its log.
             reports: descriptor of the socket that its reports go to.
+
+        Raises:
+            OSError: it cannot be asked.
         """
         number = next(self._numbers)
         self._forks[number] = fork = Fork(self._look)
-        with suppress(OSError):  # it is ending, which the next look notices
-            socket.send_fds(self._own, [_encode(number=number, rank=rank)], [output, reports])
+        try:
+            if self._process.returncode is None:
+                self._own.settimeout(None)
+                socket.send_fds(self._own, [_encode(number=number, rank=rank)], [output, reports])
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it is ending, which the next look notices
+        except OSError:
+            del self._forks[number]
+            raise
         if self._process.returncode is not None:
             self._end()
         return fork
@@ -162,16 +175,26 @@ class Template:
             if not message:
                 self._end()
                 return
-            told = json.loads(message)
-            if "status" in told:
-                self._forks.pop(told["number"]).end(told["status"])
-            else:
-                self._forks[told["number"]].begin(descriptors[0])
+            self._take(message, descriptors)
+
+    def _take(self, message: bytes, descriptors: list[int]) -> None:
+        told = json.loads(message)
+        if "status" in told:
+            self._forks.pop(told["number"]).end(told["status"])
+        elif descriptors:
+            self._forks[told["number"]].begin(descriptors[0])
+        else:
+            raise OSError(errno.EMFILE, "no descriptor is left for a worker's process")
 
     def _end(self) -> None:
         """Note the end of it and of its forks, which the kernel kills with it."""
         status = self._process.wait()
-        self._own.close()
+        with suppress(OSError), self._own:  # a fork may be there that it has just told of
+            self._own.settimeout(0)
+            while received := socket.recv_fds(self._own, _LONGEST_MESSAGE, 1):
+                if not received[0]:
+                    break
+                self._take(*received[:2])
         for fork in self._forks.values():
             fork.end(-signal.SIGKILL if fork.begun else status or -signal.SIGKILL)
         self._forks.clear()
@@ -188,13 +211,28 @@ def become_worker(prepare: Callable[[], None]) -> bool:
     template.
 
     Args:
-        prepare: imports what workers need. Its error is ignored, so that a worker meets it again and has it in its log.
+        prepare: imports what workers need. Its error is raised in each fork, which has it in its log.
     """
     die_with(os.getppid())  # a launcher that has ended before this line has closed the socket
+    # A signal to all processes of a run is for launcher and workers. A fork that it comes to early gets it later.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     launcher = socket.socket(fileno=int(os.environ.pop(TEMPLATE_DESCRIPTOR)))
-    with suppress(Exception):
+    failure: Exception | None = None
+    try:
         prepare()
+    except Exception as error:
+        failure = error
     gc.freeze()  # what was imported stays, so no fork needs to look at it, and its pages stay shared
+    if not _serve(launcher):
+        return False
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if failure is not None:
+        raise failure
+    return True
+
+
+def _serve(launcher: socket.socket) -> bool:
+    """Fork a worker for each request, and return True in it; return False when the launcher has ended."""
     with launcher, selectors.DefaultSelector() as selector:
         selector.register(launcher, selectors.EVENT_READ)
         while True:
@@ -206,27 +244,50 @@ def become_worker(prepare: Callable[[], None]) -> bool:
                 if not message:
                     return False
                 asked = json.loads(message)
-                try:
-                    forked = _fork(launcher, selector, asked["number"])
-                except OSError as error:  # no memory, or too many processes
-                    os.write(descriptors[0], f"no process for a worker: {error}\n".encode())
-                    _tell(launcher, number=asked["number"], status=EXIT_FAILED)
-                    forked = False
-                if forked:
+                if _try_to_fork(launcher, selector, asked["number"], descriptors):
                     _take_place(asked["rank"], *descriptors)
                     return True
                 for descriptor in descriptors:
                     os.close(descriptor)
 
 
-def _fork(launcher: socket.socket, selector: selectors.BaseSelector, number: int) -> bool:
-    """Fork a process and return True in it. The template watches its end."""
-    template = os.getpid()
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, number))
+def _try_to_fork(
+    launcher: socket.socket, selector: selectors.BaseSelector, number: int, descriptors: list[int]
+) -> bool:
+    """Fork a process and return True in it. Where that fails, tell it to the launcher and in the worker's log."""
+    try:
+        if len(descriptors) != 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return _fork(launcher, selector, number)
+    except OSError as error:  # too many processes or files
+        with suppress(OSError):
+            os.write(descriptors[0] if descriptors else 2, f"no process for a worker: {error}\n".encode())
+        _tell(launcher, number=number, status=EXIT_FAILED)
         return False
+
+
+def _fork(launcher: socket.socket, selector: selectors.BaseSelector, number: int) -> bool:
+    template = os.getpid()
+    with suppress(OSError):
+        sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _begin(launcher, selector, template, number)
+        except BaseException:
+            os._exit(EXIT_FAILED)  # it is no template, so it must not go on as one
+        return True
+    try:
+        selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, number))
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    return False
+
+
+def _begin(launcher: socket.socket, selector: selectors.BaseSelector, template: int, number: int) -> None:
+    """Say to the launcher that this fork is there, before it does anything else."""
     die_with(template)
     for key in selector.get_map().values():
         if key.fileobj is not launcher:
@@ -234,7 +295,6 @@ def _fork(launcher: socket.socket, selector: selectors.BaseSelector, number: int
     process = os.pidfd_open(os.getpid())
     socket.send_fds(launcher, [_encode(number=number)], [process])
     os.close(process)
-    return True
 
 
 def _take_place(rank: int, output: int, reports: int) -> None:

@@ -40,9 +40,9 @@ def main() -> int:
 
     A fork's exit status says whose fault an error was, and its log's last line names it.
     """
+    stop = StopRequest()
     if not become_worker(prepare):
         return 0
-    stop = StopRequest()
     job = read_job(Path(sys.argv[1]))
     rank, workers = choose_place(None, None)
     report = pipe_reporter(int(os.environ[REPORT_DESCRIPTOR]))
