@@ -187,7 +187,7 @@ class Template:
             raise OSError(errno.EMFILE, "no descriptor is left for a worker's process")
 
     def _end(self) -> None:
-        """Note the end of it and of its forks, which the kernel kills with it."""
+        """Note the end of it, and end its forks, which the kernel kills with it."""
         status = self._process.wait()
         with suppress(OSError), self._own:  # a fork may be there that it has just told of
             self._own.settimeout(0)
@@ -196,7 +196,9 @@ class Template:
                     break
                 self._take(*received[:2])
         for fork in self._forks.values():
-            fork.end(-signal.SIGKILL if fork.begun else status or -signal.SIGKILL)
+            begun = fork.begun
+            fork.kill()
+            fork.end(-signal.SIGKILL if begun else status or -signal.SIGKILL)
         self._forks.clear()
 
 
