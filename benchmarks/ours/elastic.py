@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 from kit.model import ADAMW, batches, build, gpt
 
 import luwu

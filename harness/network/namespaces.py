@@ -58,11 +58,22 @@ def command(*arguments: str, lines: Iterable[str] = ()) -> str:
 
 def start_time(pid: int | str) -> str | None:
     """Return the begin of a process, in clock ticks since boot; with the pid, a name that is never used again."""
+    status = _status(pid)
+    return status[19] if status else None
+
+
+def has_ended(pid: int) -> bool:
+    """Return True if it runs no more, even if nobody has asked yet how it ended."""
+    status = _status(pid)
+    return not status or status[0] in "ZX"
+
+
+def _status(pid: int | str) -> list[str]:
+    """Fields of /proc/PID/stat after the name, from the state on; none where there is no such process."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return None
-    return status.rpartition(")")[2].split()[19]
+        return []
 
 
 def prefix() -> str:

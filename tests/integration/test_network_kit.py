@@ -15,19 +15,11 @@ import pytest
 from tests.network_fixtures import NetworkFactory
 
 from harness.network import Network, NetworkError, Process, card, namespaces
-from harness.network.namespaces import wait_until
+from harness.network.namespaces import has_ended, wait_until
 from harness.network.stream import Stream, numbered, numbers
 
 IP_MTU_DISCOVER, IP_PMTUDISC_DO = 10, 2
 UDP_HEADERS_BYTES = 28  # with IPv4's
-
-
-def has_ended(pid: int) -> bool:
-    """Return True if it runs no more, even if nobody has asked yet how it ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
 
 
 # ---- topologies ------------------------------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ import json
 import os
 import signal
 import sys
-import textwrap
 
 import pytest
+from tests.unit.stand_in import python_of
 
 from luwu.errors import ConfigError, LuwuError, StoreSpaceError, WorkerLostError
 from luwu.launch.folder import RunFolder, default_folder
@@ -17,29 +17,16 @@ from luwu.launch.restarts import Restarts
 from luwu.launch.settings import Settings, build_settings
 from luwu.launch.words import checked_report, parse_report, typed_error
 
-BECOME_WORKER = """
-import os, signal, sys, time
-from luwu.launch.template import become_worker
-if not become_worker(lambda: None):
-    sys.exit()
-rank = int(os.environ['RANK'])
-"""
-
 
 @pytest.fixture
 def start_workers(tmp_path, monkeypatch):
     """Starts workers that run a piece of Python instead of a job."""
-
     started = []
 
     def start(code, workers=2):
-        script = tmp_path / "python"
-        program = tmp_path / "program.py"
-        program.write_text(BECOME_WORKER + textwrap.dedent(code))
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
-        script.chmod(0o755)
+        python = python_of(tmp_path, code)
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "executable", str(script))
+            patch.setattr(sys, "executable", python)
             started.append(WorkerProcesses(RunFolder(tmp_path), workers))
         return started[-1]
 

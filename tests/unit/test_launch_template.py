@@ -10,22 +10,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.unit.stand_in import python_of
 
+from harness.network.namespaces import has_ended
 from luwu.core.room import NO_WAIT
 from luwu.launch.template import Template
-
-PROGRAM = """
-import os, sys, time
-from luwu.launch.template import become_worker
-prepared = []
-{before}
-def prepare():
-    prepared.append(os.getpid())
-    {prepare}
-if not become_worker(prepare):
-    sys.exit()
-rank = int(os.environ["RANK"])
-"""
 
 
 @pytest.fixture
@@ -34,13 +23,11 @@ def make_template(tmp_path, monkeypatch):
     made = []
 
     def make(code, before="", prepare="pass"):
-        program, script = tmp_path / "program.py", tmp_path / "python"
-        program.write_text(PROGRAM.format(before=before, prepare=prepare) + textwrap.dedent(code))
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
-        script.chmod(0o755)
+        python = python_of(tmp_path, code, before, prepare)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
         with monkeypatch.context() as patch:
-            patch.setattr(sys, "executable", str(script))
-            made.append(Template("module", tmp_path / "job", tmp_path / "template.log", dict(os.environ), NO_WAIT))
+            patch.setattr(sys, "executable", python)
+            made.append(Template("module", tmp_path / "job", tmp_path / "template.log", environment, NO_WAIT))
         return made[-1]
 
     yield make
@@ -61,14 +48,6 @@ def wait_for_words(log: Path) -> str:
     while not log.read_text().endswith("\n"):
         pass
     return log.read_text()
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_what_is_prepared_is_prepared_once_for_all(make_template, tmp_path):
@@ -118,21 +97,6 @@ signal.signal(signal.SIGTERM, lambda *_: (print("stops", flush=True), sys.exit(3
     assert fork(template, tmp_path, 2).poll() is None
 
 
-def test_a_fork_whose_end_cannot_be_watched_is_killed_and_ends_alone(make_template, tmp_path):
-    fails_once = """
-def opened(pid, real=os.pidfd_open):
-    if pid == os.getpid():
-        return real(pid)
-    os.pidfd_open = real
-    raise OSError(24, "Too many open files")
-os.pidfd_open = opened
-"""
-    template = make_template("time.sleep(rank)", before=fails_once)
-    assert fork(template, tmp_path, 60).wait() == 1
-    assert "no process for a worker: [Errno 24]" in (tmp_path / "60.log").read_text()
-    assert fork(template, tmp_path, 0).wait() == 0
-
-
 def test_a_fork_that_cannot_say_that_it_is_there_ends_and_serves_nobody(make_template, tmp_path):
     fails = """
 import socket
@@ -145,17 +109,37 @@ socket.send_fds = send_fds
     assert not template.ended
 
 
-def test_a_fork_that_fails_ends_one_worker_alone(make_template, tmp_path):
-    fails_once = """
+@pytest.mark.parametrize(
+    ("fails_once", "said"),
+    [
+        (
+            """
 def fork(real=os.fork):
     os.fork = real
     raise BlockingIOError(11, "Resource temporarily unavailable")
 os.fork = fork
-"""
-    template = make_template("print('there')", before=fails_once)
-    assert fork(template, tmp_path, 0).wait() == 1
-    assert "no process for a worker: [Errno 11] Resource temporarily" in (tmp_path / "0.log").read_text()
-    assert fork(template, tmp_path, 1).wait() == 0
+""",
+            "[Errno 11] Resource temporarily",
+        ),
+        (
+            """
+def opened(pid, real=os.pidfd_open):
+    if pid == os.getpid():
+        return real(pid)
+    os.pidfd_open = real
+    raise OSError(24, "Too many open files")
+os.pidfd_open = opened
+""",
+            "[Errno 24]",
+        ),
+    ],
+    ids=["no process", "an end that cannot be watched"],
+)
+def test_a_fork_that_fails_ends_one_worker_alone(make_template, tmp_path, fails_once, said):
+    template = make_template("time.sleep(rank)", before=fails_once)
+    assert fork(template, tmp_path, 60).wait() == 1
+    assert f"no process for a worker: {said}" in (tmp_path / "60.log").read_text()
+    assert fork(template, tmp_path, 0).wait() == 0
 
 
 def test_output_that_waits_in_the_template_is_not_written_by_its_forks(make_template, tmp_path):
@@ -179,7 +163,7 @@ def test_a_signal_reaches_a_fork_that_nobody_has_looked_at(make_template, tmp_pa
     process = fork(template, tmp_path, 0)
     pid = int(wait_for_words(tmp_path / "0.log"))
     process.kill()
-    while alive(pid):
+    while not has_ended(pid):
         pass
     assert process.wait() == -signal.SIGKILL
 
@@ -194,7 +178,7 @@ def test_the_forks_die_with_the_template_and_one_that_was_not_made_yet_ends_as_i
     assert waits.poll() is None
     os.kill(template._process.pid, signal.SIGKILL)
     assert (process.wait(), waits.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
-    assert template.ended and not alive(pid)
+    assert template.ended and has_ended(pid)
     assert fork(template, tmp_path, 2).wait() == -signal.SIGKILL
 
 
@@ -205,28 +189,32 @@ def test_a_template_that_ends_by_itself_ends_its_forks_with_its_status(make_temp
     assert (tmp_path / "template.log").read_text() == "no GPU\n"
 
 
-def test_template_and_forks_end_with_the_launcher(tmp_path):
+SAY_PIDS_AND_WAIT = "print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("code", "prepare", "log"),
+    [(SAY_PIDS_AND_WAIT, "pass", "0.log"), ("", SAY_PIDS_AND_WAIT, "template.log")],
+    ids=["a fork is there", "the template still imports"],
+)
+def test_template_and_forks_end_with_the_launcher(tmp_path, code, prepare, log):
+    python = python_of(tmp_path, code, prepare=prepare)
     launcher = f"""
     import sys, time
     from pathlib import Path
-    from tests.unit.test_launch_template import PROGRAM, fork
+    from tests.unit.test_launch_template import fork
     from luwu.core.room import NO_WAIT
     from luwu.launch.template import Template
     folder = Path({str(tmp_path)!r})
-    (folder / "program.py").write_text(
-        PROGRAM.format(before="", prepare="pass") + "print(os.getpid(), os.getppid(), flush=True); time.sleep(60)"
-    )
-    (folder / "python").write_text(f'#!/bin/sh\\nexec "{{sys.executable}}" "{{folder}}/program.py"\\n')
-    (folder / "python").chmod(0o755)
-    sys.executable = str(folder / "python")
+    sys.executable = {python!r}
     template = Template("module", folder / "job", folder / "template.log", {{}}, NO_WAIT)
     process = fork(template, folder, 0)
     time.sleep(60)
     """
-    (tmp_path / "0.log").touch()
+    (tmp_path / log).touch()
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(launcher)], cwd=Path(__file__).parents[2])
-    pids = [int(pid) for pid in wait_for_words(tmp_path / "0.log").split()]
+    pids = [int(pid) for pid in wait_for_words(tmp_path / log).split()]
     process.kill()
     process.wait()
-    while any(alive(pid) for pid in pids):
+    while not all(has_ended(pid) for pid in pids):
         pass

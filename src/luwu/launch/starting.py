@@ -37,11 +37,10 @@ class Process(Protocol):
 
 @dataclass
 class ReportingProcess:
-    """A process, the pipe of its reports, and where its log is."""
+    """A process and the pipe of its reports."""
 
     process: Process
     pipe: ReportPipe
-    log: Path
 
 
 def start_reporting(
@@ -65,7 +64,7 @@ def start_reporting(
             process = start(output.fileno(), pipe.write_descriptor)
     finally:
         pipe.given_away()
-    return ReportingProcess(process, pipe, log)
+    return ReportingProcess(process, pipe)
 
 
 def start_module(module: str, job: Path, output: int, reports: int) -> Process:

@@ -143,17 +143,17 @@ class Template:
         """
         number = next(self._numbers)
         self._forks[number] = fork = Fork(self._look)
+        if self._process.returncode is not None:
+            self._end()
+            return fork
+        self._own.settimeout(None)
         try:
-            if self._process.returncode is None:
-                self._own.settimeout(None)
-                socket.send_fds(self._own, [_encode(number=number, rank=rank)], [output, reports])
+            socket.send_fds(self._own, [_encode(number=number, rank=rank)], [output, reports])
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is ending, which the next look notices
         except OSError:
             del self._forks[number]
             raise
-        if self._process.returncode is not None:
-            self._end()
         return fork
 
     def kill(self) -> None:
@@ -167,15 +167,21 @@ class Template:
             self._own.settimeout(seconds)
             seconds = 0
             try:
-                message, descriptors, _, _ = socket.recv_fds(self._own, _LONGEST_MESSAGE, 1)
+                more = self._take_message()
             except (BlockingIOError, TimeoutError):
                 return
-            except ConnectionResetError:
-                message, descriptors = b"", []
-            if not message:
+            if not more:
                 self._end()
-                return
+
+    def _take_message(self) -> bool:
+        """Take the next message; False: there will be none any more."""
+        try:
+            message, descriptors, _, _ = socket.recv_fds(self._own, _LONGEST_MESSAGE, 1)
+        except ConnectionResetError:
+            return False
+        if message:
             self._take(message, descriptors)
+        return bool(message)
 
     def _take(self, message: bytes, descriptors: list[int]) -> None:
         told = json.loads(message)
@@ -191,10 +197,8 @@ class Template:
         status = self._process.wait()
         with suppress(OSError), self._own:  # a fork may be there that it has just told of
             self._own.settimeout(0)
-            while received := socket.recv_fds(self._own, _LONGEST_MESSAGE, 1):
-                if not received[0]:
-                    break
-                self._take(*received[:2])
+            while self._take_message():
+                pass
         for fork in self._forks.values():
             begun = fork.begun
             fork.kill()

@@ -65,13 +65,13 @@ def measure_kernels(
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "luwu.probe.kernels"],
-            env=environment,
+            env=worker_environment(workers),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for environment in [worker_environment(workers)] * workers
+        for _ in range(workers)
     ]
     try:
         for process in processes:

@@ -49,7 +49,7 @@ def main() -> int:
     room = Room(job.settings.run.disk_full_wait_seconds, room_reporter(report))
     wait_for_room_in_log(RunFolder(Path(job.folder)).log_path(rank), room)
     try:
-        from luwu.train.training import train  # here, so that an error of the import is in this worker's log
+        from luwu.train.training import train  # not above: the template imports it where it can bear an error
 
         train(job, rank, workers, stop, report, room)
     except LuwuError as error:
