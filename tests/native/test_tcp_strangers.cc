@@ -124,6 +124,21 @@ TEST_CASE("a hello that is not this job's is refused, and counted by what is wro
     check_sound(std::move(server), scratch);
 }
 
+TEST_CASE("a hello that is refused takes no thread") {
+    const Scratch scratch;
+    auto settings = test::tcp_settings();
+    settings.most_greeting = 0;  // no connection gets a thread
+    auto server = test::start_server(test::server_settings(scratch.folder(), kLow, 1), settings);
+    server->allow_worker(0, test::token_of(0));
+    CHECK(Peer(*server).send(fabric::encode(good_hello())).until_closed().empty());
+    CHECK(server->dropped(Drop::crowded) == 1);
+    fabric::Hello hello = good_hello();
+    hello.token[31] ^= std::byte{1};
+    CHECK(Peer(*server).send(fabric::encode(hello)).until_closed().size() == fabric::kFrameBytes);
+    CHECK(server->dropped(Drop::token) == 1);
+    CHECK(server->dropped(Drop::crowded) == 1);
+}
+
 TEST_CASE("a hello that does not come is waited for so long, and by so many") {
     const Scratch scratch;
     fabric::Timing timing = test::kTiming;

@@ -27,7 +27,7 @@ struct DoorSettings {
     std::size_t most_strangers = 64;      // that have, and have not been admitted
     std::uint64_t most_bytes = 32 << 10;  // that one of those may send
     double burst = 128;                   // of them that one origin may bring at once; those admitted do not count
-    double per_second = 20;               // of them that it may bring in the long run
+    double per_second = 5;                // of them that it may bring in the long run
     std::chrono::milliseconds patience;   // with those who are silent, and with strangers
     Timing timing;
 };

@@ -73,7 +73,7 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
             continue;
         }
         epoll_ctl(events_.get(), EPOLL_CTL_DEL, guest.socket.get(), nullptr);
-        readable_at(guest.socket, 1);
+        if (first_bytes_ > 1) readable_at(guest.socket, 1);
         spoke.push_back(std::move(guest));
     }
     if (count > 0 && count < static_cast<int>(events.size()) && all) rests_until_ = now + kRest;
@@ -97,7 +97,7 @@ bool Lobby::accept_some(Clock::time_point now) {
         }
         const std::uint64_t number = next_++;
         const Origin origin = origin_of(address);
-        readable_at(socket, first_bytes_);
+        if (first_bytes_ > 1) readable_at(socket, first_bytes_);
         if (!watch(events_, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP, number)) continue;
         waiting_.emplace(number, Waiting{{std::move(socket), origin}, now + patience_});
         if (const auto goes = crowd_.enter(number, origin)) {

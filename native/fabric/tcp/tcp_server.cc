@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -21,11 +22,24 @@ bool equal(const Token& left, const Token& right) {
     return difference == 0;
 }
 
+// A peer that speaks our language is told why it is refused; others are not.
+bool is_told(Drop reason) { return reason != Drop::stranger && reason != Drop::malformed && reason != Drop::checksum; }
+
+Frame refusal_for(Drop reason) { return {FrameKind::refused, static_cast<std::uint32_t>(reason), 0, 0}; }
+
+// Throws Dropped for a hello that is not this member's. With the member's mutex held.
+void check_token(const Hello& hello, const TcpMember& member) {
+    const bool another = member.incarnation != 0 && member.incarnation != hello.incarnation;
+    if (!member.token || !equal(*member.token, hello.token) || hello.incarnation == 0 || another) {
+        throw Dropped(Drop::token);
+    }
+}
+
 }  // namespace
 
 TcpServer::TcpServer(ServerSettings server, const TcpSettings& settings)
     : settings_(settings),
-      // A thread for each whole hello alone; TLS speaks before it.
+      // TLS speaks before the hello.
       lobby_(listen_at(settings.address, settings.port), settings.most_silent, settings.tls ? 1 : kHelloBytes,
              settings.timing.hello, settings.timing.backoff),
       port_(bound_port(lobby_.listener())),
@@ -108,7 +122,32 @@ void TcpServer::look_into_lobby() {
     drops_[static_cast<std::size_t>(Drop::closed)] += seen_.closed - before.closed;
 }
 
+// Reads the hello of a connection without TLS, where it is whole. True: it was refused, told the reason, and closed.
+// This costs a stranger's hello no thread.
+bool TcpServer::refused_at_once(const Descriptor& socket) {
+    std::array<std::byte, kHelloBytes> bytes{};
+    const auto whole = static_cast<ssize_t>(bytes.size());
+    if (tls_ || recv(socket.get(), bytes.data(), bytes.size(), MSG_PEEK) != whole) return false;
+    try {
+        const Hello hello = checked(bytes);
+        TcpMember& member = *members_[hello.rank];
+        const std::lock_guard lock(member.mutex);
+        check_token(hello, member);
+        return false;
+    } catch (const Dropped& dropped) {
+        count(dropped.reason());
+        if (is_told(dropped.reason())) {
+            // What was peeked at is read now: close() sends a reset where bytes are unread, and the reason is lost.
+            recv(socket.get(), bytes.data(), bytes.size(), 0);
+            const auto refusal = encode(refusal_for(dropped.reason()));
+            send(socket.get(), refusal.data(), refusal.size(), MSG_NOSIGNAL);
+        }
+        return true;
+    }
+}
+
 void TcpServer::accept_one(Lobby::Guest guest) {
+    if (refused_at_once(guest.socket)) return;
     // Threads of connections that had to go may need a moment to end; this limits how many there are meanwhile.
     if (greeting_ >= 2 * settings_.most_greeting) return count(Drop::crowded);
     tune(guest.socket, settings_.timing);
@@ -197,7 +236,12 @@ Hello TcpServer::greet(TcpConnection& connection) const {
         received += count;
         if (count == 0) connection.channel.wait(false);
     }
-    Hello hello = decode_hello(bytes);
+    return checked(bytes);
+}
+
+// Throws Dropped for a hello of another job or of a rank that there is not.
+Hello TcpServer::checked(std::span<const std::byte, kHelloBytes> bytes) const {
+    const Hello hello = decode_hello(bytes);
     if (hello.job != settings_.job) throw Dropped(Drop::job);
     if (hello.rank >= members_.size() || hello.workers != members_.size()) throw Dropped(Drop::rank);
     return hello;
@@ -208,9 +252,8 @@ void TcpServer::admit(const Hello& hello, Served& served) {
     const std::shared_ptr<TcpConnection>& connection = served.connection;
     TcpMember& member = *members_[hello.rank];
     std::unique_lock lock(member.mutex);
-    if (!member.token || !equal(*member.token, hello.token) || hello.incarnation == 0) throw Dropped(Drop::token);
-    if (member.incarnation == 0) member.incarnation = hello.incarnation;
-    if (member.incarnation != hello.incarnation) throw Dropped(Drop::token);
+    check_token(hello, member);
+    member.incarnation = hello.incarnation;
     leave_crowd(served);
     auto& active = member.active[static_cast<std::size_t>(hello.stream)];
     if (active != nullptr) active->channel.abort();
@@ -248,11 +291,10 @@ void TcpServer::refuse(TcpConnection& connection, const Broken& broken) {
     }
     const Drop reason = dropped->reason();
     count(reason);
-    // A peer that speaks our language is told why; others are not.
-    if (reason == Drop::stranger || reason == Drop::malformed || reason == Drop::checksum) return;
+    if (!is_told(reason)) return;
     try {
         FrameWriter writer;
-        writer.start({FrameKind::refused, static_cast<std::uint32_t>(reason), 0, 0}, {});
+        writer.start(refusal_for(reason), {});
         writer.write(connection.channel);
         connection.channel.finish(Clock::now() + settings_.timing.farewell);
     } catch (const Broken&) {

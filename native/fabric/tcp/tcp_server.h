@@ -22,8 +22,9 @@ struct TcpSettings {
     // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
     std::optional<std::uint32_t> readers = {};
     // Limits on connections; one more than a limit closes another one, see fabric/tcp/crowd.h.
-    std::size_t most_silent = 256;   // connections that have sent no whole hello yet; with TLS, nothing
-    std::size_t most_greeting = 64;  // that have, and are not admitted; with TLS, handshakes. Each has a thread
+    std::size_t most_silent = 256;  // connections that have sent no whole hello yet; with TLS, nothing
+    // Those that have a thread and are not admitted: with TLS, handshakes; else, whose hello was good.
+    std::size_t most_greeting = 64;
 };
 
 class TcpServer {
@@ -57,10 +58,12 @@ class TcpServer {
     void accept_connections();
     void look_into_lobby();
     void accept_one(Lobby::Guest guest);
+    [[nodiscard]] bool refused_at_once(const Descriptor& socket);
     void join_ended();
     void serve(Served& served);
     void greet_and_serve(Served& served);
     [[nodiscard]] Hello greet(TcpConnection& connection) const;
+    [[nodiscard]] Hello checked(std::span<const std::byte, kHelloBytes> bytes) const;
     void admit(const Hello& hello, Served& served);
     void leave_crowd(const Served& served);
     void leave(TcpMember& member, Stream stream);

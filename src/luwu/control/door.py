@@ -59,7 +59,7 @@ class ControlDoor:
 
     A connection that has not been admitted may send 32 KiB within ``challenge_seconds``. Where there are too many of
     them, the oldest of the address that has the most is closed. One address may bring twice as many as there may be at
-    once, and 20 each second in the long run; those that are admitted do not count.
+    once, and five each second in the long run; those that are admitted do not count.
     """
 
     def __init__(self, timeouts: Timeouts) -> None:
