@@ -185,7 +185,8 @@ bool Door::turn() {
         for (Lobby::Guest& guest : lobby_->look(now)) let_in(std::move(guest), now);
         watch_lobby(now >= lobby_->rests_until());
     }
-    waits_ = lobby_ && !watches_lobby_ ? Lobby::kRest : kSweep;
+    waits_ =
+        lobby_ && !watches_lobby_ ? std::chrono::ceil<std::chrono::milliseconds>(lobby_->rests_until() - now) : kSweep;
     if (now >= swept_at_ + kSweep) sweep(now);
     const auto stops_at = stops_at_.load();
     return stops_at == Clock::time_point::max() || (!visitors_.empty() && now < stops_at);

@@ -12,6 +12,7 @@ namespace luwu::fabric {
 
 namespace {
 constexpr std::size_t kAtATime = 64;
+constexpr std::uint64_t kFew = 1;  // new connections in a rest
 
 bool watch(const Descriptor& events, int operation, const Descriptor& socket, std::uint32_t what,
            std::uint64_t number) {
@@ -31,7 +32,7 @@ Lobby::Lobby(Descriptor listener, std::size_t most, std::size_t first_bytes, std
              std::chrono::milliseconds pause)
     : listener_(std::move(listener)),
       events_(epoll_create1(EPOLL_CLOEXEC)),
-      first_bytes_(static_cast<int>(first_bytes)),
+      waits_for_more_(first_bytes > 1),
       patience_(patience),
       pause_(pause),
       crowd_(most) {
@@ -39,6 +40,7 @@ Lobby::Lobby(Descriptor listener, std::size_t most, std::size_t first_bytes, std
     if (!watch(events_, EPOLL_CTL_ADD, listener_, EPOLLIN, 0)) {
         throw store::system_error("watch", "a listening socket", errno);
     }
+    if (waits_for_more_) readable_at(listener_, static_cast<int>(first_bytes));  // accepted sockets inherit it
 }
 
 Clock::time_point Lobby::deadline() const {
@@ -55,6 +57,7 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
     std::vector<Guest> spoke;
     std::array<epoll_event, kAtATime> events{};
     bool all = true;
+    const std::uint64_t first_new = next_;
     const int count = epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
         const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
@@ -72,11 +75,12 @@ std::vector<Lobby::Guest> Lobby::look(Clock::time_point now) {
             ++stats_.closed;
             continue;
         }
-        epoll_ctl(events_.get(), EPOLL_CTL_DEL, guest.socket.get(), nullptr);
-        if (first_bytes_ > 1) readable_at(guest.socket, 1);
+        if (waits_for_more_) readable_at(guest.socket, 1);
         spoke.push_back(std::move(guest));
     }
-    if (count > 0 && count < static_cast<int>(events.size()) && all) rests_until_ = now + kRest;
+    if (count > 0 && count < static_cast<int>(events.size()) && all) {
+        rests_until_ = now + (next_ - first_new > kFew ? kCrowdedRest : kRest);
+    }
     return spoke;
 }
 
@@ -97,8 +101,8 @@ bool Lobby::accept_some(Clock::time_point now) {
         }
         const std::uint64_t number = next_++;
         const Origin origin = origin_of(address);
-        if (first_bytes_ > 1) readable_at(socket, first_bytes_);
-        if (!watch(events_, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP, number)) continue;
+        // Once: it leaves the lobby at its first event, and the queue forgets it when it is closed.
+        if (!watch(events_, EPOLL_CTL_ADD, socket, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, number)) continue;
         waiting_.emplace(number, Waiting{{std::move(socket), origin}, now + patience_});
         if (const auto goes = crowd_.enter(number, origin)) {
             waiting_.erase(*goes);

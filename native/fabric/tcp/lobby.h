@@ -15,7 +15,8 @@ namespace luwu::fabric {
 
 class Lobby {
   public:
-    static constexpr std::chrono::milliseconds kRest{5};  // short beside a worker's join
+    static constexpr std::chrono::milliseconds kRest{5};          // short beside a worker's join
+    static constexpr std::chrono::milliseconds kCrowdedRest{20};  // where several connections came within the last one
 
     struct Guest {
         Descriptor socket;
@@ -55,7 +56,7 @@ class Lobby {
 
     Descriptor listener_;
     Descriptor events_;
-    int first_bytes_;
+    bool waits_for_more_;  // than one byte
     std::chrono::milliseconds patience_;
     std::chrono::milliseconds pause_;
     std::map<std::uint64_t, Waiting> waiting_;  // by number, the oldest first
