@@ -157,7 +157,7 @@ TEST_CASE("a connection waits until its first bytes are all there, or no more wi
     CHECK(heard_from() == "abc");
 }
 
-TEST_CASE("after a look that found something the lobby rests, unless there may be more") {
+TEST_CASE("after a look that found something the lobby rests, longer where many came, unless there may be more") {
     Lobby lobby = lobby_for(200);
     const auto now = Clock::now();
     CHECK(lobby.look(now).empty());
@@ -166,7 +166,12 @@ TEST_CASE("after a look that found something the lobby rests, unless there may b
     for (int i = 0; i < 100; ++i) many.push_back(connect(lobby));
     CHECK(lobby.look(now).empty());
     CHECK(lobby.rests_until() < now);  // 64 of them
-    wait_until([&] { return lobby.look(now).empty() && lobby.rests_until() == now + Lobby::kRest; });
+    const auto rests = [&](std::chrono::milliseconds rest) {
+        wait_until([&] { return lobby.look(now).empty() && lobby.rests_until() == now + rest; });
+    };
+    rests(Lobby::kCrowdedRest);
+    many.push_back(connect(lobby));
+    rests(Lobby::kRest);
 }
 
 TEST_CASE("a connection that ends without a word is forgotten") {
