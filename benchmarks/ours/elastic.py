@@ -18,7 +18,7 @@ import torch
 from kit.model import ADAMW, batches, build, gpt
 
 import luwu
-from luwu.launch.template import become_worker
+from luwu.launch.forking import become_worker
 from luwu.session.local import join
 from luwu.session.session import Session
 

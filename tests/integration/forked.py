@@ -16,7 +16,7 @@ from luwu.launch.template import Fork, Template
 PAUSED = "paused\n"
 BEGIN = """
 import json, os, socket, sys, torch, luwu
-from luwu.launch.template import become_worker
+from luwu.launch.forking import become_worker
 from luwu.session.local import join
 if not become_worker(lambda: None):
     sys.exit()

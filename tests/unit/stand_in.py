@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROGRAM = """
 import os, signal, sys, time
-from luwu.launch.template import become_worker
+from luwu.launch.forking import become_worker
 prepared = []
 {before}
 def prepare():

@@ -1,21 +1,16 @@
-"""The template of the workers: a process that imports torch once, and that every worker is a fork of.
+"""The launcher's end of the workers' template: a process that imports torch once, and that every worker is a fork of.
 
 Importing torch takes seconds, in which the others wait for a worker that is started again. A fork takes milliseconds,
-and shares the memory of what was imported. The launcher and the template talk over a socket that keeps messages whole,
-in JSON. The launcher asks for a worker with ``{"number": n, "rank": r}`` and the descriptors of its log and of its
-reports. The fork says that it is there with ``{"number": n}`` and a descriptor of its process, before it does anything
-else. The template tells its end with ``{"number": n, "status": s}``.
+and shares the memory of what was imported. `luwu.launch.forking` has the other end, and what the two say.
 """
 
 from __future__ import annotations
 
 import errno
-import gc
 import itertools
 import json
 import os
 import select
-import selectors
 import signal
 import socket
 import subprocess
@@ -25,14 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from luwu.core.room import Room, create
-from luwu.launch.job import EXIT_FAILED
-from luwu.launch.reports import REPORT_DESCRIPTOR
-from luwu.launch.starting import die_with
-
-TEMPLATE_DESCRIPTOR = "LUWU_TEMPLATE_DESCRIPTOR"
-"""Environment variable of a template: its end of the socket to the launcher."""
-
-_LONGEST_MESSAGE = 4096
+from luwu.launch.forking import LONGEST_MESSAGE, TEMPLATE_DESCRIPTOR, encode
 
 
 class Fork:
@@ -148,7 +136,7 @@ class Template:
             return fork
         self._own.settimeout(None)
         try:
-            socket.send_fds(self._own, [_encode(number=number, rank=rank)], [output, reports])
+            socket.send_fds(self._own, [encode(number=number, rank=rank)], [output, reports])
         except (BrokenPipeError, ConnectionResetError):
             pass  # it is ending, which the next look notices
         except OSError:
@@ -176,7 +164,7 @@ class Template:
     def _take_message(self) -> bool:
         """Take the next message; False: there will be none any more."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._own, _LONGEST_MESSAGE, 1)
+            message, descriptors, _, _ = socket.recv_fds(self._own, LONGEST_MESSAGE, 1)
         except ConnectionResetError:
             return False
         if message:
@@ -204,120 +192,3 @@ class Template:
             fork.kill()
             fork.end(-signal.SIGKILL if begun else status or -signal.SIGKILL)
         self._forks.clear()
-
-
-def _encode(**message: int) -> bytes:
-    return json.dumps(message).encode()
-
-
-def become_worker(prepare: Callable[[], None]) -> bool:
-    """Serve as a template, return False where the launcher has ended, and return True in each fork.
-
-    A fork finds its rank in RANK and the descriptor of its reports in LUWU_REPORT_DESCRIPTOR, and dies with the
-    template.
-
-    Args:
-        prepare: imports what workers need. Its error is raised in each fork, which has it in its log.
-    """
-    die_with(os.getppid())  # a launcher that has ended before this line has closed the socket
-    # A signal to all processes of a run is for launcher and workers. A fork that it comes to early gets it later.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    launcher = socket.socket(fileno=int(os.environ.pop(TEMPLATE_DESCRIPTOR)))
-    failure: Exception | None = None
-    try:
-        prepare()
-    except Exception as error:
-        failure = error
-    gc.freeze()  # what was imported stays, so no fork needs to look at it, and its pages stay shared
-    if not _serve(launcher):
-        return False
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if failure is not None:
-        raise failure
-    return True
-
-
-def _serve(launcher: socket.socket) -> bool:
-    """Fork a worker for each request, and return True in it; return False when the launcher has ended."""
-    with launcher, selectors.DefaultSelector() as selector:
-        selector.register(launcher, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is not launcher:
-                    _tell_end(launcher, selector, key)
-                    continue
-                message, descriptors, _, _ = socket.recv_fds(launcher, _LONGEST_MESSAGE, 2)
-                if not message:
-                    return False
-                asked = json.loads(message)
-                if _try_to_fork(launcher, selector, asked["number"], descriptors):
-                    _take_place(asked["rank"], *descriptors)
-                    return True
-                for descriptor in descriptors:
-                    os.close(descriptor)
-
-
-def _try_to_fork(
-    launcher: socket.socket, selector: selectors.BaseSelector, number: int, descriptors: list[int]
-) -> bool:
-    """Fork a process and return True in it. Where that fails, tell it to the launcher and in the worker's log."""
-    try:
-        if len(descriptors) != 2:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return _fork(launcher, selector, number)
-    except OSError as error:  # too many processes or files
-        with suppress(OSError):
-            os.write(descriptors[0] if descriptors else 2, f"no process for a worker: {error}\n".encode())
-        _tell(launcher, number=number, status=EXIT_FAILED)
-        return False
-
-
-def _fork(launcher: socket.socket, selector: selectors.BaseSelector, number: int) -> bool:
-    template = os.getpid()
-    with suppress(OSError):
-        sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _begin(launcher, selector, template, number)
-        except BaseException:
-            os._exit(EXIT_FAILED)  # it is no template, so it must not go on as one
-        return True
-    try:
-        selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, number))
-    except OSError:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise
-    return False
-
-
-def _begin(launcher: socket.socket, selector: selectors.BaseSelector, template: int, number: int) -> None:
-    """Say to the launcher that this fork is there, before it does anything else."""
-    die_with(template)
-    for key in selector.get_map().values():
-        if key.fileobj is not launcher:
-            os.close(key.fd)
-    process = os.pidfd_open(os.getpid())
-    socket.send_fds(launcher, [_encode(number=number)], [process])
-    os.close(process)
-
-
-def _take_place(rank: int, output: int, reports: int) -> None:
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.close(output)
-    os.environ["RANK"] = str(rank)
-    os.environ[REPORT_DESCRIPTOR] = str(reports)
-
-
-def _tell_end(launcher: socket.socket, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-    pid, number = key.data
-    selector.unregister(key.fd)
-    os.close(key.fd)
-    _tell(launcher, number=number, status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-
-
-def _tell(launcher: socket.socket, **message: int) -> None:
-    with suppress(OSError):  # the launcher has ended, which the next message tells
-        launcher.send(_encode(**message))

@@ -12,9 +12,9 @@ from types import FrameType
 from luwu.core.errors import LuwuError, ServerError, WorkerLostError
 from luwu.core.room import Room
 from luwu.launch.folder import RunFolder
+from luwu.launch.forking import become_worker
 from luwu.launch.job import EXIT_FAILED, EXIT_SERVER_LOST, read_job, write_error
 from luwu.launch.reports import REPORT_DESCRIPTOR, error_report, pipe_reporter, room_reporter
-from luwu.launch.template import become_worker
 from luwu.session.session import choose_place
 from luwu.train.worker_log import wait_for_room_in_log
 
