@@ -231,7 +231,7 @@ def main() -> int:
     kills = options.size(50, quick=4, check=1)
     layers, hidden = options.size((4, 128), check=(1, 32))
     shape = {"layers": layers, "hidden": hidden, "heads": 4, "seq": 64}
-    steps = options.effort(kills * (STEPS_BETWEEN + 6), check=40)
+    steps = options.effort(kills * (STEPS_BETWEEN + 6), check=20)
 
     def measure() -> dict[str, Any]:
         settings = {"shape": shape, "rows": 4, "steps": steps}

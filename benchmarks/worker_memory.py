@@ -1,8 +1,10 @@
 """A worker's peak memory against the depth of the model: luwu and FSDP2, two workers each.
 
 Memory is peak PSS over the start and the steps: a page that processes share counts in parts, so the parts add up to
-what is used. luwu's server keeps a fixed budget and is shown beside its workers. The batch is small on purpose: what
-grows with the depth is the input of each block, which activation checkpointing keeps on every side.
+what is used. luwu's server keeps a fixed budget and is shown beside its workers; the budget is less than the parameters
+of the smallest model that counts, because a part of the server's memory is shared with workers and would grow until it
+is full. The batch is small on purpose: what grows with the depth is the input of each block, which activation
+checkpointing keeps on every side.
 
 Large tables are measured apart, over TCP, where a worker has memory of its own: a large embedding beside a head of the
 same size must take no more than a small one, because the largest block sets the memory and not their sum.
@@ -43,7 +45,7 @@ def measure_depth(layers: int, hidden: int, options: Options) -> list[float]:
     """Measure one row of the table; --quick leaves the peer out, which the bar does not name."""
     settings = {
         "shape": {"layers": layers, "hidden": hidden, "heads": 8, "seq": SEQUENCE}, "rows": 1, "steps": 1, "warm_up": 2,
-        "checkpoint": True, "folder": str(options.folder), "memory": "256MiB", "meta": True,
+        "checkpoint": True, "folder": str(options.folder), "memory": "144MiB", "meta": True,
     }  # fmt: skip
     ranks = options.size(RANKS, check=1)
     peer = [0.0, 0.0]
