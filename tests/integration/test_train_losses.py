@@ -84,6 +84,7 @@ def test_a_worker_that_dies_far_from_its_servers(runs, undisturbed, monkeypatch)
         code, output, error = finish(process)
         assert code == 0, error
         assert "worker 1" in output and "killed by SIGKILL" in output and "all workers join again" in output
+        assert output.count("worker-1.1.log") == 1 and (runs / "far" / "worker-1.1.log").exists()
         assert (steps_of(runs, "far"), validation(output)) == undisturbed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,12 @@ class RunFolder:
     def log_path(self, rank: int) -> Path:
         """Return the path of a worker's log."""
         return self.path / f"worker-{rank}.log"
+
+    def keep_log(self, rank: int) -> Path:
+        """Rename a worker's log, so that another worker's does not overwrite it, and return where it is now."""
+        log = self.log_path(rank)
+        kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
+        return log.rename(kept)
 
     @property
     def template_log_path(self) -> Path:

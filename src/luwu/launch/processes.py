@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes.util
-import itertools
 import os
 import signal
 import time
@@ -128,9 +127,7 @@ class WorkerProcesses:
         """Start another worker in the place of one that has ended; return where the log of that one is now."""
         self._look()
         self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
-        log = self._folder.log_path(rank)
-        kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
-        log.rename(kept)
+        kept = self._folder.keep_log(rank)
         self._workers[rank].pipe.wait(LAST_WORDS_SECONDS)
         self._workers[rank] = self._start(rank)
         return kept

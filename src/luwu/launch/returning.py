@@ -48,7 +48,9 @@ def run_job(
                         f"{error}; step {step} is the last one known; the same command goes on"
                     ) from error
                 display.say(str(error))
-                display.say(word)
+                killed = [ended.rank for ended in run.ended if ended.status < 0]
+                kept = ", ".join(str(folder.keep_log(rank)) for rank in killed)
+                display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
 
