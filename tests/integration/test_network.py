@@ -91,7 +91,7 @@ def test_refusals_name_what_is_wrong_and_leave_the_server_serving(tmp_path: Path
             luwu.connect(server.url, key=KEY[::-1])
         with pytest.raises(AuthenticationError, match="asks for a job key, none was given"):
             luwu.connect(server.url)
-        with pytest.raises(ConfigError, match="worker 0 of 2 cannot join: this server was started for 1 workers"):
+        with pytest.raises(ConfigError, match=r"worker 0 of 2 cannot join: this server was started for 1 worker$"):
             luwu.connect(server.url, rank=0, workers=2, key=KEY)
         for other, words in (
             (small_manifest(elements=6000), r"h\.0\.weight.*6000.*5000"),
@@ -195,6 +195,9 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert luwu_command("server", *store).returncode == 2
     unknown = luwu_command("server", *store, "--transport", "pigeon", **key)
     assert unknown.returncode == 2 and "server.transport: expected 'tcp' or 'udp', found 'pigeon'" in unknown.stderr
+    fewest = luwu_command("server", *store, "--min-workers", "2", **key)
+    assert fewest.returncode == 2
+    assert "server.min_workers: expected at most server.workers (1), found 2" in fewest.stderr
     (tmp_path / "settings.toml").write_text("[timeouts]\nconnect_secs = 5\n")
     misspelt = luwu_command("server", *store, "--config", str(tmp_path / "settings.toml"), **key)
     assert misspelt.returncode == 2 and "timeouts.connect_secs: no such setting" in misspelt.stderr

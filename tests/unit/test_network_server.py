@@ -273,6 +273,21 @@ def test_workers_of_different_models_are_told_so(serve):
     assert all("h.0.weight" in str(error) for error in errors)
 
 
+def one_step(session):
+    train(session, steps=1)
+    return session.workers
+
+
+def test_a_run_has_as_many_workers_as_its_first_one_says(serve):
+    server = serve(workers=3, min_workers=1)
+    for workers in (2, 1, 3):
+        assert together(server, workers, one_step) == [workers] * workers
+    with pytest.raises(ConfigError, match="this server was started for 1 to 3 workers"):
+        join(server, 0, 4)
+    with join(server, 0, 2), pytest.raises(ConfigError, match="this run has 2 workers, as its first one said"):
+        join(server, 0, 3)
+
+
 def test_ranks_and_numbers_of_workers_must_fit(serve):
     server = serve(workers=2)
     with pytest.raises(ConfigError, match="started for 2 workers"):

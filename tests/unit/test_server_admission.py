@@ -84,6 +84,26 @@ def test_a_worker_of_another_run_is_refused(rank: int, workers: int) -> None:
     assert seats(admission) == (set(), [0, 1], False) and not admission.went(rank)
 
 
+def test_the_first_worker_says_how_many_there_are() -> None:
+    admission = Admission(4, 2)
+    assert admission.workers == 4 and admission.missing == [0, 1, 2, 3]
+    for workers in (1, 5):
+        assert admission.join(0, workers) == (
+            f"worker 0 of {workers} cannot join: this server was started for 2 to 4 workers"
+        )
+    assert admission.join(3, 3).startswith("worker 3 of 3 cannot join: ")
+    assert admission.workers == 4  # nobody has come
+    assert admission.join(2, 3) == ""
+    assert (admission.workers, admission.missing) == (3, [0, 1, 2])
+    assert admission.join(0, 4) == (
+        "worker 0 of 4 cannot join: this run has 3 workers, as its first one said; end them, or join as one"
+    )
+    assert admission.withdraw(2)
+    assert admission.join(0, 2) == "" and admission.workers == 2  # the first one never did anything
+    admission.go(0)
+    assert admission.join(0, 3).startswith("worker 0 of 3 cannot join: this run has 2 workers")
+
+
 def test_the_table_is_two_sets_joined_and_served() -> None:
     for seed in range(200):
         dice = random.Random(seed)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from luwu.core.words import counted
+
 
 class Seat(Enum):
     """Standing of a worker's place in a run."""
@@ -69,16 +71,30 @@ _WENT = (Seat.GONE, Seat.LEFT)
 
 
 class Admission:
-    """The places of a run with ``workers`` workers."""
+    """The places of a run.
 
-    def __init__(self, workers: int) -> None:
-        self._seats = [Seat.EMPTY] * workers
+    Args:
+        most: the most workers that it may have.
+        fewest: the fewest; the first worker that joins says how many there are. None: there are ``most``.
+    """
+
+    def __init__(self, most: int, fewest: int | None = None) -> None:
+        self._fewest, self._most = most if fewest is None else fewest, most
+        self._seats = [Seat.EMPTY] * most
+
+    @property
+    def workers(self) -> int:
+        """The number of workers of the run; the most that it may have while nobody has come."""
+        return len(self._seats)
 
     def join(self, rank: int, workers: int) -> str:
         """Take a worker in that counts ``workers`` in the run; return the text of a refusal, or an empty one."""
-        expected = len(self._seats)
-        if workers != expected or not 0 <= rank < workers:
-            return f"worker {rank} of {workers} cannot join: this server was started for {expected} workers"
+        came = any(seat is not Seat.EMPTY for seat in self._seats)
+        allowed = workers == self.workers if came else self._fewest <= workers <= self._most
+        if not allowed or not 0 <= rank < workers:
+            return f"worker {rank} of {workers} cannot join: {self._expected(came=came)}"
+        if not came:
+            self._seats = [Seat.EMPTY] * workers
         return self._happen(rank, SeatEvent.JOIN)
 
     def attach(self, rank: int) -> bool:
@@ -117,6 +133,13 @@ class Admission:
     def went(self, rank: int) -> bool:
         """Return True if the worker of this rank has gone. A rank that the run does not have never came."""
         return rank in self._ranks(_WENT)
+
+    def _expected(self, *, came: bool) -> str:
+        if self._fewest == self._most:
+            return f"this server was started for {counted(self._most, 'worker')}"
+        if came:
+            return f"this run has {counted(self.workers, 'worker')}, as its first one said; end them, or join as one"
+        return f"this server was started for {self._fewest} to {self._most} workers"
 
     def _happen(self, rank: int, event: SeatEvent) -> str:
         following = TRANSITIONS[self._seats[rank], event]

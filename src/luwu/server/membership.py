@@ -27,12 +27,13 @@ class Membership(Generic[CoreT]):
     ``progress`` is what its workers told of theirs. ``vacancies`` are the places of lost workers that it keeps.
 
     Args:
-        workers: number of workers that make a step.
+        workers: number of workers that make a step, or the most of them.
         open_core: opens the store for the first worker's manifest.
         gather_seconds: `attach` returns when every worker has attached, and fails the run after this time; None: it
             does not wait for the others.
         worker_return_seconds: the run waits this long for another worker at the place of a lost one; 0: it fails.
         say: called with a sentence when that wait begins and when it ends.
+        fewest: see `Admission`.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class Membership(Generic[CoreT]):
         gather_seconds: float | None = None,
         worker_return_seconds: float = 0.0,
         say: Callable[[str], None] = log.warning,
+        fewest: int | None = None,
     ) -> None:
         if workers < 1:
             raise ConfigError(f"workers: expected at least 1, found {workers}")
-        self.workers = workers
         self._open_core = open_core
         self._gather_seconds = gather_seconds
         self.vacancies = Vacancies(worker_return_seconds)
@@ -55,13 +56,19 @@ class Membership(Generic[CoreT]):
         self._lent: Lent[CoreT] | None = None
         self._manifest: Manifest | None = None
         self._first_values = False
-        self._admission = Admission(workers)
+        self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
         self._lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False
         self._uses = 0
         self._asking = 0
+
+    @property
+    def workers(self) -> int:
+        """Workers that make a step; the most of them while nobody has joined."""
+        with self._changed:
+            return self._admission.workers
 
     @property
     def joined(self) -> set[int]:

@@ -105,6 +105,7 @@ class NetworkServer:
             functools.partial(step_at_rest, folders),
             settings.worker_return_seconds,
             settings.step_deadline_seconds,
+            settings.min_workers or None,
         )
         self._gate = Gate(credentials, timeouts.challenge_seconds)
         self._door = ControlDoor(timeouts)
@@ -211,10 +212,10 @@ class NetworkServer:
         return UdpPlan(self._listen.host, settings.form, settings.multicast, timeouts)
 
     def _core_opener(self, settings: ServerSettings, folders: list[Path], start_core: StartCore) -> OpenCore:
-        def open_core(manifest: Manifest, job: int, share: Share) -> NetworkCore:
+        def open_core(manifest: Manifest, job: int, share: Share, workers: int) -> NetworkCore:
             wanted = CoreSettings(
                 memory_bytes=settings.memory,
-                workers=settings.workers,
+                workers=workers,
                 optimizer_threads=settings.optimizer_threads,
                 address=self._listen.host,
                 port=settings.data_port,

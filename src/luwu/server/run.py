@@ -25,7 +25,9 @@ from luwu.store.run_record import Counts
 
 DATA_TOKEN_BYTES = 32
 
-OpenCore = Callable[[Manifest, int, Share], NetworkCore]
+OpenCore = Callable[[Manifest, int, Share, int], NetworkCore]
+"""Function that opens the store for a manifest, a job, this server's share of it, and a number of workers."""
+
 ClaimStore = Callable[[Counts], tuple[Counts, str]]
 """Function that gives a run the store. Takes the store's counts; returns the counts at its begin, and a message."""
 
@@ -55,11 +57,13 @@ class Run(Membership[NetworkCore]):
     """Membership whose workers are told through their watches, and begin and commit here.
 
     Args:
-        workers: number of workers that make a step.
-        open_core: opens the store for the first worker's manifest, this job, and this server's share of it.
+        workers: number of workers that make a step, or the most of them.
+        open_core: opens the store for the first worker's manifest, this job, this server's share of it, and the number
+            of workers.
         timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
         worker_return_seconds: see `Membership`; a job of several servers does not wait.
+        fewest: see `Admission`.
     """
 
     def __init__(
@@ -69,16 +73,18 @@ class Run(Membership[NetworkCore]):
         timeouts: Timeouts,
         step_at_rest: Callable[[], int] = lambda: 0,
         worker_return_seconds: float = 0.0,
+        fewest: int | None = None,
     ) -> None:
         self.job = secrets.randbits(63)
         self._step_at_rest = step_at_rest
         self._terms: Terms | None = None
         super().__init__(
             workers,
-            lambda manifest: open_core(manifest, self.job, self._share),
+            lambda manifest: open_core(manifest, self.job, self._share, self.workers),
             timeouts.gather_seconds,
             worker_return_seconds,
             self._say_to_all,
+            fewest,
         )
         self.people: dict[int, Worker] = {}
         self.failed_at: float | None = None

@@ -37,9 +37,9 @@ class Runs:
     """Keeps a run open for workers, and opens the next when it has ended. Functions may be called from any thread.
 
     Args:
-        workers: number of workers of every run.
+        workers: number of workers of every run, or the most of them.
         switches: number of switches that must have joined before a run begins.
-        open_core: opens the store for a manifest, a job and this server's share of it.
+        open_core: opens the store for a manifest, a job, this server's share of it, and a number of workers.
         advertise: host of the data plane; empty: where the server was reached.
         plan: plans the tree of a run.
         timeouts: the network's timeouts.
@@ -49,6 +49,7 @@ class Runs:
         worker_return_seconds: see `Membership`.
         step_deadline_seconds: a worker that others wait for and that makes no progress for this long counts as lost; 0:
             none does.
+        fewest: see `Admission`.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class Runs:
         step_at_rest: Callable[[], int] = lambda: 0,
         worker_return_seconds: float = 0.0,
         step_deadline_seconds: float = 0.0,
+        fewest: int | None = None,
     ) -> None:
         self._plan_failure = plan_failure
         self._step_deadline_seconds = step_deadline_seconds
-        self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds)
+        self._make_run = lambda: Run(workers, open_core, timeouts, step_at_rest, worker_return_seconds, fewest)
         self._expected_switches = switches
         self._advertise = advertise
         self._plan = plan

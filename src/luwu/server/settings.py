@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from luwu.control.credentials import CredentialSettings
 from luwu.control.timeouts import Timeouts
+from luwu.core.errors import ConfigError
 from luwu.core.quantities import Port, SecondsOrZero, Size, StoreFolders, Workers
 from luwu.core.settings import TOML_ONLY, Flag, Group
 from luwu.store.settings import DiskSettings
@@ -21,6 +22,8 @@ class ServerSettings(DiskSettings, CredentialSettings):
     """folders that hold the store, striped over all of them; made where missing"""
     workers: Workers
     """workers that make a step together; another number may continue with the same store"""
+    min_workers: Annotated[int, Field(ge=0, le=2**20)] = 0
+    """fewest workers of a run; its first worker says how many it has, at most --workers; 0: always as many as that"""
     memory: Size = 8 * 2**30
     """memory budget for parameters, optimizer states and gradients, for example 8GiB"""
     listen: str = "0.0.0.0:7070"
@@ -49,6 +52,16 @@ class ServerSettings(DiskSettings, CredentialSettings):
         default_factory=lambda: len(os.sched_getaffinity(0))
     )
     """threads of the update; default: the processors that this process may use"""
+
+    @model_validator(mode="after")
+    def fewest_and_most_workers_fit(self) -> ServerSettings:
+        """Refuse more workers at the least than at the most."""
+        if self.min_workers > self.workers:
+            raise ConfigError(
+                f"server.min_workers: expected at most server.workers ({self.workers}), found {self.min_workers}; "
+                "--workers is the most workers of a run"
+            )
+        return self
 
 
 class ServerFile(Group):
