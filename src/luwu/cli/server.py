@@ -43,7 +43,8 @@ def serve(config: Path | None, flags: Given, url_file: Path | None) -> None:
     wanted = settings.server
     credentials, log = prepare(wanted, "luwu.server")
     with NetworkServer(wanted, credentials, settings.timeouts) as network:
-        log.info("serves %s stores=%s workers=%d", network.url, ",".join(wanted.stores), wanted.workers)
+        workers = f"{wanted.min_workers}-{wanted.workers}" if wanted.min_workers else str(wanted.workers)
+        log.info("serves %s stores=%s workers=%s", network.url, ",".join(wanted.stores), workers)
         if url_file is not None:
             replace_text(url_file, f"{network.url}\n")
         sys.stdout.write(f"{network.url}\n")
