@@ -96,7 +96,7 @@ def test_the_first_worker_says_how_many_there_are() -> None:
     assert admission.join(2, 3) == ""
     assert (admission.workers, admission.missing) == (3, [0, 1, 2])
     assert admission.join(0, 4) == (
-        "worker 0 of 4 cannot join: this run has 3 workers, as its first one said; end them, or join as one"
+        "worker 0 of 4 cannot join: this run has 3 workers, as its first one said; give every worker the same number"
     )
     assert admission.withdraw(2)
     assert admission.join(0, 2) == "" and admission.workers == 2  # the first one never did anything

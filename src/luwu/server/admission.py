@@ -138,7 +138,8 @@ class Admission:
         if self._fewest == self._most:
             return f"this server was started for {counted(self._most, 'worker')}"
         if came:
-            return f"this run has {counted(self.workers, 'worker')}, as its first one said; end them, or join as one"
+            found = counted(self.workers, "worker")
+            return f"this run has {found}, as its first one said; give every worker the same number"
         return f"this server was started for {self._fewest} to {self._most} workers"
 
     def _happen(self, rank: int, event: SeatEvent) -> str:
