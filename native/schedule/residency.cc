@@ -61,7 +61,8 @@ class Planner {
             throw Error(ErrorKind::memory_budget, "the memory budget is " + store::size_text(memory_bytes_) +
                                                       " but this model with " + std::to_string(workers_) +
                                                       " worker(s) needs at least " +
-                                                      store::size_text(plan_.minimum_bytes) + "; raise --memory");
+                                                      store::size_text(plan_.minimum_bytes) +
+                                                      "; give the server more (--memory, or memory= of luwu.open)");
         }
         return divide();
     }
@@ -248,7 +249,8 @@ class ClippingPlanner {
             throw Error(ErrorKind::memory_budget, "the memory budget is " +
                                                       store::size_text(result_.plan.budget_bytes) +
                                                       " but clipping this model's gradients needs at least " +
-                                                      store::size_text(other_bytes_ + least) + "; raise --memory");
+                                                      store::size_text(other_bytes_ + least) +
+                                                      "; give the server more (--memory, or memory= of luwu.open)");
         }
         const std::uint64_t useful = useful_buffers(room_, state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);

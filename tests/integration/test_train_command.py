@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from tests.integration.network import KEY, ServerProcess
 from tests.integration.small_run import STEPS, validation, workers_of
 
+import luwu
 from harness.training import (
     finish,
     metrics,
@@ -21,6 +24,7 @@ from harness.training import (
     wait_for_steps,
 )
 from luwu.core.manifest import Manifest
+from luwu.errors import ConfigError
 from luwu.observe.display import size
 from luwu.server.server import LocalServer
 
@@ -220,3 +224,25 @@ def test_a_step_that_was_not_reported_far_from_its_servers_has_its_row(runs, und
         assert code == 0, error
         assert (steps_of(runs, "far-unreported"), validation(output)) == undisturbed
         check_unreported(metrics(runs, "far-unreported"), lost, outlived=lost[1])
+
+
+def test_a_run_ends_well_in_an_odd_environment_and_its_folder_is_not_taken_for_a_new_one(runs):
+    """Its parent ignores SIGCHLD, as some supervisors do; a notebook has chosen a backend; the output takes ASCII."""
+    odd = {"MPLBACKEND": "module://not_installed", "PYTHONIOENCODING": "ascii"}
+    ignoring = ["env", "--ignore-signal=CHLD", sys.executable, "-m", "luwu.cli", "train", "--config", "settings.toml"]
+    flags = ["--steps", "3", "--workers", "1", "--run", "striped-ö"]
+    ended = subprocess.run(
+        [*ignoring, *flags, "--data", "text", "--store", "d0", "--store", "d1"],
+        cwd=runs, env=os.environ | odd, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "validation loss" in ended.stdout and (runs / "striped-ö" / "loss.png").exists()
+    with pytest.raises(ConfigError, match=r"expected stores=\[.*d0.*d1.*\], found none"):
+        luwu.open(runs / "striped-ö", memory="64MiB")
+    with luwu.open(runs / "striped-ö", stores=[runs / "d0", runs / "d1"], memory="64MiB"):
+        pass
+    (runs / "bad.jsonl").write_text('{"text": "a"}\n{"text":\n')
+    bad = subprocess.run(
+        [*ignoring, "--data", "bad.jsonl", "--run", "bad"], cwd=runs, capture_output=True, text=True, check=False
+    )
+    assert bad.returncode == 2 and "bad.jsonl:2" in bad.stderr

@@ -236,6 +236,11 @@ def test_names_that_cannot_be_written_down_are_refused(group, setting, name, exp
     assert str(refusal.value).isprintable()
 
 
+def test_an_empty_path_is_not_the_present_folder():
+    with pytest.raises(ConfigError, match=r"^run\.stores: expected a path, found an empty text"):
+        build_settings({"run": {"stores": [""]}})
+
+
 @pytest.mark.parametrize(("name", "expected"), NAMES[:2])
 @pytest.mark.parametrize("use", [RunFolder, make_folder, read_identity])
 def test_folders_with_such_names_are_refused(tmp_path, use, name, expected):

@@ -154,3 +154,9 @@ def test_damage_is_found_once_the_file_was_touched(tmp_path):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"corpus\.bin: expected the checksum .* damaged; delete corpus\.json"):
         Corpus.load(tmp_path).verify_if_touched()
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="expected a file or a folder, found a pipe or a device"):
+        find_text(tmp_path / "pipe")

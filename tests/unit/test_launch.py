@@ -102,7 +102,7 @@ def test_another_worker_is_started_in_the_place_of_a_killed_one(start_workers, t
         patch.setattr(sys, "executable", str(tmp_path / "python"))
         assert list(restarts.look(workers, may_start=False)) == []
         (said,) = restarts.look(workers, may_start=True)
-    assert said.startswith("worker 1 was killed by SIGKILL, its log is ") and said.endswith("(1 of 1)")
+    assert said.startswith("worker 1 was killed by SIGKILL, its log is ") and said.endswith("(restart 1 of 1)")
     workers.wait(90)
     assert not workers.running() and not workers.failed()
     assert (tmp_path / "worker-1.1.log").read_text() == "about to go\n"
@@ -330,3 +330,27 @@ def test_a_report_comes_through_with_text_that_can_be_shown():
     assert repr(checked_report(0, parse_report(json.dumps(whole)))) == repr(whole)
     said = checked_report(0, parse_report(json.dumps({"kind": "say", "text": "\ud800"})))
     assert said["text"] == r"\ud800"
+
+
+def test_a_worker_that_is_killed_after_it_has_left_is_done(start_workers):
+    workers = start_workers(
+        """
+        if rank == 1:
+            os.write(int(os.environ["LUWU_REPORT_DESCRIPTOR"]), b'{"kind": "left"}\\n')
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    workers.wait(90)
+    assert not workers.running() and not workers.failed()
+
+
+def test_a_log_that_was_removed_changes_nothing(start_workers, tmp_path):
+    workers = start_workers("os.kill(os.getpid(), signal.SIGKILL)")
+    workers.wait(90)
+    for rank in (0, 1):
+        (tmp_path / f"worker-{rank}.log").unlink()
+    assert "killed by SIGKILL" in str(workers.error()) and "(empty)" in str(workers.error())
+    restarts = Restarts(1)
+    restarts.may_begin = True
+    said = next(restarts.look(workers, may_start=True))
+    assert said.endswith("was killed by SIGKILL; starting another in its place (restart 1 of 1)")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -67,6 +69,11 @@ class Commands(TyperGroup):
 
     def invoke(self, context: typer.Context) -> object:  # type: ignore[override]
         """Run the chosen command."""
+        # A parent may have left it ignored, and then nobody learns how the processes of a command end.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):  # a sample may have letters that the output's encoding lacks
+                stream.reconfigure(errors="backslashreplace")
         if "--help" in context.args:
             keep_names_whole()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -177,6 +178,8 @@ def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome:
     from luwu.core.room import Room, RoomWait, WaitStoppedError
     from luwu.launch.interrupts import Interrupts
     from luwu.observe.metrics import read_metrics
+
+    os.environ["MPLBACKEND"] = "agg"  # a notebook names one that may not be installed here
     from luwu.observe.plots import draw_loss, draw_throughput
 
     def say(wait: RoomWait | None) -> None:

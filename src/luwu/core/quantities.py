@@ -64,6 +64,8 @@ def absolute(value: object) -> str:
     """
     if not isinstance(value, str | Path):  # a value of a settings file
         raise ConfigError(f"expected a path, found {shown(value)}")
+    if not str(value):
+        raise ConfigError("expected a path, found an empty text; is a variable of the shell not set?")
     try:
         path = Path(value).expanduser().absolute()
     except RuntimeError:

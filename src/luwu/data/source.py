@@ -106,6 +106,11 @@ def _stdlib_files(root: Path) -> Iterator[Path]:
 def _files_below(root: Path) -> Iterator[Path]:
     """Return the file itself, or all files below a folder but hidden ones."""
     if not root.is_dir():
+        if root.exists() and not root.is_file():
+            raise DataError(
+                f"data {root}: expected a file or a folder, found a pipe or a device, which cannot be read twice; "
+                "write its content to a file"
+            )
         yield root
         return
     for folder, folders, names in os.walk(root, onerror=refuse):

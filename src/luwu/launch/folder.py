@@ -128,11 +128,17 @@ class RunFolder:
         """Return the path of a worker's log."""
         return self.path / f"worker-{rank}.log"
 
-    def keep_log(self, rank: int) -> Path:
-        """Rename a worker's log, so that another worker's does not overwrite it, and return where it is now."""
+    def keep_log(self, rank: int) -> Path | None:
+        """Rename a worker's log, so that another worker's does not overwrite it, and return where it is now.
+
+        None: there is none, because a user has removed it.
+        """
         log = self.log_path(rank)
         kept = next(path for number in itertools.count(1) if not (path := log.with_suffix(f".{number}.log")).exists())
-        return log.rename(kept)
+        try:
+            return log.rename(kept)
+        except FileNotFoundError:
+            return None
 
     @property
     def template_log_path(self) -> Path:

@@ -10,11 +10,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.control.waiting import until
 from luwu.core.errors import ServerError
 from luwu.core.room import Room, RoomWait, WaitStoppedError
@@ -71,6 +72,7 @@ class LocalRun:
     Attributes:
         outcome: the end of the run, or how far it has come.
         ended: workers that failed and ended the run.
+        begun: a worker has joined, with a model.
         committed: a step was committed since the workers joined.
     """
 
@@ -99,7 +101,7 @@ class LocalRun:
         self._paused: set[int] = set()
         self._stage = ("", "")
         self._results: dict[int, Report] = {}
-        self._begun = False
+        self.begun = False
         self._restarts = restarts or Restarts(settings.run.restarts)
         self._restarts.may_begin = False
         self._training = False  # steps are being made: only then there is a commit to stop at
@@ -208,11 +210,9 @@ class LocalRun:
     def _queue(self, rank: int, report: Report) -> None:
         """Pass a report on, in its sender's thread. While the launcher waits for room the sender waits, too."""
         while not self._over.is_set():
-            try:
+            with suppress(queue.Full):
                 self._reports.put((rank, report), timeout=LOOK_SECONDS)
-            except queue.Full:
-                continue
-            return
+                return
 
     def _write_job(self, claim: str | None = None) -> None:
         self._job = Job(
@@ -274,10 +274,12 @@ class LocalRun:
 
     def _fail(self, workers: WorkerProcesses, interrupts: Interrupts) -> None:
         """Raise the workers' error, or return where the user wanted to stop and no worker is at fault."""
-        if workers.running():
-            self._show_stage(f"a worker has ended; waiting for the others {until(GRACE_SECONDS)}")
-        deadline, before = time.monotonic() + GRACE_SECONDS, interrupts.count
-        while workers.running() and time.monotonic() < deadline and interrupts.count == before:
+        began, before, said = time.monotonic(), interrupts.count, False
+        while workers.running() and (waited := time.monotonic() - began) < GRACE_SECONDS and interrupts.count == before:
+            if waited >= PATIENCE_SECONDS and not said:
+                said = True
+                left = until(round(GRACE_SECONDS - waited))
+                self._show_stage(f"a worker has ended; waiting for the others {left}")
             self._take_reports()
         self.ended, error = workers.failed(), workers.error()
         if not interrupts.count or not ended_from_outside(self.ended):
@@ -307,15 +309,15 @@ class LocalRun:
 
     def _on_start(self, rank: int, report: Report) -> None:
         self._restarts.note_start(rank)
-        if self._begun:
+        if self.begun:
             noted = read_attempts(self._folder.attempts_path(rank))
             for record in self._meter.replace(rank, report["attempts"], noted):
                 self._take_record(record)
             if self._meter.all_begin_at(report["attempts"]):
                 self._resume_metrics(report)
-        if rank or self._begun:
+        if rank or self.begun:
             return
-        self._begun = True
+        self.begun = True
         self._restarts.may_begin = report.get("worker_return_seconds", 0.0) > 0
         self._folder.save_settings(self._settings, self._room)
         self._resume_metrics(report)

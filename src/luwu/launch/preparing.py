@@ -82,9 +82,9 @@ def prepare_corpus(
                 failure = reported_error(report)
     finally:
         process.kill()
-        process.wait()
-    if process.returncode:
-        raise failure or _error(log, process.returncode)
+        status = process.wait()
+    if failure or status:
+        raise failure or _error(log, status)
     return Corpus.load(folder.path)
 
 

@@ -87,6 +87,7 @@ class WorkerProcesses:
         self._room = room
         self._on_report = on_report
         self._errors: dict[int, LuwuError] = {}
+        self._left: set[int] = set()  # ranks whose work is done, and told
         self._order_of_death: list[Ended] = []
         self._environment = worker_environment(workers)
         self._workers: list[ReportingProcess] = []
@@ -123,8 +124,8 @@ class WorkerProcesses:
         if rank < len(self._workers):
             self._workers[rank].process.kill()
 
-    def start_again(self, rank: int) -> Path:
-        """Start another worker in the place of one that has ended; return where the log of that one is now."""
+    def start_again(self, rank: int) -> Path | None:
+        """Start another worker in the place of one that has ended; return where that one's log is now, if it is."""
         self._look()
         self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
         kept = self._folder.keep_log(rank)
@@ -153,9 +154,10 @@ class WorkerProcesses:
         causes = [ended for ended in failures if ended.status != EXIT_SERVER_LOST]
         first = (causes or failures)[0]
         log = self._folder.log_path(first.rank)
-        if not log.stat().st_size and self._template.ended:
-            log = self._folder.template_log_path
         text = read_tail(log)
+        if not text and self._template.ended:
+            log = self._folder.template_log_path
+            text = read_tail(log)
         self._workers[first.rank].pipe.wait(LAST_WORDS_SECONDS)
         typed = self._errors.get(first.rank) or typed_error(text)
         if typed is not None:
@@ -167,6 +169,9 @@ class WorkerProcesses:
         )
 
     def _take_report(self, rank: int, report: Report) -> None:
+        if report["kind"] == "left":
+            self._left.add(rank)
+            return
         if report["kind"] != "error":
             self._on_report(rank, report)
             return
@@ -179,14 +184,20 @@ class WorkerProcesses:
         known = {ended.rank for ended in self._order_of_death}
         for rank, worker in enumerate(self._workers):
             if rank not in known and (status := worker.process.poll()) is not None:
-                self._order_of_death.append(Ended(rank, status))
+                if status < 0:
+                    worker.pipe.wait(LAST_WORDS_SECONDS)
+                # One that was killed after it had left has done its work, and no other could take its place.
+                self._order_of_death.append(Ended(rank, 0 if status < 0 and rank in self._left else status))
 
 
 def read_tail(log: Path) -> str:
-    """The end of a log file."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_BYTES))
-        return file.read().decode(errors="replace").rstrip()
+    """Return the end of a log file; nothing where a user has removed it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            return file.read().decode(errors="replace").rstrip()
+    except FileNotFoundError:
+        return ""
 
 
 def worker_allocator() -> str | None:

@@ -58,9 +58,10 @@ class Restarts:
                 continue
             self.take(1)
             log = workers.start_again(ended.rank)
+            where = f", its log is {log}" if log is not None else ""
             yield (
-                f"worker {ended.rank} {ended.in_words()}, its log is {log}; starting another in its place "
-                f"({self.in_words()})"
+                f"worker {ended.rank} {ended.in_words()}{where}; starting another in its place "
+                f"(restart {self.in_words()})"
             )
 
     def in_words(self) -> str:

@@ -28,18 +28,21 @@ def run_job(
     """Train and evaluate, or stop at a commit when interrupted; the arguments are those of `LocalRun`.
 
     Raises:
-        LuwuError: the run's error. Where the server is elsewhere and the error came from there, it is raised after
-            ``server_return_seconds`` without a commit.
+        LuwuError: the run's error. Where the server is elsewhere, was reached once, and the error came from there, it
+            is raised after ``server_return_seconds`` without a commit.
     """
     restarts = Restarts(settings.run.restarts)
     returning = Returning(settings.run.server_return_seconds, restarts)
+    reached = False
     with Interrupts() as interrupts:
         while True:
             run = LocalRun(settings, folder, display, server, takes_weights=takes_weights, restarts=restarts)
             try:
                 return run.run(interrupts)
             except (ServerError, WorkerLostError) as error:
-                if server is None or not ended_from_outside(run.ended):
+                reached = reached or run.begun
+                killed = [ended.rank for ended in run.ended if ended.status < 0]
+                if server is None or not ended_from_outside(run.ended) or not (reached or killed):
                     raise
                 step = run.outcome.step
                 word = returning.lose(run.ended, step, committed=run.committed)
@@ -48,8 +51,7 @@ def run_job(
                         f"{error}; step {step} is the last one known; the same command goes on"
                     ) from error
                 display.say(str(error))
-                killed = [ended.rank for ended in run.ended if ended.status < 0]
-                kept = ", ".join(str(folder.keep_log(rank)) for rank in killed)
+                kept = ", ".join(str(log) for rank in killed if (log := folder.keep_log(rank)) is not None)
                 display.say(f"{word}; the log of what was killed is now {kept}" if kept else word)
             server = server.model_copy(update={"connect_seconds": returning.connect_seconds})
 
@@ -87,7 +89,7 @@ class Returning:
         if killed:
             self.connect_seconds = None
             joins = self._restarts.take(len(killed))
-            return f"all workers join again after step {step} ({self._restarts.in_words()})" if joins else ""
+            return f"all workers join again after step {step} (restart {self._restarts.in_words()})" if joins else ""
         left = self._deadline - self._clock()
         if left <= 0:
             return ""

@@ -19,6 +19,7 @@ from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.quantities import LONGEST_SECONDS, parse_size
 from luwu.core.room import DISK_FULL_WAIT_SECONDS, Room
+from luwu.core.settings import read_toml
 from luwu.server.server import LocalServer
 from luwu.session.session import Session, choose_place
 
@@ -139,8 +140,25 @@ def open(
     if rank > 0:
         return join(run_dir / SOCKET_NAME, rank, workers, room=room)
     folders = [Path(folder) for folder in stores] if stores else None
+    if folders is None:
+        _check_stores(run_dir)
     server = LocalServer(run_dir, folders, parse_size(memory), workers, disk_full_wait_seconds=disk_full_wait_seconds)
     return _embed(server, rank, workers, room)
+
+
+def _check_stores(run_dir: Path) -> None:
+    """Raise ConfigError for the folder of a run of `luwu train` whose store is elsewhere."""
+    settings = run_dir / "config.toml"
+    if not settings.is_file():
+        return
+    run = read_toml(settings).get("run")
+    named = run.get("stores") if isinstance(run, dict) else None
+    if isinstance(named, list) and named and [Path(str(name)) for name in named] != [(run_dir / "store").absolute()]:
+        folders = ", ".join(map(str, named))
+        raise ConfigError(
+            f"{run_dir}: expected stores={named}, found none: the store of this run is in {folders}, and a new one "
+            "would be made here; give stores, or open another folder"
+        )
 
 
 def open_to_read(path: str | Path, stores: Sequence[Path], memory: str | int) -> LocalSession:

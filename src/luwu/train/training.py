@@ -72,6 +72,7 @@ def train(job: Job, rank: int, workers: int, stop: StopRequest, report: ReportFu
     else:
         evaluate(settings, model, session, corpus, device, report)
     session.close()  # only here: a worker that fails must not look as if it had left
+    report({"kind": "left"})
 
 
 def counts_of_run(session: Session) -> Counts:
