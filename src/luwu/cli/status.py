@@ -92,7 +92,8 @@ def _worker_record(worker: pb.WorkerStatus) -> dict[str, Any]:
 
 def lines_of(reply: pb.StatusReply) -> Iterator[str]:
     """Return the status as text, a line at a time."""
-    yield f"step {reply.step:,}, {reply.attempts:,} attempts, {reply.rolled_back:,} rolled back"
+    attempts = f", {reply.attempts:,} attempts, {reply.rolled_back:,} rolled back" if reply.open else ""
+    yield f"step {reply.step:,}{attempts}"
     if reply.failure:
         yield f"failed: {reply.failure}"
     if reply.pause:

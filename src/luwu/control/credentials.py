@@ -132,7 +132,7 @@ def find_credentials(
         ConfigError: both a key and a file, a file that cannot be read, a key below 16 bytes, or TLS files in part.
     """
     if key is None and key_file is None:
-        key, key_file = os.environ.get(ENVIRONMENT_KEY), os.environ.get(ENVIRONMENT_KEY_FILE)
+        key, key_file = (os.environ.get(name) or None for name in (ENVIRONMENT_KEY, ENVIRONMENT_KEY_FILE))
     if key is not None and key_file is not None:
         raise ConfigError(f"job key: expected a key or a file, found both; see {ENVIRONMENT_KEY} too")
     if key_file is not None:
