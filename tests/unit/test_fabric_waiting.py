@@ -177,6 +177,7 @@ def a_launcher_whose_worker_ends(tmp_path, monkeypatch):
         error=lambda: ServerError("it ended"),
     )
     monkeypatch.setattr(launcher, "WorkerProcesses", lambda *words: workers)
+    monkeypatch.setattr(launcher, "PATIENCE_SECONDS", 0.0)
     show = logging.getLogger("luwu.test").warning
     run = Mock(
         spec=launcher.LocalRun,
