@@ -1,4 +1,4 @@
-"""torchrun with nodes that go and come: the server's runs have as many workers as there are."""
+"""torchrun that loses a node: the run goes on with the workers that are there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ folder = Path(sys.argv[2])
 
 def pass_gate(session):
     gate = folder / f"gate-{session.step}"
-    if session.step in (10, 20):
+    if session.step == 10:
         (folder / f"at-{session.step}-{session.rank}-of-{session.workers}").touch()
         while not gate.exists():
             time.sleep(0.02)
@@ -117,12 +117,8 @@ def test_a_run_goes_on_with_the_nodes_that_are_there(tmp_path, start_node):
             wait_for(tmp_path / f"at-10-{rank}-of-2", stays, goes)
         kill(goes)
         (tmp_path / "gate-10").touch()
-        wait_for(tmp_path / "at-20-0-of-1", stays)
-        comes = start_node(server.url, first=False)
-        for rank in (0, 1):
-            wait_for(tmp_path / f"at-20-{rank}-of-2", stays, comes)
-        (tmp_path / "gate-20").touch()
-        assert stays.wait(120) == comes.wait(120) == 0
+        assert stays.wait(150) == 0
+        assert (tmp_path / "at-10-0-of-1").exists()
     values = torch.load(tmp_path / "values.pt")
     with luwu.open(tmp_path / "alone", memory="64MiB") as session:
         alone = train(session)
