@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -73,7 +74,8 @@ class Commands(TyperGroup):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, TextIOWrapper):  # a sample may have letters that the output's encoding lacks
-                stream.reconfigure(errors="backslashreplace")
+                with suppress(OSError):  # one that was opened for something else, as a test may do
+                    stream.reconfigure(errors="backslashreplace")
         if "--help" in context.args:
             keep_names_whole()
         try:
