@@ -12,6 +12,8 @@ namespace luwu::schedule {
 
 namespace {
 
+constexpr const char* kMoreMemory = "; give the server more (--memory, or memory= of luwu.open)";
+
 constexpr std::uint32_t kKeptBuffers = 4;  // of gradients on their way to the disk or back
 // More in flight than this did not move the disk any faster. Small states, such as those of 8 bits, need more buffers
 // for as many bytes, up to a few more than an I/O engine takes at once.
@@ -61,8 +63,7 @@ class Planner {
             throw Error(ErrorKind::memory_budget, "the memory budget is " + store::size_text(memory_bytes_) +
                                                       " but this model with " + std::to_string(workers_) +
                                                       " worker(s) needs at least " +
-                                                      store::size_text(plan_.minimum_bytes) +
-                                                      "; give the server more (--memory, or memory= of luwu.open)");
+                                                      store::size_text(plan_.minimum_bytes) + kMoreMemory);
         }
         return divide();
     }
@@ -249,8 +250,7 @@ class ClippingPlanner {
             throw Error(ErrorKind::memory_budget, "the memory budget is " +
                                                       store::size_text(result_.plan.budget_bytes) +
                                                       " but clipping this model's gradients needs at least " +
-                                                      store::size_text(other_bytes_ + least) +
-                                                      "; give the server more (--memory, or memory= of luwu.open)");
+                                                      store::size_text(other_bytes_ + least) + kMoreMemory);
         }
         const std::uint64_t useful = useful_buffers(room_, state_buffer_bytes_);
         std::uint64_t ring = std::max(useful * state_buffer_bytes_, state_buffer_bytes_);

@@ -137,7 +137,7 @@ bool TcpServer::refused_at_once(const Descriptor& socket) {
     } catch (const Dropped& dropped) {
         count(dropped.reason());
         if (is_told(dropped.reason())) {
-            // What was peeked at is read now: close() sends a reset where bytes are unread, and the reason is lost.
+            // close() sends a reset where bytes are unread, and the peer would not get the reason: so read them.
             recv(socket.get(), bytes.data(), bytes.size(), 0);
             const auto refusal = encode(refusal_for(dropped.reason()));
             send(socket.get(), refusal.data(), refusal.size(), MSG_NOSIGNAL);

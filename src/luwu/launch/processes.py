@@ -129,7 +129,6 @@ class WorkerProcesses:
         self._look()
         self._order_of_death = [ended for ended in self._order_of_death if ended.rank != rank]
         kept = self._folder.keep_log(rank)
-        self._workers[rank].pipe.wait(LAST_WORDS_SECONDS)
         self._workers[rank] = self._start(rank)
         return kept
 
