@@ -237,6 +237,7 @@ def test_a_run_ends_well_in_an_odd_environment_and_its_folder_is_not_taken_for_a
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     assert "validation loss" in ended.stdout and (runs / "striped-ö" / "loss.png").exists()
+    assert (runs / "striped-ö" / "template.log").read_text() == ""  # it could wait for the worker's end
     with pytest.raises(ConfigError, match=r"expected stores=\[.*d0.*d1.*\], found none"):
         luwu.open(runs / "striped-ö", memory="64MiB")
     with luwu.open(runs / "striped-ö", stores=[runs / "d0", runs / "d1"], memory="64MiB"):
