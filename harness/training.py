@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.network.namespaces import wait_until
+from harness.warm import start_program
 
 SMALL_RUN = """
 [model]
@@ -40,9 +41,11 @@ def prepare_small_run(folder: Path, workers: int = 2) -> Path:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A luwu command in a folder."""
-    command = [sys.executable, "-m", "luwu.cli", *arguments]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """Start a luwu command in a folder; `luwu train` has two processes at hand, for the data and for its workers."""
+    return start_program(
+        [sys.executable, "-m", "luwu.cli", *arguments], standbys=2 if arguments[0] == "train" else 0,
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
 
 
 def start_run(folder: Path, run: str, *flags: str) -> subprocess.Popen[str]:

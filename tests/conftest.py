@@ -16,6 +16,7 @@ import pytest
 from tests.network_fixtures import network, wired_network
 
 from harness.small_disk import NotMountedError, SmallDisk, mounted_disk
+from harness.warm import ADDRESS, LUWU_MODULES, serve_warm
 
 __all__ = ["network", "wired_network"]  # fixtures
 
@@ -34,6 +35,14 @@ def seeded() -> None:
     """Begin each test at the same seed of torch's, whichever tests ran before it in this process."""
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the process that the tests' programs are forks of; pytest's own processes share it."""
+    if not hasattr(config, "workerinput"):
+        warm = ExitStack()
+        os.environ[ADDRESS] = warm.enter_context(serve_warm(LUWU_MODULES))
+        config.add_cleanup(warm.close)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,9 +2,10 @@
 
 usage: python tools/bench_check.py [NAME ...]
 
-Three run at a time. Each prints one line with its seconds and with what it left out, because a peer or a tool is not
-installed; the output of one that fails follows. The last line is one JSON object as a benchmark's, with the seconds of
-all together as `ours`. The exit status is 1 when a program failed, and does not depend on the time.
+Three run at a time, and they and their children are forks of one process that has imported torch. Each prints one line
+with its seconds and with what it left out, because a peer or a tool is not installed; the output of one that fails
+follows. The last line is one JSON object as a benchmark's, with the seconds of all together as `ours`. The exit status
+is 1 when a program failed, and does not depend on the time.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 from bench import build_wire, known_programs, parse_result  # noqa: E402 - programs, not packages
 from kit.common import emit, result  # noqa: E402
+
+from harness.warm import ADDRESS, LUWU_MODULES, serve_warm, start_program  # noqa: E402
 
 NAME = "bench_check"
 BAR = "every program of benchmarks/ runs to its end at its smallest size, in three minutes together"
@@ -47,18 +50,13 @@ class Outcome(NamedTuple):
     output: str
 
 
-def environment() -> dict[str, str]:
-    """This process's environment, but Python may keep compiled files: most of the time goes into starting processes."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-def run_check(path: Path, values: Mapping[str, str]) -> Outcome:
+def run_check(path: Path) -> Outcome:
     """Runs one program with --check."""
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            [sys.executable, str(path), "--check"], env=dict(values), stdout=output, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+        process = start_program(
+            [sys.executable, str(path), "--check"], stdout=output, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
         )  # fmt: skip
         late = False
         try:
@@ -121,15 +119,16 @@ def main() -> int:
         if name not in known:
             parser.error(f"there is no benchmark {name}; there are {', '.join(known)}")
     build_wire()
-    values = environment()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # images often set it; most of the time goes into imports
     started = time.monotonic()
 
     def check(name: str) -> Outcome:
-        outcome = run_check(known[name], values)
+        outcome = run_check(known[name])
         show(name, outcome)
         return outcome
 
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with serve_warm(LUWU_MODULES) as address, ThreadPoolExecutor(AT_A_TIME) as pool:
+        os.environ[ADDRESS] = address
         outcomes = dict(zip(names, pool.map(check, names), strict=True))
     seconds = time.monotonic() - started
     failed = [name for name, outcome in outcomes.items() if outcome.problem]

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from harness.network import Host, Network, NetworkUnavailableError
+from harness.warm import start_program
 from kit.common import PROGRAMS, BenchmarkError, NotInstalledError
 from kit.processes import environment
 from luwu.control.timeouts import TIMEOUTS
@@ -101,7 +102,7 @@ class Participant:
         self.host = host
         settings = json.dumps({"role": role, "address": host.address, **more})
         with host.inside():
-            self._process = subprocess.Popen(
+            self._process = start_program(
                 [sys.executable, str(PROGRAMS / "ours" / "network_node.py"), settings],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(1),
             )  # fmt: skip

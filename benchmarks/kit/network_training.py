@@ -14,6 +14,7 @@ from typing import Any
 from harness.network import Host, Network, NetworkError, NetworkUnavailableError, Process
 from harness.network.namespaces import wait_until
 from harness.network.xdp import bridge_host, counted
+from harness.warm import start_program
 from kit.common import PROGRAMS, BenchmarkError, NotInstalledError
 from kit.processes import environment
 
@@ -31,7 +32,7 @@ class Worker:
         self.rank = settings["rank"]
         self._log = log
         with host.inside(), log.open("w") as errors:
-            self._process = subprocess.Popen(
+            self._process = start_program(
                 [sys.executable, str(PROGRAMS / "ours" / "network_train.py"), json.dumps(settings)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1,
                 env=environment(1, KEY),
@@ -216,7 +217,7 @@ class Site:
                 }  # fmt: skip
                 with host.inside(), open(f"{scratch}/{rank}.log", "w") as errors:
                     processes.append(
-                        subprocess.Popen(
+                        start_program(
                             [sys.executable, str(PROGRAMS / program), json.dumps(settings)], text=True, stderr=errors,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(1, variables),
                         )

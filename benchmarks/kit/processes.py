@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from harness.warm import start_program
 from kit.common import PROGRAMS, ROOT, BenchmarkError, peers_python
 from kit.memory import MemoryWatch
 
@@ -52,7 +53,7 @@ def run_json(argv: Sequence[str], env: Mapping[str, str] | None = None, timeout:
     Raises BenchmarkError with the end of its standard error when it fails, overruns or prints no such line.
     """
     with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
+        process = start_program(
             list(argv), env=dict(env or environment(os.cpu_count() or 1)), stdout=subprocess.PIPE, stderr=errors,
             text=True, start_new_session=True,
         )  # fmt: skip
@@ -119,7 +120,7 @@ class Side:
         }
         where = self._hosts[rank].inside() if self._hosts else contextlib.nullcontext()
         with self._log(rank).open("w") as errors, where:
-            child = subprocess.Popen(
+            child = start_program(
                 command, env=environment(threads, variables), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=errors, text=True, start_new_session=True, bufsize=1,
             )  # fmt: skip

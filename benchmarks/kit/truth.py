@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.warm import start_program
 from luwu.core.manifest import ROOT_NAME
 from luwu.store.opening import open_reader
 
@@ -113,7 +114,7 @@ def start_servers(shape: Shape, scratch: Path) -> Iterator[dict[str, str]]:
             command += ["--workers", str(shape.run["workers"]), "--memory", "256MiB", "--listen", "127.0.0.1:0"]
             command += ["--transport", shape.transport, "--key-file", str(key)]
             log = (scratch / f"log-{number}").open("wb")
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True))
+            processes.append(start_program(command, stdout=subprocess.PIPE, stderr=log, text=True))
             log.close()
             output = processes[-1].stdout
             assert output is not None

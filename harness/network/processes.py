@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.network.errors import NetworkError
+from harness.warm import start_program
 
 GRACE_SECONDS = 30.0
 TAIL_CHARACTERS = 4000
@@ -25,7 +26,7 @@ class Process:
         self.arguments = list(arguments)
         self.log = log
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
+            self._process = start_program(
                 self.arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

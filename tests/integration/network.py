@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 
+from harness.warm import start_program
 from luwu.control.credentials import TlsFiles
 from luwu.errors import AuthenticationError, ServerError, WorkerLostError
 from luwu.session.remote import connect
@@ -29,7 +30,7 @@ class ServerProcess:
             environment["LUWU_JOB_KEY"] = key
         command = [sys.executable, "-m", "luwu.cli", "server", "--store", str(store), "--workers", str(workers)]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start_program(
                 [*command, "--memory", "64MiB", "--listen", "127.0.0.1:0", *flags],
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.integration.network import KEY
 
+from harness.warm import start_program
 from luwu.control.credentials import Credentials
 from luwu.control.timeouts import Timeouts
 from luwu.server.network import NetworkServer
@@ -66,7 +67,7 @@ class SwitchProcess:
         self.log = folder / f"switch-{name}.log"
         command = [*before, sys.executable, "-m", "luwu.cli", "switch", "--server", server, "--name", name]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = start_program(
                 [*command, *(flags or ("--listen", "127.0.0.1:0"))],
                 stdout=subprocess.PIPE,
                 stderr=log,
