@@ -25,8 +25,6 @@ LONGEST_REQUEST = 256 * 1024
 MOST_DESCRIPTORS = 32
 CLONE_NEWNET = 0x40000000
 EXECUTE_CHILD = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
-OUT_OF_THE_WAY = 200
-"""Lowest number for a descriptor while others are put in their places."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,8 @@ def take_over(request: Request, descriptors: list[int]) -> None:
     """Give this process, a fork, what the request asks for: descriptors, session, namespace, folder, environment."""
     if request.own_session:
         os.setsid()
-    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for descriptor in descriptors]
+    above = max(request.numbers) + 1  # where no place of another is
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
     namespace, *others = moved

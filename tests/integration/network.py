@@ -77,7 +77,10 @@ def work(url: str, rank: int, workers: int, steps: int, then: str = "leave", tls
 
 
 def start(target: object, *arguments: object) -> multiprocessing.process.BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)  # type: ignore[arg-type]
+    """Start a function in a process of its own, a fork of one that has imported what workers need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=target, args=arguments)  # type: ignore[arg-type]
     process.start()
     return process
 

@@ -158,7 +158,7 @@ def test_a_check_finds_what_is_wrong_with_a_programs_end(change, status, late, p
 def test_a_program_that_ends_without_a_result_fails_a_check(tmp_path):
     program = tmp_path / "program.py"
     program.write_text("import sys\nprint('half a line')\nsys.exit(3)")
-    outcome = bench_check.run_check(program, bench_check.environment())
+    outcome = bench_check.run_check(program)
     assert outcome.problem.startswith("ended with 3; the last line is no JSON object")
 
 
