@@ -56,6 +56,25 @@ def test_what_a_lost_worker_had_noted_stands_for_its_report(late):
     assert list(meter.replace(1, 1, [NOTED])) == []
 
 
+def test_bytes_of_lost_workers_stay_counted():
+    """The second one of rank 1 is lost with a report and a later note, the third one before it has done anything."""
+    meter = Meter(workers=2, steps=10)
+    for rank in (0, 1):
+        meter.add(rank, report(0, bytes_pulled=100, bytes_pushed=50))
+    assert list(meter.replace(1, 1, [NOTED])) == []  # what it had noted was less than it reported
+    for rank, pulled in ((0, 200), (1, 90)):
+        record = meter.add(rank, report(1, bytes_pulled=pulled, bytes_pushed=pulled // 2))
+    assert (record.bytes_pulled, record.bytes_pushed) == (200 + 100 + 90, 100 + 50 + 45)
+    second = NOTED | {"attempt": 2, "bytes_pulled": 180, "bytes_pushed": 90}
+    assert list(meter.replace(1, 3, [second])) == []
+    assert list(meter.replace(1, 3, [second])) == []
+    record = meter.add(0, report(2, bytes_pulled=300, bytes_pushed=150))
+    assert (record.bytes_pulled, record.bytes_pushed) == (300 + 100 + 180, 150 + 50 + 90)
+    for rank, pulled in ((0, 400), (1, 80)):
+        record = meter.add(rank, report(3, bytes_pulled=pulled, bytes_pushed=pulled // 2))
+    assert (record.bytes_pulled, record.bytes_pushed) == (400 + 100 + 180 + 80, 200 + 50 + 90 + 40)
+
+
 def test_a_validation_has_a_loss_when_all_shares_are_there():
     meter = Meter(workers=2, steps=10)
     meter.add(0, report(0, validation=(9.0, 3)))

@@ -14,6 +14,9 @@ RECENT_STEPS = 20
 """Rates are taken over this many last steps."""
 
 
+BYTES = ("bytes_pulled", "bytes_pushed")
+
+
 class StepReport(TypedDict):
     """A worker's report after each attempt at a step.
 
@@ -50,7 +53,8 @@ class StepRecord:
     `step` counts committed steps, this one included; `grad_norm` is the gradient's global norm before clipping, None
     without clipping. `seconds` go from the end of the attempt before, without validations, to the end of this one, so
     that the seconds of all attempts together are the time of training. `hidden` is the share of the time with data
-    under way in which workers did not wait for it. Bytes are those of all workers since they joined, with padding.
+    under way in which workers did not wait for it. Bytes are those of all workers since the first ones joined, with
+    padding, and with those of lost workers up to their last attempt.
     """
 
     step: int
@@ -83,6 +87,9 @@ class Meter:
         self._noted: dict[int, dict[int, Mapping[str, Any]]] = {}  # parts of lost workers, by attempt and rank
         self._shares: dict[int, dict[int, tuple[float, int]]] = {}  # of validations, by step and rank
         self._first: dict[int, int] = {}  # attempt that a worker in a lost one's place makes first, by rank
+        none = dict.fromkeys(BYTES, 0)
+        self._bytes = [none] * workers  # that each rank's worker has counted at last, with those of the lost ones
+        self._lost_bytes = [none] * workers  # that the lost ones of each rank have counted
         self._newest = -1  # attempt with a record
         self._ended: float | None = None  # end of that attempt
         self._recent: deque[StepRecord] = deque(maxlen=RECENT_STEPS)
@@ -90,7 +97,7 @@ class Meter:
 
     def add(self, rank: int, report: StepReport) -> StepRecord | None:
         """Take a report; the record of its attempt once every worker has reported it."""
-        self._open.setdefault(report["attempt"], {})[rank] = report
+        self._open.setdefault(report["attempt"], {})[rank] = cast("StepReport", {**report, **self._count(rank, report)})
         if share := report.get("validation"):
             self._shares.setdefault(report["step"], {})[rank] = share
         return self._complete(report["attempt"])
@@ -104,7 +111,10 @@ class Meter:
             parts: the lost worker's parts in attempts: attempt, loss, sequences, tokens, bytes_pulled and bytes_pushed.
                 Times are another worker's.
         """
+        own = self._first.get(rank, 0)  # notes of attempts before it are of the worker before the lost one
+        parts = [{**part, **self._count(rank, part)} for part in parts if part["attempt"] >= own]
         self._first[rank] = first
+        self._lost_bytes[rank] = self._bytes[rank]
         for part in parts:
             has_record = part["attempt"] not in self._open and part["attempt"] <= self._newest
             if has_record or part["attempt"] >= first:
@@ -112,6 +122,12 @@ class Meter:
             self._noted.setdefault(part["attempt"], {})[rank] = part
             if (record := self._complete(part["attempt"])) is not None:
                 yield record
+
+    def _count(self, rank: int, part: Mapping[str, Any]) -> dict[str, int]:
+        """Return the bytes of a worker and of the lost ones before it in its place."""
+        counted = {name: self._lost_bytes[rank][name] + part[name] for name in BYTES}
+        self._bytes[rank] = {name: max(self._bytes[rank][name], counted[name]) for name in BYTES}
+        return counted
 
     def all_begin_at(self, attempt: int) -> bool:
         """Return True if every worker was replaced before this attempt: what they did not report, nobody will."""
@@ -129,7 +145,7 @@ class Meter:
         if not reports or len(reports.keys() | noted.keys()) < self.workers:
             return None
         for rank in noted.keys() - reports.keys():
-            own = {name: noted[rank][name] for name in ("loss", "sequences", "tokens", "bytes_pulled", "bytes_pushed")}
+            own = {name: noted[rank][name] for name in ("loss", "sequences", "tokens", *BYTES)}
             other = {name: value for name, value in next(iter(reports.values())).items() if name != "validation"}
             reports[rank] = cast("StepReport", {**other, **own})
         del self._open[attempt]
