@@ -60,6 +60,12 @@ std::uint64_t File::names() const {
     return static_cast<std::uint64_t>(info.st_nlink);
 }
 
+bool File::is_regular() const {
+    struct stat info{};
+    if (fstat(descriptor_, &info) != 0) throw system_error("look at", path_, errno);
+    return S_ISREG(info.st_mode);
+}
+
 void File::sync() const {
     if (fdatasync(descriptor_) != 0) throw sync_error(path_, errno);
 }
@@ -110,14 +116,20 @@ bool file_exists(const std::string& path) {
 }
 
 File open_file(const std::string& path, bool create, bool read_only, bool* direct) {
-    const int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
+    // O_NONBLOCK means nothing to a file; a pipe in its place would be waited for without it.
+    const int flags = (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | (create ? O_CREAT | O_EXCL : 0);
     int descriptor = open(path.c_str(), flags | O_DIRECT, 0644);
     if (direct != nullptr) *direct = descriptor >= 0;
     if (descriptor < 0 && errno == EINVAL) {  // a file system without direct I/O; O_CREAT may have made the file
         descriptor = open(path.c_str(), flags & ~O_EXCL, 0644);
     }
     if (descriptor < 0) throw system_error(create ? "create" : "open", path, errno);
-    return {descriptor, path};
+    File file{descriptor, path};
+    if (!file.is_regular()) {
+        throw Error(ErrorKind::corrupt,
+                    path + ": expected a file of the store, found a pipe or a device; put the file back");
+    }
+    return file;
 }
 
 void reserve(const File& file, std::uint64_t bytes) {

@@ -30,6 +30,7 @@ class File {
     [[nodiscard]] std::uint64_t bytes() const;
     [[nodiscard]] std::uint64_t allocated_bytes() const;  // of the disk; fewer than bytes() where there are holes
     [[nodiscard]] std::uint64_t names() const;            // hard links
+    [[nodiscard]] bool is_regular() const;                // false: a pipe or a device is in its place
     void sync() const;                                    // makes what was written durable
 
   private:

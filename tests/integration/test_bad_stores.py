@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -73,6 +74,26 @@ def test_a_truncated_store(run: Path) -> None:
     said = rf"version-0\.luwu is truncated at offset {size - 4096}: expected {size}"
     with pytest.raises(StoreCorruptError, match=said):
         train_on(run)
+
+
+@pytest.mark.timeout(60)  # whoever reads a pipe waits for ever
+def test_a_pipe_in_the_place_of_a_file_is_refused(run: Path) -> None:
+    """Whoever opens, describes or verifies the store is told which file it is."""
+    store = run / "store"
+    files = sorted(path for path in store.rglob("*") if path.is_file() and path.name != "lock")
+    assert len(files) == 5
+    for path in files:
+        kept = path.rename(run / "kept")
+        os.mkfifo(path)
+        for command in ("verify", "info"):
+            told = CliRunner().invoke(app, ["store", command, str(store)])
+            assert told.exit_code == 1
+            assert f"{path}: expected" in told.output and "a pipe or a device; put the file back" in told.output
+        with pytest.raises(StoreCorruptError, match="a pipe or a device; put the file back"):
+            train_on(run)
+        path.unlink()
+        kept.rename(path)
+    assert train_on(run).step == 3
 
 
 @pytest.mark.parametrize("damage", ["page 0", "truncated", "missing"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ MOST_BYTES = 2**28
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of JSON; raises OSError, or ValueError for a file that is no text or longer than any."""
-    nbytes = path.stat().st_size
+    """The text of a file of JSON; raises OSError, or ValueError for what is no text, no file, or longer than any."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
+        raise ValueError("a folder, a pipe or a device")
+    nbytes = found.st_size
     if nbytes > MOST_BYTES:
         raise ValueError(f"{nbytes} bytes, which are more than {MOST_BYTES}")
     return path.read_text(encoding="utf-8")
