@@ -66,6 +66,11 @@ class Worker:
     steps: dict[int, tuple[str, float]] = field(default_factory=dict)  # bits of the loss, and when
     digest: str = ""
 
+    @property
+    def last_step(self) -> int:
+        """The last step that it has told, 0 before the first."""
+        return max(self.steps, default=0)
+
     def read(self) -> None:
         """Take its lines until it ends."""
         with self.output:
@@ -116,9 +121,12 @@ class Course:
         return worker
 
     def wait_for(self, step: int) -> None:
-        """Return when both workers have made a step. Raises BenchmarkError where one has ended before."""
+        """Return when both workers have made a step or a later one. Raises BenchmarkError where one has ended before.
+
+        A worker that takes a lost one's place makes later ones alone where the lost one's vote had counted.
+        """
         deadline = time.monotonic() + END_SECONDS
-        while any(step not in worker.steps for worker in self.now):
+        while any(worker.last_step < step for worker in self.now):
             ended = [worker.rank for worker in self.now if worker.process.poll() not in (None, 0)]
             if ended or time.monotonic() > deadline:
                 raise BenchmarkError(f"step {step} was not made: worker {ended} ended, or it took too long")
@@ -146,9 +154,10 @@ class Course:
         self.all.append(self.now[rank])
         victim.process.kill()
         victim.process.wait()
-        self.wait_for(max(other.steps, default=0) + 1)
+        self.wait_for(other.last_step + 1)
         self.found.voided = int(self._members.stats()["voided"])  # the store closes with the run
         first = min(self.now[rank].steps)
+        self.wait_for(first)
         self.found.back_seconds.append(max(0.0, other.steps[first][1] - noticed))
 
     def end(self) -> Found:
@@ -202,7 +211,7 @@ def play(transport: str, folder: Path, settings: dict[str, Any], kills: int) -> 
         courses.append(course)
         try:
             for number in range(1, kills + 1):
-                made = max((max(worker.steps, default=0) for worker in course.now), default=0)
+                made = max(worker.last_step for worker in course.now)
                 course.wait_for(made + STEPS_BETWEEN)
                 times = [at for _, at in sorted(course.now[0].steps.values(), key=lambda step: step[1])]
                 step = statistics.median(later - at for at, later in zip(times[-4:], times[-3:], strict=False))

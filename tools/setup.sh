@@ -46,7 +46,7 @@ install_requirements() {
 
 # Without dependencies: they are all there, pinned, and pip must not move them.
 build_package() {
-    say "building LuWu"
+    say "building LuWu (takes minutes the first time)"
     PATH="$PWD/$ENVIRONMENT/bin:$PATH" pip_install "$ENVIRONMENT" --no-build-isolation --no-deps \
         --config-settings=cmake.define.LUWU_WERROR=ON --config-settings=cmake.define.LUWU_LINES=ON --editable .
 }

@@ -161,7 +161,7 @@ _MEMORY = "memory runs out"
 _NEVER = "cannot happen, or belongs to the class that it must be"
 _TIME = "time passes, or another thread acts at that moment"
 _OTHER_USER = "the folder is another user's"
-_OTHER_PORT = "another program's port; tests/unit/test_network_server.py has one"
+_OTHER_PORT = "another program's port; tests/unit/test_network_ports.py has one"
 
 UNREACHED: Mapping[str, Mapping[str, str]] = {
     "native/fabric/tcp/tcp_session.cc": {

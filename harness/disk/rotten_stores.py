@@ -64,7 +64,7 @@ class Subject:
                 **{f"snapshot {step}": snapshot_folders(folders, step) for step in snapshot_steps(folders)},
             }.items()
         }
-        """Those that read records and chunks; the manifest is known beforehand."""
+        """Ways that read records and chunks; the manifest is known beforehand."""
 
     def put_back(self) -> None:
         """Make all files what they were."""

@@ -25,7 +25,7 @@ LUWU_MODULES = (
     "torch", "numpy", "matplotlib.figure", "matplotlib.backends.backend_agg", "rich.progress", "luwu.cli.main",
     "luwu.train.training", "luwu.server", "luwu.session.remote", "luwu.session.local", "luwu.observe.plots",
 )  # fmt: skip
-"""What LuWu's commands and workers import."""
+"""Modules that commands and workers of LuWu import."""
 
 STATUS_BYTES = 4
 

@@ -124,8 +124,9 @@ nb::dict stats_of(const fabric::ParameterServer& server) {
     result["planned_bytes"] = server.memory().plan().total_bytes;
     result["minimum_bytes"] = server.memory().plan().minimum_bytes;
     result["everything_resident"] = server.memory().plan().everything_resident();
-    result["io"] = server.io_name();
-    result["direct_io"] = server.direct_io();
+    const auto [io, direct] = server.io();
+    result["io"] = io;
+    result["direct_io"] = direct;
     result["waits_for_room"] = make_room_wait(stats.waits_for_room);
     const pipeline::SnapshotStats snapshots = server.snapshot_stats();
     result["snapshots"] = snapshots.taken;

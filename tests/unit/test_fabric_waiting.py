@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.unit.fake_core import FakeCore
 from tests.unit.fake_session import FakeSession
-from tests.unit.test_network_server import KEY, QUICK, hang_on, join, make_switch, train
+from tests.unit.network_serving import KEY, QUICK, hang_on, join, make_switch, train
 
 from luwu.control import local_client, waiting
 from luwu.control.address import HostPort

@@ -15,6 +15,8 @@ import pytest
 import torch
 from tests.simulated_device import LIBRARY, compute_on_device, the_twin
 
+from harness.warm import start_program
+
 FOLDER = Path(__file__).parents[2] / "benchmarks/gpu"
 PARTS = ("adapters", "beside", "copies", "depth", "disk", "machine", "parity", "peers", "step_time")
 MODULES = ("accept", *PARTS, "llama", "timing")
@@ -30,13 +32,13 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
 
 
 def test_without_a_gpu_it_says_so(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, FOLDER / "accept.py", "--smoke"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, str(FOLDER / "accept.py"), "--smoke"]
+    process = start_program(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    _, errors = process.communicate()
     if torch.cuda.is_available():
         pytest.skip("there is a GPU: run benchmarks/gpu/accept.py itself")
-    assert ended.returncode == 2
-    assert ended.stderr == "accept: expected a GPU that torch can use, found none; run this where there is one\n"
+    assert process.returncode == 2
+    assert errors == "accept: expected a GPU that torch can use, found none; run this where there is one\n"
 
 
 def test_every_part_has_a_module_and_a_deadline(parts):

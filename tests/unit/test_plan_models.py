@@ -143,7 +143,7 @@ def test_an_unknown_model_names_those_near_it():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"layers": 10**9}, "model.layers: expected less than or equal to 100000"),
+        ({"layers": 10**9}, "model.layers: expected at most 100000"),
         ({"hidden": 10**7}, "model.hidden: "),
         ({"hidden": 100, "heads": 3}, "model.hidden: expected a multiple of"),
         ({"vocabulary": 2**40}, "vocabulary: expected 1 to 16777216"),

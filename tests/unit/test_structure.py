@@ -23,8 +23,8 @@ def write(root: Path, **texts: str) -> None:
         path.write_text(text)
 
 
-def test_python_rooms_have_no_circle_and_nothing_is_too_large_without_a_reason() -> None:
-    found = structure.look(ROOT, ("src", "harness", "benchmarks", "tools"))
+def test_rooms_have_no_circle_and_nothing_is_too_large_without_a_reason() -> None:
+    found = structure.look(ROOT, structure.FOLDERS)
     assert [each for each in found if not each.reason] == []
 
 

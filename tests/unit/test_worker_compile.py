@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,3 +64,17 @@ def test_compiling_after_parallelize_is_refused():
     for module, name in ((model, "model"), (model.h[1], r"h\.1")):
         with pytest.raises(ConfigError, match=rf"{name}\.compile\(\).*parallelized already.*before luwu\.parallelize"):
             module.compile()
+
+
+def test_a_worker_trains_without_torchs_compiler(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch, luwu\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))\n"
+        "with luwu.open(sys.argv[1]) as session:\n"
+        "    luwu.parallelize(model, session, blocks=[torch.nn.Linear])\n"
+        "    optimizer = luwu.AdamW(model, lr=1e-3)\n"
+        "    model(torch.ones(2, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)

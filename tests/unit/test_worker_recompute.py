@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -346,20 +343,6 @@ def test_a_tensor_that_autograd_dropped_is_not_computed_for_nothing() -> None:
 
     gradients(run(forward, x), x)
     assert len(kept) == 2
-
-
-def test_a_worker_trains_without_torchs_compiler(tmp_path: Path) -> None:
-    code = (
-        "import sys, torch, luwu\n"
-        "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))\n"
-        "with luwu.open(sys.argv[1]) as session:\n"
-        "    luwu.parallelize(model, session, blocks=[torch.nn.Linear])\n"
-        "    optimizer = luwu.AdamW(model, lr=1e-3)\n"
-        "    model(torch.ones(2, 8)).sum().backward()\n"
-        "    optimizer.step()\n"
-        "sys.exit('torch._dynamo' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "run")], check=True)
 
 
 def test_no_tensor_of_a_recompute_outlives_its_backward() -> None:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fabric/core/server_memory.h"
@@ -90,8 +91,8 @@ class ParameterServer {
     [[nodiscard]] std::optional<Error> failure() const { return pipeline_->failure(); }
     [[nodiscard]] pipeline::PipelineStats stats() const { return pipeline_->stats(); }
     [[nodiscard]] pipeline::SnapshotStats snapshot_stats() const;
-    [[nodiscard]] const char* io_name() const { return pipeline_->io_name(); }
-    [[nodiscard]] bool direct_io() const { return store_.direct(); }
+    // The engine of reads and writes, and if they go past the page cache.
+    [[nodiscard]] std::pair<const char*, bool> io() const { return {pipeline_->io_name(), store_.direct()}; }
 
   private:
     void go_to_step(std::uint64_t step);

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -202,9 +202,24 @@ def _config_error(kind: type[Group], error: ValidationError) -> ConfigError:
     if first["type"] == "extra_forbidden":
         known = fields_of(kind, str(first["loc"][0]))
         return ConfigError(f"{place}: no such setting; expected one of {', '.join(known)}")
+    ways = _ways_to_set(kind, where)
     if first["type"] == "missing":
-        return ConfigError(f"{place}: expected a value, found none; set it in the settings or give its flag")
+        return ConfigError(f"{place}: expected a value, found none; give {ways}")
     expected = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return ConfigError(
-        f"{place}: expected {expected}, found {shown(first['input'])}; change it in the settings or its flag"
-    )
+    for words, plain in BOUNDS.items():
+        expected = expected.replace(words, plain)
+    return ConfigError(f"{place}: expected {expected}, found {shown(first['input'])}; change {ways}")
+
+
+BOUNDS = {"greater than or equal to": "at least", "less than or equal to": "at most"}
+"""Words of pydantic's, and plainer ones."""
+
+
+def _ways_to_set(kind: type[Group], where: Sequence[str | int]) -> str:
+    """Return the flag of a setting, if it has one, and its place in a settings file."""
+    group, name = (str(part) for part in (*where, "", "")[:2])
+    in_file = f"{name} under [{group}] in the settings file" if name else f"{group} in the settings file"
+    if name not in fields_of(kind, group) or group not in kind.model_fields:
+        return in_file
+    marks = (*kind.model_fields[group].metadata, *fields_of(kind, group)[name].metadata)
+    return in_file if TOML_ONLY in marks else f"{flag_of(kind, group, name).name}, or {in_file}"

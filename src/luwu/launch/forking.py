@@ -49,10 +49,12 @@ def become_worker(prepare: Callable[[], None]) -> bool:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     launcher = socket.socket(fileno=int(os.environ.pop(TEMPLATE_DESCRIPTOR)))
     failure: Exception | None = None
+    gc.disable()  # imports make no garbage; looking for some would take a tenth of their time
     try:
         prepare()
     except Exception as error:
         failure = error
+    gc.enable()
     gc.freeze()  # what was imported stays, so no fork needs to look at it, and its pages stay shared
     with launcher, selectors.DefaultSelector() as events:
         forked = _Forking(launcher, events).serve()

@@ -25,7 +25,7 @@ from luwu.core.quantities import (
     format_size,
     shown,
 )
-from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of
+from luwu.core.settings import FIXED, TOML_ONLY, Flag, Group, build, fields_of, flag_of
 from luwu.data.settings import DataSettings
 from luwu.models.settings import GPT_LAYER_PARTS, GPT_PARTS, ModelSettings
 from luwu.optim.settings import OptimizerSettings
@@ -193,8 +193,8 @@ def check_resume(saved: Settings, wanted: Settings) -> None:
         before, now = getattr(getattr(saved, group), name), getattr(getattr(wanted, group), name)
         if before != now:
             raise ConfigError(
-                f"{group}.{name}: the run was started with {before!r}, found {now!r}; "
-                "leave it as it was to go on, or start another run with --run"
+                f"{group}.{name}: the run was started with {before!r}, found {now!r}; leave "
+                f"{flag_of(Settings, group, name).name} as it was to go on, or start another run with --run"
             )
 
 

@@ -1,0 +1,95 @@
+"""A server and its switches over a data plane in memory: places, losses and returns."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.integration.fabric_worker import small_manifest
+from tests.unit.network_serving import QUICK, hang_on, join, make_switch, serve, train
+
+from luwu.control import control_pb2 as pb
+from luwu.control.timeouts import Timeouts
+from luwu.errors import ConfigError, WorkerLostError
+
+__all__ = ["serve"]  # a fixture
+
+
+def test_a_run_waits_for_its_switches_and_tells_everybody_their_place(serve, monkeypatch):
+    server = serve(workers=1, switches=1)
+    switch = make_switch()
+    switch.watched = True
+    ready = []
+
+    def plan(topology):
+        ready.append(topology)
+        place = pb.Topology(job=topology.job, workers=1, address="10.0.0.3", port=topology.port)
+        return {"worker 0": place, "switch a": pb.Topology(job=topology.job, workers=1, port=topology.port)}
+
+    monkeypatch.setattr(server._runs, "_plan", plan)
+    with join(server) as session, ThreadPoolExecutor(1) as pool:
+        attaching = pool.submit(session.attach, small_manifest())
+        while server._runs.run.missing:  # nothing tells when a worker has attached and waits for a switch
+            pass
+        assert not ready
+        server._runs.join_switch(switch)
+        assert attaching.result(60)
+        assert session._link.settings.servers[0].address == "10.0.0.3"
+    assert [member.name for member in ready[0].switches] == ["switch a"]
+    assert switch.events.get(timeout=60).topology.port == ready[0].port
+
+
+def test_a_switch_that_does_not_come_back_fails_the_run(serve, monkeypatch):
+    server = serve(workers=1, switches=1, timeouts=Timeouts(**QUICK.model_dump() | {"switch_return_seconds": 0.2}))
+    switch = make_switch()
+    switch.watched = True
+    server._runs.join_switch(switch)
+    hang_on(server, monkeypatch, switch.name)
+    with join(server) as session:
+        worker = train(session)
+        server._runs.gone(switch)
+        with pytest.raises(WorkerLostError, match=r"switch a ended and did not come back within 0\.2 s"):
+            while True:
+                worker.step()
+
+
+def test_a_switch_that_comes_back_is_told_its_place_again(serve, monkeypatch):
+    server = serve(workers=1, switches=1)
+    first, elsewhere, second = make_switch(), make_switch(port=10), make_switch()
+    server._runs.join_switch(first)
+    hang_on(server, monkeypatch, first.name)
+    with join(server) as session:
+        worker = train(session)
+        server._runs._end(first)
+        with pytest.raises(ConfigError, match=r"was at .* port 9, where its neighbours send to; found .* port 10"):
+            server._runs.join_switch(elsewhere)
+        server._runs.join_switch(second)
+        before, after = (switch.events.get(timeout=60).topology for switch in (first, second))
+        assert after.job == before.job
+        assert after.incarnation > before.incarnation  # or its heartbeats would be taken for old ones
+        assert worker.step()
+
+
+def test_a_switch_that_comes_back_takes_the_place_of_the_session_before(serve):
+    server = serve(workers=1, switches=1)
+    first, elsewhere, second = make_switch(), make_switch(port=10), make_switch()
+    server._runs.join_switch(first)
+    with pytest.raises(ConfigError, match="switch a has joined already"):
+        server._runs.join_switch(elsewhere)
+    server._runs.join_switch(second)
+    server._runs._end(first)  # its end, noticed late, is not the second's
+    assert list(server._runs._switches.values()) == [second]
+    with pytest.raises(WorkerLostError, match="switch a was started again at the same place"):
+        server._runs.participants.find(first.token)
+
+
+def test_a_switch_that_the_run_does_not_need_may_go(serve, monkeypatch):
+    server = serve(workers=1, timeouts=Timeouts(**QUICK.model_dump() | {"switch_return_seconds": 0.01}))
+    with join(server) as session:
+        worker = train(session)
+        spare = make_switch()
+        server._runs.join_switch(spare)
+        server._runs._end(spare)
+        while server._runs._lost_switches:  # nothing tells when the server has looked
+            assert worker.step()
+        assert worker.step()
