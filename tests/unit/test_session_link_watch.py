@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from tests.integration.fabric_worker import small_manifest
 from tests.unit.fake_core import FakeCore, FakeLink
-from tests.unit.test_network_server import KEY, QUICK
+from tests.unit.network_serving import KEY, QUICK
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.fabric_worker import NumpyWorker, small_manifest
 from tests.unit.fake_core import FakeCore
-from tests.unit.test_network_server import KEY, QUICK, join
+from tests.unit.network_serving import KEY, QUICK, join
 from typer.testing import CliRunner
 
 from luwu.cli.main import app

@@ -21,8 +21,8 @@ MOST_BYTES = 2**28
 def read_text(path: Path) -> str:
     """The text of a file of JSON; raises OSError, or ValueError for what is no text, no file, or longer than any."""
     found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
-        raise ValueError("a folder, a pipe or a device")
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would be waited for
+        raise ValueError("a pipe or a device")
     nbytes = found.st_size
     if nbytes > MOST_BYTES:
         raise ValueError(f"{nbytes} bytes, which are more than {MOST_BYTES}")
