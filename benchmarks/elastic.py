@@ -123,7 +123,7 @@ class Course:
     def wait_for(self, step: int) -> None:
         """Return when both workers have made a step or a later one. Raises BenchmarkError where one has ended before.
 
-        A worker that takes a lost one's place makes later ones alone where the lost one's vote had counted.
+        A worker that takes a lost one's place begins after this step where the lost one's vote for it had counted.
         """
         deadline = time.monotonic() + END_SECONDS
         while any(worker.last_step < step for worker in self.now):

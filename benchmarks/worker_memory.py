@@ -97,10 +97,9 @@ def main() -> int:
         growth = None if options.only_peer else deep[1] / shallow[1] - 1
         kept = 4 * SEQUENCE * hidden / 1e6
         print(f"each block keeps its input for the backward pass: {kept:.2f} MB")
-        starts = 0 if options.only_peer else options.size(5, quick=1, check=1)
-        tables = {
-            number: max(measure_tables(number, options) for _ in range(starts)) for number in (1, 2) if starts
-        }  # fmt: skip
+        starts = options.size(5, quick=1, check=1)
+        wanted = () if options.only_peer else (1, 2)
+        tables = {number: max(measure_tables(number, options) for _ in range(starts)) for number in wanted}
         for number, found in tables.items():
             print(f"large tables: {number}, worker's peak: {found:.1f} MB")
         measured = [dict(zip(NAMES, row, strict=True)) for row in rows]

@@ -1,44 +1,39 @@
-"""Programs of a test that are forks of one process, which has imported torch: a fork is there in milliseconds."""
+"""Programs of a test that pause where it wants; each is there in milliseconds, a fork of the warm process."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from luwu.core.room import NO_WAIT
-from luwu.launch.template import Fork, Template
+from harness.warm import start_program
 
 PAUSED = "paused\n"
 BEGIN = """
-import json, os, socket, sys, torch, luwu
-from luwu.launch.forking import become_worker
+import json, os, sys, torch, luwu
 from luwu.session.local import join
-if not become_worker(lambda: None):
-    sys.exit()
-test = socket.socket(fileno=int(os.environ["LUWU_REPORT_DESCRIPTOR"]))
-given = json.loads(test.makefile().readline())
-rank = int(os.environ["RANK"])
-os.dup2(os.open(given["errors"], os.O_WRONLY), 2)
+given = json.loads(sys.argv[1])
+rank = given["rank"]
 def wait_for_test():
     print("paused", flush=True)
-    test.recv(1)
+    sys.stdin.readline()
 """
 """First lines of a program: `given` is what `Programs.start` was given, `wait_for_test` pauses until `go_on`."""
 
 
 class Program:
-    """A fork, its output, and the file of its errors."""
+    """A process, its output, and the file of its errors."""
 
-    def __init__(self, fork: Fork, output: int, own: socket.socket, errors: Path) -> None:
-        self.process = fork
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self.process = process
         self.errors = errors
-        self._output = os.fdopen(output)
-        self._own = own
+        assert process.stdin is not None and process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
 
     def lines_until_pause(self) -> list[str]:
         """Return the lines before its next pause; fails where it ends before."""
@@ -50,35 +45,35 @@ class Program:
 
     def go_on(self) -> None:
         """End its pause."""
-        self._own.send(b".")
+        self._input.write("\n")
+        self._input.flush()
 
     def lines(self) -> list[str]:
         """Wait for its end and return the lines that are left."""
-        with self._output, self._own:
+        with self._output, self._input:
             lines = self._output.read().splitlines()
         self.process.wait()
         return lines
 
 
 class Programs:
-    """Starts forks that run one program, which begins with `BEGIN`."""
+    """Starts processes that run one program, which begins with `BEGIN`."""
 
-    def __init__(self, template: Template, folder: Path) -> None:
-        self._template = template
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._started: list[Program] = []
 
     def start(self, rank: int, **given: Any) -> Program:
         """Start one with its rank, and with something that JSON can hold."""
-        output, writing = os.pipe()
-        own, reports = socket.socketpair()
-        with reports:
-            fork = self._template.fork(rank, writing, reports.fileno())
-        os.close(writing)
         errors = self._folder / f"errors-{len(self._started)}"
-        errors.touch()
-        own.sendall(json.dumps(given | {"errors": str(errors)}).encode() + b"\n")
-        self._started.append(Program(fork, output, own, errors))
+        path = os.pathsep.join(filter(None, [str(self._folder), os.environ.get("PYTHONPATH", "")]))
+        command = [sys.executable, "-m", "program_of_a_test", json.dumps({"rank": rank, **given})]
+        with errors.open("w") as told:
+            process = start_program(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True,
+                env=os.environ | {"PYTHONPATH": path},
+            )  # fmt: skip
+        self._started.append(Program(process, errors))
         return self._started[-1]
 
     def kill(self) -> None:
@@ -89,13 +84,10 @@ class Programs:
 
 @contextmanager
 def programs(text: str, folder: Path) -> Iterator[Programs]:
-    """Import what the program needs once; yield what starts it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the program; yield what starts it, and kill at the end what still runs."""
     (folder / "program_of_a_test.py").write_text(BEGIN + text)
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
-    environment = os.environ | {"PYTHONPATH": path}
-    template = Template("program_of_a_test", folder, folder / "template.log", environment, NO_WAIT)
+    started = Programs(folder)
     try:
-        yield Programs(template, folder)
+        yield started
     finally:
-        template.kill()
+        started.kill()

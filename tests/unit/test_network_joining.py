@@ -1,4 +1,4 @@
-"""Who may join a server on the network: keys, protocols, models, ranks, and numbers of workers."""
+"""A server on the network admits and refuses workers by key, protocol, model, rank and number of workers."""
 
 from __future__ import annotations
 

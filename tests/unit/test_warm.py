@@ -152,9 +152,7 @@ for word in ("first", "second"):
 
 @pytest.mark.parametrize("standbys", [0, 1, 3])
 def test_the_first_children_are_its_own(how, tmp_path, standbys):
-    (tmp_path / "child.py").write_text(
-        "import os, sys\nprint(sys.argv[1], os.getppid(), os.getpid(), end='')\nsys.exit(5)"
-    )
+    (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "program.py").write_text(STARTS_TWO)
     process = start_program(
         [sys.executable, str(tmp_path / "program.py")],

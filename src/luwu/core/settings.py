@@ -219,7 +219,7 @@ def _ways_to_set(kind: type[Group], where: Sequence[str | int]) -> str:
     """Return the flag of a setting, if it has one, and its place in a settings file."""
     group, name = (str(part) for part in (*where, "", "")[:2])
     in_file = f"{name} under [{group}] in the settings file" if name else f"{group} in the settings file"
-    if name not in fields_of(kind, group) or group not in kind.model_fields:
+    if group not in kind.model_fields or name not in fields_of(kind, group):
         return in_file
     marks = (*kind.model_fields[group].metadata, *fields_of(kind, group)[name].metadata)
     return in_file if TOML_ONLY in marks else f"{flag_of(kind, group, name).name}, or {in_file}"
