@@ -1,11 +1,9 @@
 """Workers that are killed or stopped at random moments, one after the other, in one run; others take their places.
 
-Two workers train over shared memory, and then over TCP. One gets SIGKILL at a random moment of a step, and every
-tenth time SIGSTOP. Who is stopped counts as lost after a deadline. Another process is started at once, as `luwu train`
-does: a fork of a process that has imported torch. A run that nobody disturbed tells the losses and the parameters, bit
-by bit.
-
-Not there yet, and so missed by this bar: UDP.
+Two workers train over shared memory, over TCP and over UDP. One gets SIGKILL at a random moment of a step, and every
+tenth time SIGSTOP. A stopped worker counts as lost after a deadline. Another process is started at once, as `luwu
+train` does: a fork of a process that has imported torch. A run that nobody disturbed tells the losses and the
+parameters, bit by bit; UDP has one of its own, because its sums are in fixed point.
 """
 
 from __future__ import annotations
@@ -45,8 +43,8 @@ BAR = (
     "most one attempt redone each, laggard named in time, back at speed within 2 s of detection, losses within 1e-5 of "
     "the undisturbed, replay of the log bit for bit"
 )
-UNIT = "seconds from a loss to the next step"
-TRANSPORTS = ("shared memory", "TCP")
+UNIT = "seconds from a loss to the next step, at worst"
+TRANSPORTS = ("shared memory", "TCP", "UDP")
 BACK_SECONDS = 2.0
 MEMORY = 64 << 20
 STEPS_BETWEEN = 3
@@ -197,6 +195,7 @@ def serving(
         memory=MEMORY,
         worker_return_seconds=60,
         step_deadline_seconds=DEADLINE_SECONDS,
+        transport="udp" if transport == "UDP" else "tcp",
     )
     with NetworkServer(settings, Credentials(KEY.encode()), Timeouts(look_seconds=0.05)) as server:
         yield server.url, server
@@ -246,8 +245,9 @@ def main() -> int:
         settings = {"shape": shape, "rows": 4, "steps": steps}
         details: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(dir=options.folder, prefix="luwu-") as folder:
-            calm = play("shared memory", Path(folder) / "calm", settings, 0)
             for transport in TRANSPORTS:
+                if transport != "TCP":  # which has the bits of shared memory
+                    calm = play(transport, Path(folder) / f"calm {transport}", settings, 0)
                 found = play(transport, Path(folder) / transport, settings, kills)
                 same = found.digests == calm.digests and all(
                     mine.items() <= theirs.items() for mine, theirs in zip(found.losses, calm.losses, strict=True)
@@ -268,10 +268,10 @@ def main() -> int:
             ],
         )  # fmt: skip
         right = all(one["same_bits"] and one["voided"] <= kills for one in details.values())
-        worst = max(statistics.median(one["back_seconds"]) for one in details.values())
+        worst = max(max(one["back_seconds"]) for one in details.values())
         return result(
-            NAME, ours=worst, peer=BACK_SECONDS, bar=BAR, ok=False, right=right, unit=UNIT,
-            details={"transports": details, "missing": ["UDP"]},
+            NAME, ours=worst, peer=BACK_SECONDS, bar=BAR, ok=worst <= BACK_SECONDS, right=right, unit=UNIT,
+            details={"transports": details},
         )  # fmt: skip
 
     return run(NAME, BAR, UNIT, measure, options)

@@ -7,7 +7,7 @@ static __always_inline __u64 weigh_head_word(const struct luwu_weights* weights,
     return (__u64)(__s64)(__s32)word * weights->head[number];
 }
 
-// As docs/protocol.md has it: without sender, count and checksum, times the contributions.
+// The sum that docs/protocol.md defines: without sender, count and checksum, times the contributions.
 static __always_inline __u64 head_checksum(const struct luwu_weights* weights, const struct luwu_head* head) {
     const __u32* words = (const void*)head;
     __u64 sum = 0;

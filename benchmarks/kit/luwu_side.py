@@ -34,13 +34,14 @@ class LuwuSide(Side):
     def __init__(
         self, settings: Mapping[str, Any], *, ranks: int = 1, program: str = "ours/train.py",
         server: str = "ours/server.py", threads: int | None = None, checkout: Path | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         if importlib.util.find_spec("luwu") is None:
             raise BenchmarkError(f"luwu is not installed in {sys.prefix}: run pip install -e .")
         self._run = tempfile.TemporaryDirectory(dir=settings["folder"], prefix="luwu-")
         wanted = {"memory": "1GiB", **settings, "run": self._run.name, "workers": ranks}
         where = in_checkout(checkout) if checkout is not None else {}
-        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, **where)
+        super().__init__("luwu", program, wanted, ranks=ranks, server=server, threads=threads, env=env, **where)
 
     @property
     def worker_bytes(self) -> int:

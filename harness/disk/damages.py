@@ -31,7 +31,7 @@ class Damage:
 
 @dataclass(frozen=True)
 class Share:
-    """Shares of the damages that are tried, from 0 to 1, of which a seed draws.
+    """Fraction of the damages that are tried, from 0 to 1, for each kind; a seed draws which.
 
     Attributes:
         bits: of the bits that say something.

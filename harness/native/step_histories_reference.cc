@@ -249,7 +249,9 @@ void StepReference::leave(std::uint32_t worker) {
 
 void StepReference::lose(std::uint32_t worker) {
     NaiveWorker& place = workers_[worker];
-    const bool half_done = place.in_step && !place.counts;
+    // What one stream lacks is not known, so an attempt that somebody is in needs all of its sums.
+    const bool half_done =
+        rules_.one_stream ? !nobody_in_step(workers_) && !now_.closed : place.in_step && !place.counts;
     place.absent = true;
     if (!place.counts) place.in_step = place.voted = false;
     if (failed_) return;

@@ -150,6 +150,48 @@ const std::vector<StepRow> kLostRows{
             lose 1 -> epoch
             epoch_begun -> finish_owed; take_back -
             taken_back -> end void -)"},
+    {"with one stream, an attempt that the lost worker had not begun is void", step_setup(2, 1, true), R"(
+            begin 0 plain -> pass 0
+            lose 1 -> epoch
+            epoch_begun
+            vote 0 of 1 -> finish_owed; take_back -
+            taken_back -> end void -
+            join 1
+            begin 0 plain -> pass 0
+            begin 1 plain
+            push 0 a -> update a
+            written a
+            vote 0 of 2
+            vote 1 of 1 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a)"},
+    {"with one stream, an attempt that the lost worker has voted on is void without its sums", step_setup(2, 1, true),
+     R"(
+            begin 0 plain -> pass 0
+            begin 1 plain
+            vote 1 of 1
+            lose 1 -> epoch
+            epoch_begun
+            vote 0 of 1 -> finish_owed; take_back -
+            taken_back -> end void -)"},
+    {"with one stream, an attempt that has all sums and votes goes on", step_setup(2, 1, true), R"(
+            begin 0 plain -> pass 0
+            begin 1 plain
+            push 0 a -> update a
+            vote 0 of 1
+            vote 1 of 1 -> finish_owed
+            lose 1
+            written a -> record 1/1/0 1
+            recorded -> end committed a)"},
+    {"with one stream, a loss between two attempts changes nothing", step_setup(2, 1, true), R"(
+            lose 1
+            join 1
+            begin 0 plain -> pass 0
+            begin 1 plain
+            push 0 a -> update a
+            written a
+            vote 0 of 1
+            vote 1 of 1 -> finish_owed; record 1/1/0 1
+            recorded -> end committed a)"},
     {"a loss after a failure changes nothing", step_setup(2, 1), R"(
             begin 0 plain -> pass 0
             fail -> fail the server was closed

@@ -56,9 +56,9 @@ void bind_door(nb::module_& module) {
              "Lifts the limits of the connection that has this end of the Unix socket; False: it has gone.")
         .def("peer", &Self::peer, "name"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Origin, HOST:PORT, of the connection that has this end of the Unix socket; None: it has gone.")
-        .def("shut", &Self::shut, nb::call_guard<nb::gil_scoped_release>(), "From now on nobody comes in.")
+        .def("shut", &Self::shut, nb::call_guard<nb::gil_scoped_release>(), "Refuses new connections from now on.")
         .def("close", &Self::close, nb::call_guard<nb::gil_scoped_release>(),
-             "Nobody comes in, and those who are in go when they have read what was said to them.")
+             "Refuses new connections, and closes each of the others when its client has read all data.")
         .def("counts", &stats, "Number of connections that were closed, by reason, and number that there are.");
 }
 

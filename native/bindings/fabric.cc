@@ -44,12 +44,13 @@ std::unique_ptr<fabric::ShmServer> make_server(const std::vector<std::string>& f
     return std::make_unique<fabric::ShmServer>(std::move(settings));
 }
 
-void begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm,
+bool begin(fabric::Endpoint& endpoint, const std::vector<Group>& groups, std::optional<double> max_norm,
            const std::optional<LossScale>& loss_scale) {
     const auto settings = make_groups(groups);
     const auto gradient = make_gradient_settings(max_norm, loss_scale);
     const nb::gil_scoped_release release;
     endpoint.begin(settings, gradient);
+    return false;
 }
 
 std::optional<double> grad_norm(const fabric::Endpoint& endpoint) {
@@ -108,7 +109,7 @@ void bind_server(nb::module_& module) {
         .def("take_place", &fabric::ShmServer::take_place, "rank"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Lets another worker in at the place of a lost one, after wait_for_place.")
         .def(
-            "worker_lost",
+            "fail_run",
             [](fabric::ShmServer& self, const std::string& message) {
                 self.fail(Error(ErrorKind::worker_lost, message));
             },
@@ -116,7 +117,7 @@ void bind_server(nb::module_& module) {
         .def(
             "take_snapshot", [](fabric::ShmServer& self) { return self.core().take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),
-            "Takes a snapshot of the last step that was answered; returns which that is.")
+            "Takes a snapshot of the last step that was answered, and returns its number.")
         .def("close", &fabric::ShmServer::close, nb::call_guard<nb::gil_scoped_release>(),
              "Fails the run, and returns when every step that was answered is on the disk.")
         .def("failure", [](const fabric::ShmServer& self) { return failure_of(self.core()); })
@@ -124,7 +125,7 @@ void bind_server(nb::module_& module) {
 }
 
 void bind_endpoint(nb::module_& module) {
-    nb::class_<fabric::Endpoint>(module, "Endpoint", "A worker's end of the shared-memory fabric.")
+    nb::class_<fabric::Endpoint>(module, "Endpoint", "A worker's end of the fabric, over any transport.")
         .def(
             "__init__",
             [](fabric::Endpoint* self, const std::array<int, 3>& files, std::uint32_t rank, int liveness,
@@ -153,9 +154,9 @@ void bind_endpoint(nb::module_& module) {
             "nbytes"_a, "Takes the next bytes of the gradient arena, from its front, on a cache line.")
         .def(
             "begin", &begin, "groups"_a, "max_grad_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
-            "Starts a step: (lr, beta1, beta2, eps, weight_decay) for each parameter group. The gradient is divided by "
-            "loss_scale, (scale, good steps before at this scale), and its global norm is then clipped to "
-            "max_grad_norm, where there are such.")
+            "Starts a step with the settings of each parameter group, in the optimizer's order. The server divides the "
+            "gradient by loss_scale, (scale, good steps before at this scale), if it is given, and then clips its "
+            "global norm to max_grad_norm, if that is given. Returns False: workers need not pull alike.")
         .def_prop_ro("grad_norm", &grad_norm,
                      "The global norm of the last step's gradient, before clipping; None without clipping.")
         .def("pull", &fabric::Endpoint::pull, "block"_a, "alone"_a = false, nb::call_guard<nb::gil_scoped_release>(),
@@ -164,15 +165,15 @@ void bind_endpoint(nb::module_& module) {
         .def("push", &fabric::Endpoint::push, "block"_a, "arena_offset"_a, nb::call_guard<nb::gil_scoped_release>(),
              "Sends a block's gradient; the handle is done when the buffer may be used again.")
         .def("commit", &fabric::Endpoint::vote, "skip"_a = false, nb::call_guard<nb::gil_scoped_release>(),
-             "Ends the step; wait gives 1 when it was committed, 0 when it was rolled back, as `skip` asks for, 3 when "
-             "it was rolled back because a gradient was not finite.")
+             "Ends the step. wait returns 1: committed; 0: rolled back, as `skip` asks; 3: rolled back, because a "
+             "gradient was not finite; 4: void, because a worker was lost.")
         .def("initialise", &fabric::Endpoint::initialise, "block"_a, "arena_offset"_a,
              nb::call_guard<nb::gil_scoped_release>(), "Writes a block's first values, fp32 in the arena.")
         .def("finish_initialise", &fabric::Endpoint::finish_initialise, nb::call_guard<nb::gil_scoped_release>())
         .def("wait", &wait, "handle"_a, "Blocks until a request is done; raises the server's error if it failed.")
         .def("count_wait", &fabric::Endpoint::count_wait, "begun_ns"_a, "waited_since_ns"_a,
-             "Counts as communication what began then and ended now, and as waiting the time since then. Times are "
-             "time.monotonic_ns().")
+             "Adds the time since begun_ns to the time of communication, and the time since waited_since_ns to that of "
+             "waiting. Both are of time.monotonic_ns().")
         .def("stats", &endpoint_stats,
              "bytes_pulled and bytes_pushed count when a block is asked for or handed over; busy_seconds is the time "
              "in which anything was under way, wait_seconds that in which the worker stood still for it.");

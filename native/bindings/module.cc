@@ -9,7 +9,7 @@ namespace luwu::bindings {
 
 namespace {
 
-constexpr std::array<std::pair<ErrorKind, const char*>, 14> kClassNames{{
+constexpr auto kClassNames = std::to_array<std::pair<ErrorKind, const char*>>({
     {ErrorKind::io, "StoreError"},
     {ErrorKind::no_space, "StoreSpaceError"},
     {ErrorKind::permission, "StorePermissionError"},
@@ -24,7 +24,8 @@ constexpr std::array<std::pair<ErrorKind, const char*>, 14> kClassNames{{
     {ErrorKind::empty, "StoreEmptyError"},
     {ErrorKind::forked, "ForkedError"},
     {ErrorKind::device, "DeviceError"},
-}};
+});
+static_assert(kClassNames.size() == static_cast<std::size_t>(kLastErrorKind) + 1, "each kind has a class");
 
 const char* class_name(ErrorKind kind) {
     for (const auto& [known, name] : kClassNames) {

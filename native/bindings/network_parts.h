@@ -63,7 +63,7 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             },
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
         .def(
-            "worker_lost",
+            "fail_run",
             [core](Self& self, const std::string& message) { core(self).fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")
         .def(
@@ -78,7 +78,7 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
         .def(
             "take_snapshot", [core](Self& self) { return core(self).take_snapshot(); },
             nb::call_guard<nb::gil_scoped_release>(),
-            "Takes a snapshot of the last step that was answered; returns which that is.")
+            "Takes a snapshot of the last step that was answered, and returns its number.")
         .def(
             "close", [core](Self& self) { core(self).close(); }, nb::call_guard<nb::gil_scoped_release>(),
             "Fails the run, and returns when every step that was answered is on the disk.")

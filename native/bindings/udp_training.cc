@@ -79,17 +79,20 @@ void bind_server(nb::module_& module) {
                 const nb::gil_scoped_release release;
                 self.allow_worker(rank, token);
             },
-            "rank"_a, "token"_a, "Lets one UdpWorker in, which brings this token of 32 bytes.")
+            "rank"_a, "token"_a,
+            "Lets one UdpWorker in, which brings this token of 32 bytes. Again for a rank: another takes its place.")
         .def(
             "begin",
             [](Self& self, std::uint32_t worker, const std::vector<Group>& groups, std::optional<double> max_norm,
                const std::optional<LossScale>& loss_scale) {
+                const auto settings = make_groups(groups);
                 const auto gradient = make_gradient_settings(max_norm, loss_scale);
-                const auto begun = self.begin(worker, make_groups(groups), gradient);
+                const nb::gil_scoped_release release;
+                const auto begun = self.begin(worker, settings, gradient);
                 return std::tuple(begun.epoch, begun.given_up);
             },
             "worker"_a, "groups"_a, "max_norm"_a = nb::none(), "loss_scale"_a = nb::none(),
-            "Starts a worker's step; returns what the worker's begin_step wants to know.")
+            "Starts a worker's step; returns the arguments of the worker's begin_step.")
         .def("commit", &Self::vote, "worker"_a, "roll_back"_a, "pushes"_a, nb::call_guard<nb::gil_scoped_release>(),
              "A worker's vote on its step.")
         .def(
@@ -99,6 +102,19 @@ void bind_server(nb::module_& module) {
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
         .def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")
+        .def(
+            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.lose_worker; packets under way are dropped.")
+        .def(
+            "wait_for_place",
+            [](Self& self, std::uint32_t rank, double at_most_seconds) {
+                return self.side().core().wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_for_place.")
+        .def(
+            "move_child", [](Self& self, const HostAndPort& child) { self.move_child(make_address(child)); }, "child"_a,
+            nb::call_guard<nb::gil_scoped_release>(),
+            "The child that speaks for all workers is somewhere else now; once the network was started.")
         .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
 }
 

@@ -1,5 +1,5 @@
 // The functions of a GPU's driver in a table, which the rest of this room calls. CUDA's are found in libcuda when they
-// are first needed, so that nothing of CUDA is wanted at build time; any library with the same functions will do.
+// are first needed, so that CUDA is not needed at build time; any library with the same functions will do.
 #pragma once
 
 #include <cstddef>

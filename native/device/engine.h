@@ -147,7 +147,7 @@ class CopyEngine {
     Ring out_ring_;
     Buffers out_buffers_;
     std::deque<std::uint32_t> leaving_;  // to be pushed, in order, whose copies are not enqueued
-    Places places_;
+    PageRing places_;
     std::list<Sent> sent_;  // by place in the arena
     std::vector<Pushed> pushed_;
 

@@ -52,7 +52,7 @@ std::optional<std::uint32_t> Ring::buffer_of(std::uint32_t block) const {
     return home && user_[*home] == block ? home : std::nullopt;
 }
 
-std::optional<std::uint64_t> Places::take(std::uint64_t bytes) {
+std::optional<std::uint64_t> PageRing::take(std::uint64_t bytes) {
     const std::uint64_t needed = store::round_up(bytes, store::kPage);
     std::uint64_t begin = taken_.empty() ? 0 : taken_.back().end;
     const std::uint64_t oldest = taken_.empty() ? bytes_ : taken_.front().begin;
@@ -67,6 +67,6 @@ std::optional<std::uint64_t> Places::take(std::uint64_t bytes) {
     return begin;
 }
 
-void Places::give_back_oldest() { taken_.pop_front(); }
+void PageRing::give_back_oldest() { taken_.pop_front(); }
 
 }  // namespace luwu::device

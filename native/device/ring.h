@@ -41,12 +41,12 @@ class Ring {
     std::vector<std::optional<std::uint32_t>> home_;  // by block: the buffer that it had last
 };
 
-// Places in a piece of memory that are taken and given back in one order.
-class Places {
+// Ranges of whole pages in a piece of memory that are taken and given back in one order.
+class PageRing {
   public:
-    explicit Places(std::uint64_t bytes) : bytes_(bytes) {}
-    // The offset of a place of this size, on a page; nothing while there is no room. Room for the whole is there when
-    // it is empty.
+    explicit PageRing(std::uint64_t bytes) : bytes_(bytes) {}
+    // The offset of a place of this size, on a page; nothing while there is no room. When all places are free,
+    // there is room for the whole size.
     [[nodiscard]] std::optional<std::uint64_t> take(std::uint64_t bytes);
     void give_back_oldest();
     void clear() { taken_.clear(); }

@@ -1,5 +1,5 @@
-// Gradients that wait for the global norm: in memory for good, or on disk, checksummed. Not thread-safe, but different
-// chunks' memory may be used at the same time.
+// Gradients that wait for the global norm: permanently in memory, or on disk, checksummed. Not thread-safe, but
+// different chunks' memory may be used at the same time.
 #pragma once
 
 #include <cstddef>

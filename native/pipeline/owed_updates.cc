@@ -18,7 +18,7 @@ void OwedUpdates::settle(const step::Settle& action) {
     reads_on_ = false;
 }
 
-// Those that are pulled in the order of their pulls, the others against that of their pushes.
+// Pulled blocks come first, in the order of their pulls; the others follow in the reverse order of their pushes.
 std::vector<std::uint32_t> OwedUpdates::order_of_next_pass(const std::vector<std::uint32_t>& arrivals) {
     shared_.pass.end_step();
     std::vector<std::uint32_t> blocks(arrivals.rbegin(), arrivals.rend());

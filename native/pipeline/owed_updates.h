@@ -17,8 +17,8 @@ class OwedUpdates {
 
     void settle(const step::Settle& action);
     void hurry(std::uint32_t block);  // somebody waits for the block
-    // As far as the window has places. While workers pull, updates do not run ahead of them so far that blocks would
-    // have to be read again.
+    // Starts updates while the window has places. While workers pull, updates do not run so far ahead that blocks would
+    // be read twice.
     void start_due();
 
     [[nodiscard]] float scale() const { return scale_; }  // of the kept gradients
@@ -26,7 +26,7 @@ class OwedUpdates {
     [[nodiscard]] const std::vector<std::uint32_t>& order() const { return order_; }
     // All their states were asked for: those read ahead from now on are the next step's.
     [[nodiscard]] bool reads_on() const { return shared_.step().owed && reads_on_; }
-    // Once, when the last of them has begun: the order of the next step's updates, as far as anybody knows.
+    // Returns the expected order of the next step's updates, once, when the last of these has begun.
     [[nodiscard]] std::optional<std::vector<std::uint32_t>> order_after();
 
   private:

@@ -16,15 +16,14 @@ class States {
     explicit States(Shared& shared);
     void stop() { reader_.reset(); }  // finishes transfers under way
 
-    // For the update of a chunk: Updates::chunk_has() answers. A chunk whose kept gradient is on the disk takes memory
-    // for that first: chunks that wait for such memory with states in hand, and chunks that have it and wait for
-    // states, would wait for each other.
+    // Asks for the states of a chunk; Updates::chunk_has() is called when they are there. A chunk whose kept gradient
+    // is on the disk takes memory for that first, in one order for all, so that no two chunks wait for each other.
     void want(std::uint32_t chunk);
     void serve_demand();
     // Along the order of the last step's updates, as far as buffers are free: the next step's first states are read
     // while its forward pass runs.
     void read_ahead();
-    // A step was committed; its updates, or those of the next, come in this order as far as anybody knows.
+    // A step was committed. This is the expected order of its owed updates, or of the next step's.
     void follow(const std::vector<std::uint32_t>& order);
     void submit(std::unique_ptr<IoTask> task);  // another read of the same disk
 

@@ -37,11 +37,11 @@ struct PipelineSettings {
     bool prepares = false;  // a step that nobody rolled back waits for decide(): other servers have the other blocks
     std::function<std::unique_ptr<store::IoEngine>(std::uint32_t)> make_engine = store::make_io_engine;
     std::function<void(const Error&)> on_failure = [](const Error&) {};
-    // With one stream: a worker gave the step up, and what is under way from the others must be dropped: called with
-    // the lock held, so short. Pipeline::epoch_begun() answers.
+    // With one stream: a worker gave the step up, and packets under way from the others must be dropped. Called with
+    // the lock held; must return quickly. Pipeline::epoch_begun() answers.
     std::function<void()> on_given_up = [] {};
     std::chrono::nanoseconds disk_full_wait{0};  // the longest time that a step waits for room on a disk
-    // The first record since the last commit is about to be written: called with the lock held, so short.
+    // The first record since the last commit is about to be written. Called with the lock held; must return quickly.
     std::function<void()> on_writing = [] {};
     // A commit has been made and answered: called in the thread that makes the next one, before it does.
     std::function<void()> on_commit = [] {};

@@ -17,9 +17,9 @@ class Updates {
     void set_segments(std::uint32_t block, std::vector<Segment> segments);
 
     void begin(const step::Update& action);
-    // The block's parameters have a place in the window, and what is needed of them is there.
+    // Call when the block has a place in the window and the parameters that its update needs are there.
     void start_chunks(std::uint32_t block);
-    // Those of a block that start_chunks() has to wait for are on their way.
+    // Parameters that start_chunks() must wait for are being read.
     void await_parameters(std::uint32_t block) { blocks_[block].needs_parameters = true; }
     void parameters_there(std::uint32_t block);
     void chunk_has(std::uint32_t chunk);   // its states, or memory with its kept gradient

@@ -62,8 +62,8 @@ store::IoRequest Writing::request_of(const IoTask& task) const {
                                                 shared_.states.memory(task.chunk));
 }
 
-// Makes a failed write that found no room again, all of it, until there is room; at once the first time, because
-// another write that failed with it may have waited for room already. Returns the error if the write fails in the end.
+// Repeats a whole write that found no room until there is room. The first try comes at once, because another write may
+// have waited for room already. Returns the error if the write fails in the end.
 std::optional<Error> Writing::write_again(IoTask& task) {
     const store::ChunkPlace& place = shared_.place(task.chunk);
     const auto failed = [&] {

@@ -8,7 +8,7 @@
 namespace luwu::schedule {
 
 // Every worker walks through the same order at its own pace. Before the first step is recorded the pass is empty and
-// nothing is foretold. Pulls outside the order (evaluation) move a worker to the next place where that block occurs.
+// predicts nothing. Pulls outside the order (evaluation) move a worker to the next place where that block occurs.
 class Pass {
   public:
     Pass(std::uint32_t blocks, std::uint32_t workers) : occurrences_(blocks), positions_(workers, 0) {}

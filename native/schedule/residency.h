@@ -1,4 +1,4 @@
-// Divides the memory budget: what stays in memory for good, and how much rotates. Pure arithmetic.
+// Divides the memory budget: what stays in memory permanently (pinned), and how much rotates. Pure arithmetic.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +34,14 @@ struct ResidencyPlan {
 
 // Parameters are pinned before states, because a step reads them twice and states once. What is pinned is spread evenly
 // over the model, so that the disk's work is even over the step; blocks that are much larger than the rest come first.
-// `held` tells, per block, which are held through the
-// whole step (the root's) and therefore always pinned; `gradients` is their dtype, without it each block's own.
+// `held` tells, per block, which are held through the whole step (the root's) and therefore always pinned; `gradients`
+// is their dtype, without it each block's own.
 // Throws Error(memory_budget) naming the minimum.
 [[nodiscard]] ResidencyPlan plan_residency(const store::Layout& layout, std::uint64_t memory_bytes,
                                            std::uint32_t workers, const std::vector<bool>& held,
                                            std::optional<kernels::Dtype> gradients = std::nullopt);
-// Places of gradients that wait for the global norm: those of pinned chunks in memory for good, the others on disk, in
-// `buffers` of equal size on their way there and back.
+// Places of gradients that wait for the global norm: those of pinned chunks permanently in memory, the others on disk,
+// in `buffers` of equal size on their way there and back.
 struct KeptPlan {
     std::vector<bool> pinned;  // per chunk of the layout
     std::uint64_t pinned_bytes = 0;

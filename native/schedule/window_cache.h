@@ -27,7 +27,7 @@ class WindowCache {
     void read_done(std::uint32_t block) { entries_[block].state = State::resident; }
     void hold(std::uint32_t block) { ++entries_[block].holds; }
     void unhold(std::uint32_t block);
-    // Its update comes before its next pull: as long as that is so, its place is the last that anything else gets.
+    // Marks a block whose update comes before its next pull. Such a block is evicted last.
     void set_awaits_update(std::uint32_t block, bool awaits) { entries_[block].awaits_update = awaits; }
     // The memory no longer holds a valid version (a step was rolled back): read it again before the next use.
     void invalidate(std::uint32_t block);

@@ -99,7 +99,7 @@ Actions Machine::push(std::uint32_t stream, std::uint32_t block) {
     }
     entry.came[stream] = true;
     if (state_.abandoned()) {
-        // Nobody needs it: the worker that gave the step up, or is lost, may never push its own.
+        // Discarded: the worker that gave the step up, or is lost, may never push, and the sum would stay incomplete.
         actions_.emplace_back(GiveBack{block});
     } else if (++entry.arrived == state_.rules.streams()) {
         all_arrived(block);
@@ -226,10 +226,10 @@ Actions Machine::leave(std::uint32_t worker) {
 }
 
 Actions Machine::lose(std::uint32_t worker) {
-    const Standing standing = state_.members.at(worker).standing;
+    const bool owes = state_.may_owe(worker);
     state_.members.lose(worker);
     if (state_.failed()) return take();
-    if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);
+    if (owes) abandon(Verdict::lost);
     try_close();
     return take();
 }

@@ -68,11 +68,18 @@ struct State {
     std::optional<Error> broken;  // the error of the store, after which nothing is written
 
     [[nodiscard]] bool failed() const { return failure.has_value(); }
-    [[nodiscard]] bool is_void() const { return verdict != Verdict::good; }  // of this step nothing will stay
-    // Whatever else workers push in this step, nobody needs it.
+    [[nodiscard]] bool is_void() const { return verdict != Verdict::good; }  // nothing of this step stays
+    // True if further pushes of this step are discarded.
     [[nodiscard]] bool abandoned() const { return verdict >= Verdict::given_up; }
     // Every worker that this step waits for has voted: a lost one will not, and a void step does not need it.
     [[nodiscard]] bool all_voted() const { return members.all_voted(verdict == Verdict::lost); }
+    // The step may miss something of this worker. With one stream nobody sees what a worker has sent, and the packets
+    // of the others would not be completed by those of another worker at its place: only a step that has all sums goes
+    // on.
+    [[nodiscard]] bool may_owe(std::uint32_t worker) const {
+        if (rules.one_stream) return stage == Stage::collecting && members.anyone_in_step();
+        return members.at(worker).standing == Standing::begun || members.at(worker).standing == Standing::voting;
+    }
     // A worker may take this place: the step that the one before it has voted on is over, and so is a void one.
     [[nodiscard]] bool may_join(std::uint32_t worker) const {
         return members.at(worker).standing != Standing::voted && verdict != Verdict::lost;

@@ -55,7 +55,7 @@ ChunkStore::ChunkStore(const std::vector<std::string>& folders, const Layout& la
     mode == OpenMode::create ? create() : open(mode);
 }
 
-// Makes the records first, which say that there are no values: as long as they say so, no file here is worth keeping.
+// Writes the records first, which mark the store as having no values: while they do, every file here may be replaced.
 // Records of a creation that was interrupted stay until the new ones replace them.
 void ChunkStore::create() {
     for (const std::string& folder : folders_) {
@@ -86,7 +86,7 @@ void ChunkStore::create() {
     }
 }
 
-// Chunks without records are refused as another's: the records go last, after a power cut, too.
+// Removes the records last, after a power cut, too: chunks without records would be refused as another store's.
 void ChunkStore::remove_created() const {
     for (const std::string& folder : folders_) StripeFiles::remove(folder);
     for (const std::string& folder : folders_) {

@@ -26,7 +26,7 @@ void forget_descriptor(int descriptor);
 // be undone.
 void keep_connections_from_children(const sockaddr& peer);
 
-// Tells the process that something was made in from its forked children.
+// Identifies the process that made an object, so that a forked child is refused.
 class MadeHere {
   public:
     MadeHere();

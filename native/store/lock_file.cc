@@ -22,7 +22,7 @@ constexpr std::chrono::milliseconds kOpenPatience{10'000};  // for another proce
 // Locks the folder, so that one process at a time looks at the file and replaces it. Copies never share the folder,
 // which has no second name.
 File take_turn(const std::string& folder) {
-    constexpr std::chrono::milliseconds pause{5};  // flock itself waits for ever or not at all
+    constexpr std::chrono::milliseconds pause{5};  // flock has no timeout
     const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) throw system_error("open", folder, errno);
     File turn(descriptor, folder);

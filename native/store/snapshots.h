@@ -57,8 +57,8 @@ class PendingSnapshot {
 };
 
 // Takes a snapshot of the last commit, also of a store that another process trains on: nobody waits for this. `in_use`
-// says that one may, or another thread; then a file for what training writes next is reserved before. Its step.
-// Throws Error: no_space, empty where there are no values.
+// says that another process or thread may be training; then a file for what training writes next is reserved before.
+// Returns the step of the snapshot. Throws Error: no_space, empty where there are no values.
 std::uint64_t take_snapshot(ChunkStore& store, bool in_use);
 // Makes the store stand where its snapshot of a step stands: ChunkStore::restore. Throws Error: invalid where there is
 // none, corrupt.

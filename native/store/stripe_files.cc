@@ -24,7 +24,7 @@ constexpr std::array<const char*, kVersions> kSpareNames{"/spare-0.luwu", "/spar
 constexpr const char* kFrozenName = "/frozen.luwu";
 constexpr const char* kFormat1 = "/chunks.luwu";  // both versions of all chunks, side by side
 
-// As the file header has it: of one element, 0 where blocks differ.
+// The value in the file header: of one element, 0 where blocks differ.
 std::uint32_t parameter_bytes_of(const Layout& layout) {
     const auto size = static_cast<std::uint32_t>(layout.parameter_size(0));
     for (std::uint32_t block = 1; block < layout.block_count(); ++block) {

@@ -51,8 +51,8 @@ class StripeFiles {
     // Makes sure that there is a file with room for the bytes that will be written to a version which a snapshot has,
     // too. Any thread and process may call it. Throws Error(no_space).
     void reserve_spare(std::uint32_t version) const;
-    // Before a version is written to: where a snapshot has its file, too, the spare takes its place. The file before
-    // stays open until forget_replaced(), the new name is durable after sync_folder(). Whether it did.
+    // Call before a version is written to. If a snapshot has its file, too, the spare takes its place, and this returns
+    // true. The file before stays open until forget_replaced(); the new name is durable after sync_folder().
     bool unshare(std::uint32_t version);
     // The same for the frozen chunks, before first values are written: the new file has no values.
     bool unshare_frozen();

@@ -47,7 +47,7 @@ luwu_job xdp_job(const fabric::Wiring& wiring, const XdpPlace& place) {
     return job;
 }
 
-// As luwu_weights says. A weight of 0 stands before a word's first.
+// The form of luwu_weights. A weight of 0 stands before a word's first.
 std::unique_ptr<luwu_weights> xdp_weights(std::uint64_t key) {
     constexpr std::size_t kHead = 16;
     const kernels::Weights drawn(key, kHead + 4 * LUWU_XDP_WORDS);

@@ -89,7 +89,7 @@ inline constexpr std::uint64_t kPacketKey = 0xfedcba9876543210;
 
 // First contents of small_shape's blocks, as their dtype.
 [[nodiscard]] std::vector<std::byte> first_parameters(const store::StoreShape& shape, std::uint32_t block);
-// As expected_contents(), with gradients that were summed over the wire in fixed point of this form, as
+// Returns expected_contents() with gradients that were summed over the wire in fixed point of this form, as
 // kernels/fixed_point.h defines it.
 [[nodiscard]] std::vector<BlockContents> expected_over_udp(const Dtypes& dtypes, std::uint32_t workers,
                                                            std::uint64_t steps, luwu_form form = LUWU_INT32);

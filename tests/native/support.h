@@ -45,7 +45,7 @@ class Scratch {
     std::filesystem::path path_;
 };
 
-// What a test goes through: all of it, but ThreadSanitizer, which takes ten times as long, sees the first alone. Give
+// The cases of a test: all of them; under ThreadSanitizer, which takes ten times as long, the first alone. Give
 // it what changes no thread's work, such as dtypes.
 template <typename Value>
 std::vector<Value> variants(std::initializer_list<Value> all) {

@@ -13,7 +13,7 @@ namespace luwu::test {
 
 namespace {
 
-using device::Places;
+using device::PageRing;
 using device::Ring;
 
 struct History {
@@ -66,7 +66,7 @@ void run_history(std::uint64_t seed) {
 void run_places(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     const std::uint64_t room = 4096 * (1 + random() % 8);
-    Places places(room);
+    PageRing places(room);
     std::deque<std::pair<std::uint64_t, std::uint64_t>> taken;
     for (int event = 0; event < 300; ++event) {
         if (!taken.empty() && random() % 2 == 0) {

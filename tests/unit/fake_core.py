@@ -72,7 +72,7 @@ class FakeCore:
         if self.groups or self.votes:
             self.fail(WorkerLostError(f"worker {rank} left after step {self.disk.step}"))
 
-    def worker_lost(self, message: str) -> None:
+    def fail_run(self, message: str) -> None:
         self.fail(WorkerLostError(message))
 
     def fail(self, error: LuwuError) -> None:

@@ -214,13 +214,6 @@ def test_another_tokenizer_than_the_corpus_was_made_with(tmp_path, stories, toke
         corpus.tokenizer()
 
 
-def test_a_model_whose_vocabulary_is_too_small(tmp_path, stories, tokenizer):
-    corpus = prepare(stories, tmp_path / "run", tokenizer)
-    corpus.check_model(260)
-    with pytest.raises(DataError, match="at least 260 tokens, as its tokenizer has, found 256"):
-        corpus.check_model(256)
-
-
 def test_a_tokenizers_folder_names_its_end(tmp_path):
     folder = tokenizer_file(tmp_path / "tokenizer.json", special=("</s>", "<stop>")).parent
     assert FileTokenizer(folder).end_token == "</s>"

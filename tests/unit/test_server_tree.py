@@ -109,6 +109,9 @@ class Core:
     def start(self, wiring, child, group):
         self.started = (wiring, child, group)
 
+    def move_child(self, child):
+        self.moved = child
+
 
 class OwnSwitch:
     """The server's own."""
@@ -120,6 +123,7 @@ class OwnSwitch:
 
     def start(self, wiring, parent, position, children):
         self.started = (parent, position, children)
+        self.wiring = wiring
 
 
 @pytest.fixture
@@ -135,8 +139,12 @@ def own(monkeypatch):
     return made
 
 
+def make_ready(switches, workers, core=None, job=77):
+    return TopologyReady(job, len(workers), tuple(switches), "10.9.9.9", 600, tuple(workers), core or Core())
+
+
 def plan(switches, workers, multicast="", form="int32"):
-    ready = TopologyReady(77, len(workers), tuple(switches), "10.9.9.9", 600, tuple(workers), Core())
+    ready = make_ready(switches, workers)
     return UdpPlan("127.0.0.1", form, multicast, Timeouts())(ready), ready.core
 
 
@@ -212,3 +220,49 @@ def test_windows_hold_as_many_bytes_whatever_the_packets():
         told, _ = plan([switch("a", payload_bytes=payload)], workers)
         windows = told["worker 0"].network.windows
         assert windows[0] == windows[3] == tree.WINDOW_BYTES // payload
+
+
+def moved(workers, rank, payload_bytes=1408):
+    """Return the places where one of the workers is elsewhere."""
+    changed = list(workers)
+    changed[rank] = PacketOrigin("10.0.7.7", 7777, payload_bytes)
+    return changed
+
+
+def test_only_the_neighbours_of_a_worker_that_is_elsewhere_hear_of_it(own):
+    plans, switches, workers = UdpPlan("127.0.0.1", "int32", "", Timeouts()), [*map(switch, "abc")], places(4)
+    before = plans(make_ready(switches, workers))
+    ready = make_ready(switches, moved(workers, 2))
+    after = plans(ready)
+    assert {name for name in after if after[name] != before[name]} == {"switch c"}
+    assert ("10.0.7.7", 7777) in [(below.address, below.port) for below in after["switch c"].below]
+    assert ready.core.moved == (switches[0].address, switches[0].port)
+    assert not hasattr(ready.core, "started")
+
+
+def test_the_servers_own_switch_begins_anew_for_a_worker_that_is_elsewhere(own, monkeypatch):
+    monkeypatch.setattr(tree, "make_wiring", lambda network, job, workers, incarnation=0: incarnation)
+    plans, workers = UdpPlan("127.0.0.1", "int32", "", Timeouts()), places(3)
+    before = plans(make_ready([], workers))
+    for number in (1, 2):
+        after = plans(make_ready([], moved(workers, 1)))
+        assert [after[f"worker {rank}"] == before[f"worker {rank}"] for rank in range(3)] == [True] * 3
+        (switch_of_server,) = own
+        assert switch_of_server.started[2][1] == ("10.0.7.7", 7777)
+        assert switch_of_server.wiring == number  # so that heartbeats of the one before are replays
+    plans(make_ready([], workers, job=78))
+    assert own[0].wiring == 0
+
+
+def test_a_single_worker_that_is_elsewhere_is_the_servers_child_there(own):
+    plans, core = UdpPlan("127.0.0.1", "int32", "", Timeouts()), Core()
+    plans(make_ready([], places(1), core))
+    plans(make_ready([], moved(places(1), 0), core))
+    assert core.moved == ("10.0.7.7", 7777)
+
+
+def test_a_worker_that_cannot_send_the_runs_packets_is_refused(own):
+    plans, workers = UdpPlan("127.0.0.1", "int32", "", Timeouts()), places(2)
+    plans(make_ready([], workers))
+    with pytest.raises(ConfigError, match=r"worker 1: .* packets of 512 bytes, and the run began with 1408"):
+        plans(make_ready([], moved(workers, 1, payload_bytes=512)))

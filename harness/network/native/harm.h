@@ -31,8 +31,8 @@ struct Rule {
     std::uint64_t first = 1;
     std::uint64_t last = std::numeric_limits<std::uint64_t>::max();
     double probability = 1.0;
-    std::uint64_t hold_frames = 0;         // let so many frames go first that this rule looks at, or
-    std::chrono::nanoseconds hold_time{};  // wait so long; with both, what comes first
+    std::uint64_t hold_frames = 0;         // number of matching frames that pass first, or
+    std::chrono::nanoseconds hold_time{};  // the time to wait; with both, what comes first
     std::uint64_t bits = 1;                // to flip at random places of the payload
 };
 

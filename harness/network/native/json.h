@@ -1,4 +1,4 @@
-// As much of JSON as settings need: objects, arrays, strings with simple escapes, numbers, true, false and null.
+// The part of JSON that settings need: objects, arrays, strings with simple escapes, numbers, true, false and null.
 #pragma once
 
 #include <cstdint>

@@ -21,6 +21,7 @@ class Link {
          std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
     [[nodiscard]] const Address& other() const { return other_; }
+    void move_to(const Address& other) { other_ = other; }
     [[nodiscard]] std::uint16_t sender() const { return sender_; }
     // Takes a heartbeat of the other end; false and counted if it is malformed or older than the last.
     [[nodiscard]] bool take(const Packet& packet, Time now, PacketDrops& drops);
@@ -47,8 +48,8 @@ class Link {
         congestion_.observe(now, trip_, before, before - std::min(before, after), lost);
     }
     [[nodiscard]] std::uint64_t window() const { return congestion_.window(); }
-    // Younger than this, a packet that the other end misses may still be on its way, or what is said of it. One that
-    // was sent before a heartbeat that the other end has heard is not.
+    // The least age of a missing packet before it is sent again: a younger one, or its acknowledgement, may be under
+    // way. A packet that was sent before a heartbeat which has arrived is lost at any age.
     [[nodiscard]] Time resend_age(Time now) const;
 
     void reset();  // of a new epoch: what the other end said is of the past

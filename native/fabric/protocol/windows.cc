@@ -50,7 +50,7 @@ void SendWindow::take_state(std::uint64_t ack, std::uint64_t credit, Time now) {
     credit_ = std::max(credit_, credit);
     if (ack <= ack_ || ack > next_) return;
     const Time took = now - std::min(now, sent_at(ack - 1));
-    // Often a packet had to wait for one before it that was lost: the shorter times are the true ones.
+    // A packet behind a lost one waits for it, and its time has that wait in it. So shorter times count for more.
     answered_in_ = answered_in_ == 0 || took < answered_in_ ? took : answered_in_ + (took - answered_in_) / 32;
     ack_ = ack;
     moved_at_ = now;

@@ -62,8 +62,8 @@ struct luwu_hole {
     uint32_t stream;
 };
 
-// The state of one end of a link, whole each time, so that a lost one is made up for by the next. `next` is of streams
-// that this end sends in, `ack`, `credit`, `heard` and the holes are of streams that it receives.
+// The whole state of one end of a link, so that the next heartbeat replaces a lost one. `next` is of streams that this
+// end sends in; `ack`, `credit`, `heard` and the holes are of streams that it receives.
 struct luwu_heartbeat {
     uint64_t time;                  // the sender's clock, in nanoseconds
     uint64_t echo;                  // `time` of the last heartbeat from the other end

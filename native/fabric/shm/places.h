@@ -12,9 +12,9 @@
 namespace luwu::fabric {
 
 // Every function may be called from any thread.
-class Places {
+class WorkerPlaces {
   public:
-    Places(std::uint32_t workers, std::uint32_t blocks);
+    WorkerPlaces(std::uint32_t workers, std::uint32_t blocks);
 
     void asked(std::uint32_t rank);     // a request came that is answered later
     void answered(std::uint32_t rank);  // its answer is written

@@ -49,7 +49,7 @@ class ShmServer {
 
     std::vector<MemoryFile> arena_files_;
     std::vector<Mapping> arenas_;
-    Places places_;
+    WorkerPlaces places_;
     AbandonedBlocks abandoned_;
     Streams streams_;
     std::unique_ptr<ParameterServer> core_;  // its last failure notice goes to the streams' memory

@@ -23,12 +23,12 @@ struct DoorSettings {
     std::string address;
     std::uint16_t port = 0;               // 0: the kernel chooses
     std::string inside;                   // path of the Unix socket; connected to when somebody has spoken
-    std::size_t most_silent = 256;        // connections that have said nothing yet
-    std::size_t most_strangers = 64;      // that have, and have not been admitted
-    std::uint64_t most_bytes = 32 << 10;  // that one of those may send
-    double burst = 128;                   // of them that one origin may bring at once; those admitted do not count
-    double per_second = 5;                // of them that it may bring in the long run
-    std::chrono::milliseconds patience;   // with those who are silent, and with strangers
+    std::size_t most_silent = 256;        // connections that have sent nothing yet
+    std::size_t most_strangers = 64;      // strangers: connections that have sent data and are not admitted
+    std::uint64_t most_bytes = 32 << 10;  // bytes that one stranger may send
+    double burst = 128;                   // strangers of one origin at once; those admitted do not count
+    double per_second = 5;                // new strangers of one origin in a second, in the long run
+    std::chrono::milliseconds patience;   // before a silent connection or a stranger is closed
     Timing timing;
 };
 

@@ -42,8 +42,8 @@ Addresses resolve(const std::string& address, std::uint16_t port, int flags) {
 
 void set_option(int socket, int level, int name, int value) { setsockopt(socket, level, name, &value, sizeof value); }
 
-// A size that is set stays, where the kernel would let the buffer grow as it sees fit: only where a large one is
-// allowed is it better to set it.
+// A size that is set turns off the growth of the buffer by the kernel, so it is set only where the limit allows a large
+// one.
 void enlarge_buffer(int socket, int name, const char* limit_path) {
     std::int64_t limit = 0;
     std::ifstream(limit_path) >> limit;

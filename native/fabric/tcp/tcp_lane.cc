@@ -98,7 +98,7 @@ void TcpLane::end(bool failed, const Error& error) {
     for (const TcpRequest& request : left) request.done(false);
 }
 
-// Nothing: it was asked to stop. Throws Error when the server refuses, or is not reached in time.
+// Returns nothing if the lane was asked to stop. Throws Error when the server refuses, or is not reached in time.
 std::shared_ptr<Channel> TcpLane::connect() {
     const auto first = lost_since_.value_or(Clock::now());
     lost_since_ = first;

@@ -19,11 +19,12 @@ struct TcpSettings {
     std::uint64_t job = 0;
     std::optional<TlsSettings> tls;
     Timing timing;
-    // So many workers read and bring first values here, but make their steps elsewhere. None: the store's train here.
+    // Number of workers that read and write first values here, and make their steps over UDP. None: they train here.
     std::optional<std::uint32_t> readers = {};
     // Limits on connections; one more than a limit closes another one, see fabric/tcp/crowd.h.
     std::size_t most_silent = 256;  // connections that have sent no whole hello yet; with TLS, nothing
-    // Those that have a thread and are not admitted: with TLS, handshakes; else, whose hello was good.
+    // Connections that have a thread and are not admitted yet: with TLS those in a handshake, else those with a valid
+    // hello.
     std::size_t most_greeting = 64;
 };
 

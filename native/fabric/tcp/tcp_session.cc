@@ -121,7 +121,7 @@ void TcpSession::serve(Stream stream) {
     tell_failure();
 }
 
-// Nothing: the server has failed.
+// Returns nothing if the server has failed.
 std::optional<Frame> TcpSession::next_request() {
     while (!failed_) {
         if (auto frame = reader_.read_header(channel_)) return frame;

@@ -12,7 +12,7 @@ namespace luwu::fabric {
 
 namespace {
 
-// Calls `done` when it was called so often itself; with false if it ever was.
+// Returns a function that calls `done` when it was called `count` times: with false if one call was.
 StepPath::Done when_all(std::size_t count, StepPath::Done done) {
     struct Joint {
         std::atomic<std::size_t> left;

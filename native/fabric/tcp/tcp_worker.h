@@ -16,12 +16,12 @@
 
 namespace luwu::fabric {
 
-// Way of a training step's data where that is not TCP. Functions must not wait.
+// Another transport for the data of a training step. Functions must not wait.
 class StepPath {
   public:
     using Done = std::function<void(bool ok)>;
     virtual ~StepPath() = default;
-    // The whole piece into this memory. False: it belongs to no step.
+    // Pulls the whole piece into this memory. Returns false if the pull belongs to no step.
     virtual bool pull(const Piece& piece, std::span<std::byte> into, Done& done) = 0;
     virtual void push(const Piece& piece, const std::byte* gradient, Done done) = 0;
 };

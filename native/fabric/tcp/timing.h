@@ -12,8 +12,8 @@ struct Timing {
     std::chrono::milliseconds silence;          // a host that acknowledges nothing for this long is gone
     std::chrono::milliseconds reconnect;        // how long a worker tries to reach its server again
     std::chrono::milliseconds backoff;          // before its second attempt; doubles with each further one
-    std::chrono::milliseconds longest_backoff;  // up to this
-    std::chrono::milliseconds farewell;         // for telling the others why, when one side closes
+    std::chrono::milliseconds longest_backoff;  // bound of backoff
+    std::chrono::milliseconds farewell;         // the longest time for sending the reason before closing
 };
 
 }  // namespace luwu::fabric

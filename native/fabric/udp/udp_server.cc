@@ -1,6 +1,7 @@
 #include "fabric/udp/udp_server.h"
 
 #include <algorithm>
+#include <future>
 #include <string>
 #include <utility>
 
@@ -120,15 +121,20 @@ void UdpServer::push(std::uint32_t epoch, std::uint32_t block, std::uint32_t pla
     core().push(0, block, buffers_->memory(place), [this, free](pipeline::Outcome) { tasks_.post(free); });
 }
 
-// A worker gave the step up: the others wait for packets that it will not send.
-void UdpServer::begin_epoch() {
-    if (!started_) return;
+// In the tasks' thread.
+void UdpServer::drop_packets() {
     const std::vector<std::uint32_t> offered = loop().call([this] {
         for (const std::uint32_t place : std::exchange(collecting_, {})) buffers_->free(place);
         return node_->begin_epoch();
     });
     ++epoch_;
     for (const std::uint32_t block : offered) core().release(block);
+}
+
+// A worker gave the step up, or is lost: the others wait for packets that it will not send.
+void UdpServer::begin_epoch() {
+    if (!started_) return;
+    drop_packets();
     core().epoch_begun();
 }
 
@@ -137,9 +143,28 @@ void UdpServer::allow_worker(std::uint32_t rank, const Token& token) {
     core().joined(rank);
 }
 
+void UdpServer::lose_worker(std::uint32_t rank) {
+    const std::lock_guard lock(losing_);
+    auto dropped = std::make_shared<std::promise<void>>();
+    const auto done = dropped->get_future();
+    tasks_.post([this, dropped] {
+        if (started_) drop_packets();
+        dropped->set_value();
+    });
+    dropped.reset();
+    done.wait();  // also ends where the tasks were stopped: they drop the promise
+    side_.lose_worker(rank);
+}
+
+void UdpServer::move_child(const Address& child) {
+    check_network(started_);
+    loop().call([&] { node_->move_child(child); });
+}
+
 UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                                   const pipeline::GradientSettings& gradient) {
     check_network(started_);
+    const std::lock_guard lock(losing_);
     // A step that nobody has given up has the epoch that it began with.
     const std::uint32_t epoch = epoch_;
     const auto begun = core().begin(worker, groups, gradient);

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "fabric/core/gradient_buffers.h"
@@ -29,7 +30,13 @@ class UdpServer {
     // Starts the network when the tree is known; once. The wiring's blocks and workers are filled in here.
     void start(Wiring wiring, const Address& child, const Address& group);
 
+    // The child that speaks for all workers is somewhere else now; once the network was started.
+    void move_child(const Address& child);
+
+    // As TcpServer has both. After a loss packets that are under way are dropped, because another worker at the place
+    // would not complete their sums.
     void allow_worker(std::uint32_t rank, const Token& token);
+    void lose_worker(std::uint32_t rank);
     // The answer is for the worker's UdpWorker::begin_step().
     struct Begun {
         bool given_up;        // another worker wants the step rolled back already
@@ -51,6 +58,7 @@ class UdpServer {
     [[nodiscard]] ServerSettings one_stream(ServerSettings settings);
     void offer(std::uint32_t epoch, std::uint64_t pull, std::uint32_t block, pipeline::Outcome outcome);
     void push(std::uint32_t epoch, std::uint32_t block, std::uint32_t place);
+    void drop_packets();
     void begin_epoch();
 
     std::unique_ptr<GradientBuffers> buffers_;  // before the pipeline, which reads from them until it ends
@@ -60,6 +68,7 @@ class UdpServer {
     Address bound_;
     std::deque<std::uint32_t> collecting_;  // places in buffers_, in the node's order; the node's lock guards it
     std::atomic<std::uint32_t> epoch_{0};
+    std::mutex losing_;  // no step begins between the end of an epoch and the loss that it is for
     std::unique_ptr<ServerNode> node_;
     std::unique_ptr<NodeLoop> loop_;
     std::atomic<bool> started_{false};  // the loop is there; its first packets may come before

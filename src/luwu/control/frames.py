@@ -59,7 +59,7 @@ def receive(connection: socket.socket, kind: type[FrameT]) -> tuple[FrameT, list
     """Receive one frame and the files that came with it (the caller closes them); None at the end.
 
     Raises:
-        OSError: the connection broke, or the other side speaks another language.
+        OSError: the connection broke, or the other side does not use this protocol.
     """
     header, files, _, _ = socket.recv_fds(connection, _LENGTH.size, _MOST_FILES, socket.MSG_CMSG_CLOEXEC)
     frame = None

@@ -22,6 +22,7 @@ from luwu.core.forks import OfThisProcess, keep_from_children
 
 CONNECT_SECONDS = 60.0
 _RETRY_SECONDS = 0.05
+_ENDED = "the server ended; run again to resume at the last committed step"
 
 ResultT = TypeVar("ResultT")
 
@@ -98,7 +99,7 @@ class LocalClient(OfThisProcess):
         except OSError as error:
             raise ServerError(f"the connection to the server broke: {error}") from error
         if received is None:
-            raise ServerError("the server ended; run again to resume at the last committed step")
+            raise ServerError(_ENDED)
         answer, files = received
         try:
             return take(self._reply(answer, method), files)
@@ -113,7 +114,7 @@ class LocalClient(OfThisProcess):
             with self._sending, self._sent:
                 send(self._connection, pb.Call(method=method, request=request.SerializeToString(), unanswered=True))
         except OSError as error:
-            raise ServerError("the server ended; run again to resume at the last committed step") from error
+            raise ServerError(_ENDED) from error
 
     def fileno(self) -> int:
         """Return the connection's descriptor, whose other end closes when the server ends."""

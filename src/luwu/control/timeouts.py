@@ -42,7 +42,7 @@ class Timeouts(Group):
     backoff_seconds: Seconds = 0.05
     """Pause before the data plane's second try to connect; it doubles with each further one."""
     longest_backoff_seconds: Seconds = 2.0
-    """The longest such pause."""
+    """The longest pause between two tries to connect."""
     farewell_seconds: Seconds = 1.0
     """A side of the data plane that closes takes this long at most to tell the other why."""
     heartbeat_seconds: Seconds = 0.001
@@ -68,7 +68,7 @@ class Timeouts(Group):
     idle_progress_seconds: Seconds = 3.0
     """The same while nothing changes."""
     slow_worker_seconds: Seconds = 10.0
-    """When the others have waited this long for a worker that makes no progress, the server says its name."""
+    """The server names a worker without progress when the others have waited for it this long."""
     status_seconds: Seconds = 60.0
     """The server logs this often how far the run is, or whom it waits for."""
     leave_seconds: Seconds = 10.0

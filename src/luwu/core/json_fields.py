@@ -19,7 +19,12 @@ MOST_BYTES = 2**28
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of JSON; raises OSError, or ValueError for what is no text, no file, or longer than any."""
+    """Return the text of a file of JSON.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, no UTF-8, or longer than `MOST_BYTES`.
+    """
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe would be waited for
         raise ValueError("a pipe or a device")

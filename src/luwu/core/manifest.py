@@ -28,7 +28,7 @@ MOST_CHUNKS = 2**28
 """Bound of a store's chunks, which the native core lists in memory."""
 
 ROOT_NAME = "<root>"
-"""Name of the unit of all parameters outside the wrapped modules: workers hold its blocks through the whole step."""
+"""Name of the root block, all parameters outside the other blocks: workers hold it through the whole step."""
 
 LEAST_SHARE = 4
 """A module outside the repeated ones becomes a block if it has this fraction of the largest one's parameters."""

@@ -114,11 +114,14 @@ class Endpoint(DataEndpoint, Protocol):
         groups: Sequence[HyperParameters],
         max_grad_norm: float | None = None,
         loss_scale: LossScale | None = None,
-    ) -> None:
+    ) -> bool:
         """Start an attempt at a step with these hyper-parameters, before its first pull.
 
         The averaged gradient is divided by the loss scale, and its global norm is then clipped to ``max_grad_norm``,
         where there are such. A commit records the loss scale.
+
+        Returns:
+            True where this worker must expect no order of pulls: all must pull alike, and another may know of none.
         """
         ...
 

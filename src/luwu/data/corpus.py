@@ -155,14 +155,6 @@ class Corpus:
                 f"another ({_short(found)}); give the first one back, or start another run with --run"
             )
 
-    def check_model(self, vocabulary: int) -> None:
-        """Check that a model knows every token; raises DataError."""
-        if vocabulary < self.vocabulary:
-            raise DataError(
-                f"corpus {self.name}: expected a model with a vocabulary of at least {self.vocabulary} tokens, as its "
-                f"tokenizer has, found {vocabulary}; use the model's own tokenizer, or a larger vocabulary"
-            )
-
     def check_length(self, seq: int) -> None:
         """Check that both parts hold a sequence of `seq` tokens and its targets; raises DataError."""
         for part, found in (("training", self.train_tokens), ("validation", self.validation_tokens)):

@@ -69,7 +69,7 @@ class Restarts:
         return f"{self._made} of {self._allowed}"
 
     def take(self, number: int) -> bool:
-        """Take so many restarts of those that the run has left; False, and none is taken, where it has fewer."""
+        """Use this number of the run's restarts; return False, and use none, if fewer are left."""
         if self._made + number > self._allowed:
             return False
         self._made += number

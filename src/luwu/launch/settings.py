@@ -90,11 +90,11 @@ class RunSettings(DiskSettings, ComputeSettings):
     workers: Workers = 2
     """worker processes; another number trains on the same samples in the same order"""
     restarts: CountOrZero = 3
-    """workers that are started again, in the whole run, when a signal has killed one; the others wait for it"""
+    """restarts allowed in the whole run, of workers that a signal has killed; the others wait for them"""
     server_return_seconds: SecondsOrZero = 60.0
     """time in which a server that was lost, or whose run failed, may come back with --server; 0: the run fails"""
     step_deadline_seconds: SecondsOrZero = 0.0
-    """time after which a worker is killed that others wait for and that makes no progress; 0: they wait on"""
+    """time without progress, while others wait, after which a worker is killed and replaced; 0: they wait on"""
     stores: Annotated[StoreFolders, FIXED, Flag("--store")] = ()
     """folders that hold the store, striped over all of them; without any, a folder inside the run folder"""
     memory: Size = 8 * 2**30

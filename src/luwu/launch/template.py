@@ -150,7 +150,7 @@ class Template:
         self._end()
 
     def _look(self, seconds: float | None) -> None:
-        """Take the messages that are there; wait so long for the first, None: until there is one."""
+        """Take the messages that are there; wait this long for the first one. None: without a limit."""
         while self._process.returncode is None:
             self._own.settimeout(seconds)
             seconds = 0

@@ -1,7 +1,7 @@
 """Checks what workers say to the launcher, in reports and in the last lines of their logs, before it is used.
 
 A worker is a process of its own, and what it prints may stand in its log beside LuWu's lines; a report is a line of
-JSON. Text is made such that it can be shown; everything else is what it must be, or an error names the field.
+JSON. Text is made printable. Every other field is checked, and an error names a wrong one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logits that are not there yet: what a head gives while a loss is all that is wanted of them.
+"""Logits that are computed only if they are needed; the head returns them while only a loss is asked for.
 
 They stand for ``linear(hidden, weight, bias)`` and for what a model does to it on the way to its loss: convert, scale,
 cap, reshape. Cross entropy of them is computed in tiles. Whatever else is done to them computes them all, so the result

@@ -17,7 +17,7 @@ class Sampling:
     """Rule that chooses the next token."""
 
     temperature: float = 1.0
-    """1 samples what the model believes, less is surer; 0 always takes the likeliest token"""
+    """sampling temperature: 1 takes the model's probabilities, less prefers likely tokens, 0 takes the likeliest"""
     top_k: int | None = None
     """only this many of the likeliest tokens; None: all"""
     seed: int = 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LayerCache:
     """Keys and values of one layer, each [batch, heads, seq, channels].
 
-    It has the face of the caches of transformers, so a parallelized model hands it to the layer as it is.
+    It has the interface of the caches of transformers, so a parallelized model hands it to the layer as it is.
     """
 
     def __init__(self, cache: KeyValueCache, keys: Tensor, values: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Language models that `luwu train` trains: one of transformers beside luwu's own GPT, with one face."""
+"""Language models that `luwu train` trains: one of transformers beside luwu's own GPT, with one interface."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from luwu.models.tiled_head import tiled_forward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-SAID_CHARACTERS = 300
-"""Characters of transformers' own message in an error; it may list all models."""
 
 
 class CausalForward:

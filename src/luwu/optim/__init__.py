@@ -1,1 +1,1 @@
-"""Optimizers: torch's face of the updates that the server applies."""
+"""Optimizers: torch's interface to the updates that the server applies."""

@@ -1,4 +1,4 @@
-"""Base of all optimizers of a parallelized model: torch's face over states that live in the store.
+"""Base of all optimizers of a parallelized model: torch's interface to states that live in the store.
 
 An optimizer is one small file beside this one, see docs/optimizers.md.
 """

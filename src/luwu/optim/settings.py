@@ -27,13 +27,13 @@ class OptimizerSettings(Group):
     warmup_steps: Annotated[CountOrZero, TOML_ONLY] = 50
     """steps over which the learning rate grows from zero"""
     beta1: Annotated[Fraction, TOML_ONLY] = 0.9
-    """decay of the running mean of gradients; for lion, share of it in the direction"""
+    """decay of the running mean of gradients; for lion, its weight in the direction of an update"""
     beta2: Annotated[Fraction, TOML_ONLY] = 0.95
-    """decay of the running mean of squared gradients; for lion, of that of gradients"""
+    """decay of the running mean of squared gradients; for lion, of the running mean of gradients"""
     eps: Annotated[Positive, TOML_ONLY] = 1e-8
     """added to the root that adamw, adam and adagrad divide by"""
     momentum: Annotated[Fraction, TOML_ONLY] = 0.9
-    """share of its last direction that sgd keeps"""
+    """momentum of sgd"""
     weight_decay: NotNegative = 0.1
     """weight decay, decoupled for adamw and lion, part of the gradient for the others"""
     decays: Literal["all", "matrices"] = "all"

@@ -54,7 +54,6 @@ def _gpu(
 _SHEET = "NVIDIA's data sheet"
 _UNCHECKED = f"{_SHEET}, not read again"
 _HOPPER = f"{_SHEET}, as in glennklockwood.com's notes"
-_VOLTA = f"{_SHEET}, rates as in transformers-benchmarks of courses.d2l.ai"
 _MEASURED = (
     f"{_SHEET}, memory and watts as in thundercompute.com's guide to the A100; GEMM as measured in arXiv 2408.14158, "
     "table 2, not read again (courses.d2l.ai's transformers-benchmarks measured 230 on an 80 GB one)"

@@ -23,7 +23,7 @@ class Core(Protocol):
         """Note that the worker makes no more steps; fails the run when others are in one, or begin one later."""
         ...
 
-    def worker_lost(self, message: str) -> None:
+    def fail_run(self, message: str) -> None:
         """Fail the run: every wait raises WorkerLostError with this message."""
         ...
 

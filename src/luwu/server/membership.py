@@ -200,12 +200,12 @@ class Membership(Generic[CoreT]):
             end = until(self.vacancies.seconds)
             self._say(f"worker {rank} {why}; the run waits for another worker {rank} {end}")
             return
-        message = f"worker {rank} {why}; the run stands at step {self.step}: run again to resume from there"
+        error = lost_at(f"worker {rank} {why}", self.step)
         with self._changed:
             if self._closed:
                 return
-            self._lost.append(message)
-        self.fail(WorkerLostError(message))
+            self._lost.append(str(error))
+        self.fail(error)
         self._forget(rank)
 
     def withdraw(self, rank: int) -> bool:
@@ -228,7 +228,7 @@ class Membership(Generic[CoreT]):
                 first = error
             self._error = first
             self._changed.notify_all()
-        self._ask(lambda core: core.worker_lost(str(error)), None)
+        self._ask(lambda core: core.fail_run(str(error)), None)
 
     def peer_of(self, rank: int) -> str:
         """Return the address of a worker; empty: it is on this machine."""
@@ -332,4 +332,9 @@ class Membership(Generic[CoreT]):
 def miss_workers(run: Membership[Any]) -> None:
     """Fail a run in which a lost worker's place has been empty for too long."""
     if why := run.vacancies.overdue():
-        run.fail(WorkerLostError(f"{why}; the run stands at step {run.step}: run again to resume from there"))
+        run.fail(lost_at(why, run.step))
+
+
+def lost_at(why: str, step: int) -> WorkerLostError:
+    """Return the error of a run that a lost worker ends at a committed step."""
+    return WorkerLostError(f"{why}; the run stands at step {step}: run again to resume from there")

@@ -203,8 +203,6 @@ class NetworkServer:
             )
 
     def _plan(self, settings: ServerSettings, timeouts: Timeouts) -> PlanTopology:
-        if settings.transport == "udp" and settings.worker_return_seconds:
-            raise ConfigError("worker_return_seconds: expected 0 with transport udp, where a lost worker ends the run")
         if settings.transport != "udp":
             if settings.switches or settings.multicast:
                 raise ConfigError("switches, multicast: expected with transport udp, found tcp; use --transport udp")

@@ -62,7 +62,8 @@ class Run(Membership[NetworkCore]):
             of workers.
         timeouts: timeouts of the network.
         step_at_rest: reads the store's committed step while it is not open.
-        worker_return_seconds: see `Membership`; a job of several servers does not wait.
+        worker_return_seconds: see `Membership`; a job of several servers does not wait, nor do workers over UDP that
+            keep blocks on their devices: another worker would pull what they do not.
         fewest: see `Admission`.
     """
 
@@ -91,6 +92,7 @@ class Run(Membership[NetworkCore]):
         self._look_seconds = timeouts.look_seconds
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
+        self._planned_switches: tuple[SwitchMember, ...] = ()
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
@@ -141,7 +143,7 @@ class Run(Membership[NetworkCore]):
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:
             expected = self._terms = self._terms or terms
-            if terms.share.servers > 1:
+            if terms.share.servers > 1 or terms.kept:
                 self.vacancies.seconds = 0.0
         if terms.share != expected.share:
             raise ConfigError(
@@ -187,14 +189,43 @@ class Run(Membership[NetworkCore]):
 
     def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:
         """Tell all participants their place in the tree; the first call counts."""
-        with self._planning, self.core() as core:
+        with self._planning:
             if self._places is not None:
                 return
-            where = tuple(self.people[rank].place for rank in range(self.workers))
-            self._places = plan(TopologyReady(self.job, self.workers, tuple(switches), address, core.port, where, core))
+            self._planned_switches = tuple(switches)
+            self._places = self._make_places(address, plan)
         for participant in (*self.people.values(), *switches):
             self.tell_place(participant)
         log.info("begins job=%x step=%d workers=%d switches=%d", self.job, self.step, self.workers, len(switches))
+
+    def replace_in_tree(
+        self, worker: Worker, switches: Sequence[SwitchMember], address: str, plan: PlanTopology
+    ) -> None:
+        """Tell a worker that came for a lost one its place in the tree, and its neighbours where it is.
+
+        ``switches`` are those that are there now; one that has ended is told when it comes back.
+
+        Raises:
+            ConfigError: the other workers would have to move.
+        """
+        with self._planning:
+            before = self._places or {}
+            places = self._make_places(address, plan)
+            moved = {name for name in places if places[name] != before.get(name)}
+            if any(other.name in moved for other in self.people.values() if other is not worker):
+                raise ConfigError(
+                    f"{worker.name}: it would move the other workers in the tree; start it with the same --switch as "
+                    "the lost one"
+                )
+            self._places = places
+        for participant in (*self.people.values(), *switches):
+            if participant is worker or participant.name in moved:
+                self.tell_place(participant)
+
+    def _make_places(self, address: str, plan: PlanTopology) -> Mapping[str, pb.Topology]:
+        where = tuple(self.people[rank].place for rank in range(self.workers))
+        with self.core() as core:
+            return plan(TopologyReady(self.job, self.workers, self._planned_switches, address, core.port, where, core))
 
     def tell_place(self, participant: Participant) -> None:
         """Tell one participant its place in the tree, if there is one already; a switch that came back asks again."""

@@ -160,7 +160,9 @@ class Runs:
             first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             if returns:
-                run.tell_place(worker)
+                with self._changed:
+                    switches = list(self._switches.values())
+                run.replace_in_tree(worker, switches, self._advertise, self._plan)
             token = run.admit(worker.rank)
         except LuwuError as error:
             if run.error() is None and not self._closing and not returns:

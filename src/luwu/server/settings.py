@@ -23,7 +23,7 @@ class ServerSettings(DiskSettings, CredentialSettings):
     workers: Workers
     """workers that make a step together; another number may continue with the same store"""
     min_workers: Annotated[int, Field(ge=0, le=2**20)] = 0
-    """fewest workers of a run; its first worker says how many it has, at most --workers; 0: always as many as that"""
+    """fewest workers of a run; its first worker says how many there are, up to --workers; 0: exactly --workers"""
     memory: Size = 8 * 2**30
     """memory budget for parameters, optimizer states and gradients, for example 8GiB"""
     listen: str = "0.0.0.0:7070"
@@ -45,9 +45,9 @@ class ServerSettings(DiskSettings, CredentialSettings):
     switches: Annotated[int, Field(ge=0, le=2**20)] = 0
     """switches that must have joined before a run begins, over udp; 0: the server has one of its own"""
     worker_return_seconds: SecondsOrZero = 0.0
-    """time that a run waits for another worker at the place of a lost one, over tcp; 0: the run ends with it"""
+    """time that a run waits for another worker at the place of a lost one; 0: the run ends with it"""
     step_deadline_seconds: SecondsOrZero = 0.0
-    """time after which a worker counts as lost that others wait for and that makes no progress; 0: they wait on"""
+    """time without progress, while others wait, after which a worker counts as lost; 0: they wait on"""
     optimizer_threads: Annotated[int, Field(ge=1, le=4096)] = Field(
         default_factory=lambda: len(os.sched_getaffinity(0))
     )

@@ -105,7 +105,7 @@ class SocketCarrier:
         try:
             serve_calls(connection, service, caller)
         except OSError:
-            pass  # a connection that broke or speaks another language counts as ended
+            pass  # a broken connection, or one of another protocol, counts as ended
         finally:
             with self._lock:
                 connection.close()
@@ -124,7 +124,7 @@ def serve_calls(connection: socket.socket, service: LocalService, caller: LocalC
     """Answer calls until the worker leaves or the connection ends.
 
     Raises:
-        OSError: the connection broke, or the other side speaks another language.
+        OSError: the connection broke, or the other side does not use this protocol.
     """
     while not caller.left and (call := _next_call(connection)) is not None:
         caller.files = []

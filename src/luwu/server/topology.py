@@ -50,7 +50,7 @@ class TopologyReady(Generic[CoreT]):
     Attributes:
         job: names the run on the data plane.
         workers: number of workers in the run; their names are ``worker 0`` and so on.
-        switches: in the order in which they joined.
+        switches: in the order in which they joined, the same at every plan of a run.
         address, port: the server's data plane; an empty address stands for the host that it was reached at.
         places: places of the workers, by rank.
         core: the native server.
@@ -66,7 +66,7 @@ class TopologyReady(Generic[CoreT]):
 
 
 PlanTopology = Callable[[TopologyReady[Any]], Mapping[str, pb.Topology]]
-"""Gives each participant, by name, its place in the tree."""
+"""Gives each participant, by name, its place in the tree. Called again in a run when a worker came for a lost one."""
 
 
 def worker_name(rank: int) -> str:

@@ -139,25 +139,51 @@ class UdpPlan:
         self._group = parse_host_port(multicast, lowest_port=1) if multicast else None
         self._timeouts = timeouts
         self._own: native.UdpSwitch | None = None
+        self._job: int | None = None  # of the run that was planned last
+        self._network = pb.Network()  # of that run
+        self._begun_anew = 0  # times that the server's own switch did in that run
 
     def __call__(self, ready: TopologyReady[UdpCore]) -> Mapping[str, pb.Topology]:
-        """Return the place of each participant, by name."""
-        network = self._network(ready)
+        """Return the place of each participant, by name.
+
+        In a run that has begun, a worker may be elsewhere than before.
+
+        Raises:
+            ConfigError: there is no room in the tree, or a worker came in a run that cannot take its packets.
+        """
+        begins = ready.job != self._job
+        network = self._begin_run(ready) if begins else self._go_on(ready)
         root = grow(ready.switches, ready.places) if ready.switches else self._grow_alone(ready, network)
         topologies: dict[str, pb.Topology] = {}
         self._describe(root, network, ready, topologies)
         top = (root.member.address, root.member.port)
         if not ready.switches and ready.workers == 1:  # nothing to add up
             top = (ready.places[0].address, ready.places[0].port)
-        group = (self._group.host, self._group.port) if self._group else None
-        ready.core.start(make_wiring(network, ready.job, ready.workers), top, group)
+        if begins:
+            group = (self._group.host, self._group.port) if self._group else None
+            ready.core.start(make_wiring(network, ready.job, ready.workers), top, group)
+            self._job = ready.job
+        else:
+            ready.core.move_child(top)
         return topologies
 
     def failure(self) -> str | None:
         """The reason that the server's own switch has ended; None: it runs, or there is none."""
         return self._own.failure() if self._own is not None else None
 
-    def _network(self, ready: TopologyReady[UdpCore]) -> pb.Network:
+    def _go_on(self, ready: TopologyReady[UdpCore]) -> pb.Network:
+        """Return the network of the run that has begun."""
+        for rank, place in enumerate(ready.places):
+            if place.payload_bytes < self._network.payload_bytes:
+                raise ConfigError(
+                    f"{worker_name(rank)}: its way to the server carries packets of {place.payload_bytes} bytes, and "
+                    f"the run began with {self._network.payload_bytes}; start it where the lost worker was"
+                )
+        self._begun_anew += 1
+        return self._network
+
+    def _begin_run(self, ready: TopologyReady[UdpCore]) -> pb.Network:
+        self._begun_anew = 0
         payload = min(
             [place.payload_bytes for place in ready.places] + [switch.payload_bytes for switch in ready.switches]
         )
@@ -174,6 +200,7 @@ class UdpPlan:
             setattr(network, name, seconds)
         if self._group is not None:
             network.group_address, network.group_port = self._group.host, self._group.port
+        self._network = network
         return network
 
     def _grow_alone(self, ready: TopologyReady[UdpCore], network: pb.Network) -> Branch:
@@ -181,7 +208,7 @@ class UdpPlan:
         if ready.workers > 1:
             self._own = self._own or native.UdpSwitch(self._local, 0)
             children = [(place.address, place.port) for place in ready.places]
-            wiring = make_wiring(network, ready.job, ready.workers)
+            wiring = make_wiring(network, ready.job, ready.workers, self._begun_anew)
             self._own.start(wiring, (numeric(self._local), port), 0, children)
             port = self._own.port
         member = SwitchMember(

@@ -19,12 +19,12 @@ from luwu.control.links import TRANSPORTS, LinkSettings, OpenLink, WorkerLink
 from luwu.control.timeouts import TIMEOUTS, Timeouts
 from luwu.control.waiting import saying
 from luwu.core.division import Division, Share, cut_segments, divide, share_out
-from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, ServerError, StepOrderError
+from luwu.core.errors import ConfigError, LuwuError, ManifestMismatchError, StepOrderError
 from luwu.core.manifest import Manifest
 from luwu.session.link_watch import LinkWatch
 from luwu.session.remote_endpoint import RemoteEndpoint
 from luwu.session.remote_server import RemoteServer
-from luwu.session.session import Session, choose_place
+from luwu.session.session import Session, choose_place, no_model
 from luwu.store.run_record import Claim
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class RemoteSession(Session):
     def snapshot(self) -> int:
         """Keep every server's store as the last step left it, and return that step. Call it between two steps."""
         if self._link is None:
-            raise ServerError("the session has no model yet: call luwu.parallelize first")
+            raise no_model()
         calls = [server.control.start("Snapshot", pb.SnapshotRequest(), patient=True) for server in self._servers]
         with saying(log, "the servers to take a snapshot", None):
             steps = [server.control.finish(call).step for server, call in zip(self._servers, calls, strict=True)]

@@ -37,6 +37,7 @@ class RemoteEndpoint:
         self._commits: dict[int, tuple[int, list[grpc.Future]]] = {}  # by handle: time of the request, and its calls
         self._last_commit = 0
         self._grad_norm: float | None = None
+        self._epochs: list[int] = []  # of the servers in the last attempt that was not given up before it began
 
     @property
     def window(self) -> Memory:
@@ -67,8 +68,11 @@ class RemoteEndpoint:
         groups: Sequence[HyperParameters],
         max_grad_norm: float | None = None,
         loss_scale: LossScale | None = None,
-    ) -> None:
-        """Start an attempt at a step with these hyper-parameters, before its first pull."""
+    ) -> bool:
+        """Start an attempt at a step with these hyper-parameters, before its first pull.
+
+        Returns True in the first attempt of a new epoch: a worker may be new in it.
+        """
         request = pb.BeginRequest(max_grad_norm=max_grad_norm)
         if loss_scale is not None:
             request.loss_scale.CopyFrom(pb.LossScale(scale=loss_scale[0], good_steps=loss_scale[1]))
@@ -79,6 +83,10 @@ class RemoteEndpoint:
         self._data.count_wait(started, started)
         for server, reply in enumerate(replies):
             self._link.begin_step(server, reply.epoch, reply.given_up)
+        if any(reply.given_up for reply in replies):
+            return False  # nothing is pulled together in this attempt
+        before, self._epochs = self._epochs, [reply.epoch for reply in replies]
+        return bool(before) and before != self._epochs
 
     def pull(self, block: int, alone: bool = False) -> int:
         """Ask for a block; `wait` gives its byte offset in the window. ``alone``: the other workers do not pull it."""
@@ -146,7 +154,7 @@ class RemoteEndpoint:
         squares = [reply.squares for reply in replies if reply.HasField("squares")]
         known = len(squares) == len(replies) or any(math.isnan(found) for found in squares)
         total = sum(squares) if known else None  # in the servers' order, so that all workers say the same
-        # A server that sends less than nothing has gone wrong; a norm that is no number says so.
+        # A negative sum of squares is a fault of a server; the norm is NaN then.
         self._grad_norm = None if total is None else math.sqrt(total) if total >= 0 else math.nan
         ends = [reply.end for reply in replies]
         prepared = [control for control, end in zip(self._controls, ends, strict=True) if end == pb.PREPARED]

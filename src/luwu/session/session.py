@@ -39,6 +39,11 @@ def choose_place(rank: int | None, workers: int | None) -> tuple[int, int]:
     return rank, workers
 
 
+def no_model() -> ServerError:
+    """Return the error of a call that needs a parallelized model."""
+    return ServerError("the session has no model yet: call luwu.parallelize first")
+
+
 class Session(OfThisProcess, ABC):
     """Membership of one worker in a job. Use it as a context manager, or `close` it at the end.
 
@@ -87,7 +92,7 @@ class Session(OfThisProcess, ABC):
         """The worker's data plane; raises ServerError before `attach`, ForkedError in a forked child."""
         self.require_process()
         if self._endpoint is None:
-            raise ServerError("the session has no model yet: call luwu.parallelize first")
+            raise no_model()
         return self._endpoint
 
     @property

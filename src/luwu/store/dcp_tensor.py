@@ -121,7 +121,7 @@ class SavedPiece:
         """Find the tensor's bytes in the archive, after checking that they lie as they should."""
         try:
             with self.path.open("rb") as file:
-                window = _Window(file, self.offset, self.length)
+                window = _FilePart(file, self.offset, self.length)
                 archive = zipfile.ZipFile(window)
                 found = {Path(entry.filename).name: entry for entry in archive.infolist()}
                 if found["data.pkl"].file_size > _MOST_DESCRIPTION_BYTES:
@@ -179,7 +179,7 @@ class _Description(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}")
 
 
-class _Window(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """A part of a file as a file."""
 
     def __init__(self, file: Any, offset: int, length: int) -> None:

@@ -13,7 +13,7 @@ MENDED_BY = "luwu train, luwu server and luwu snapshot take mend it when they op
 """The way out of damage that opening a store for writing mends."""
 
 OTHER_TIME = "is of a copy from another time"
-"""Part of the finding that nothing mends, as it is about folders that were named; it says what to do."""
+"""Part of the finding about a folder of another copy. Opening cannot mend it: the user named the wrong folder."""
 
 
 class Opened(Protocol):

@@ -25,8 +25,8 @@ from luwu.store.sealed_json import require_unchanged, sealed
 MANIFEST_NAME = "manifest.json"
 RESTORE_MANIFEST = "put the file back from snapshots/STEP or a copy; then `luwu store verify` reads the store"
 MANIFEST_FORMAT = 3
-"""The newest that is read, and each is written as the oldest that will do: 2 names another optimizer than AdamW, 3 has
-float16 blocks, or blocks of several dtypes."""
+"""Newest format that is read. A manifest is written in the oldest format that can express it: 2 for another optimizer
+than AdamW, 3 for float16 blocks, or blocks of several dtypes."""
 
 COMMIT_NAME = "commit.luwu"
 MOST_FOLDERS = 2**16

@@ -26,7 +26,7 @@ _LISTED = 20
 
 
 def check_dtype(dtype: object, what: str) -> None:
-    """Refuse, by ``what`` it is of, what no block can be; raises ConfigError."""
+    """Raise ConfigError unless a block can have this dtype; ``what`` names the setting in the message."""
     if not any(dtype is getattr(torch, name) for name in DTYPES):
         raise ConfigError(f"{what}: expected one of {', '.join(f'torch.{name}' for name in DTYPES)}, found {dtype}")
 

@@ -111,7 +111,8 @@ class Executor:
         if not self._server.begun:
             check_all_known(self._units[0].module, self._units)
         check_parameters(self._units)
-        self._server.begin(hyper_parameters)
+        if self._server.begin(hyper_parameters):
+            self._pass.forget()
         self._backward.gradients_seen = False
         self._backward.pushed = self._residence.acquired = 0
         self._pass.remember()

@@ -52,7 +52,7 @@ class Slot:
 
 @dataclass(eq=False)
 class Block:
-    """Flat parameters of one dtype: the unit of push and pull. ``elements`` includes padding."""
+    """Flat parameters of one dtype, pulled and pushed as a whole. ``elements`` includes padding."""
 
     index: int
     name: str

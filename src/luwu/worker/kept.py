@@ -1,4 +1,4 @@
-"""Blocks that stay on the device between their uses, and the end of their stay. Decided here, moved elsewhere."""
+"""Decides which blocks stay on the device between their uses, and until when; `window` moves them."""
 
 from __future__ import annotations
 

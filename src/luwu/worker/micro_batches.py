@@ -145,8 +145,8 @@ class Slices:
 def _positions(unit: Unit, leaves: list[Any], structure: TreeSpec, rows: int) -> list[int]:
     """Find the leaves whose first dimension is the batch's.
 
-    A tensor with fewer dimensions than the main one may have another dimension first, such as positions of tokens; it
-    is known not to where no other dimension has the size of the batch.
+    A tensor with fewer dimensions than the main one may have another dimension first, such as positions of tokens. Its
+    first dimension is the batch if no other dimension has that size.
     """
     tensors = {index: leaf for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()}
     found = [index for index, leaf in tensors.items() if leaf.size(0) == rows]

@@ -1,6 +1,6 @@
 """The forward of an outer unit: its values are there for each call, and again for the work behind it in backward.
 
-Nothing is recomputed. Where a call cannot be told from what is around it, the worker keeps a copy of the values.
+Nothing is recomputed. If a call cannot be separated from the work around it, the worker keeps a copy of the values.
 """
 
 from __future__ import annotations

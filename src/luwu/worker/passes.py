@@ -38,6 +38,11 @@ class Pass:
         self._order = self._seen
         self.start()
 
+    def forget(self) -> None:
+        """Expect nothing until a pass is complete."""
+        self._order = []
+        self.start()
+
     def remember(self) -> None:
         """Note what is expected now."""
         self._before = self._order

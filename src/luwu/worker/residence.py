@@ -191,8 +191,8 @@ class Residence:
     def inner_pass(self, order: Pass) -> Iterator[None]:
         """Follow another pass for a while, then leave units as they were found.
 
-        Other workers need not do so: its pulls, and later those of what it took away from the outer pass, are this
-        one's alone.
+        Other workers need not follow it. Pulls of this pass, and later pulls that restore the outer pass, are marked
+        as this worker's alone.
         """
         outer, inner, before = self._pass, self._inner, {*self._present, *self._copies}
         kept, ahead = set(self._kept), self._ahead

@@ -233,7 +233,7 @@ class Runtime(Uncopyable):
     def start_use(self, unit: Unit) -> int | None:
         """Number a use of an outer unit with gradients in this forward, from 0; None: the unit must be held.
 
-        It must within backward and evaluation, and where somebody else sees what autograd saves, as a checkpoint does.
+        The unit must be held in backward, in evaluation, and inside a checkpoint, whose hooks see the saved tensors.
 
         Raises:
             StepOrderError: the model's forward has not begun.

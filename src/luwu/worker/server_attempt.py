@@ -76,15 +76,19 @@ class ServerAttempt:
         """Return True if the hyper-parameters have changed since the attempt began."""
         return self.hyper_parameters() != self._begun_with
 
-    def begin(self, hyper_parameters: list[HyperParameters]) -> None:
-        """Begin an attempt; the first one tells the server the group of each parameter."""
+    def begin(self, hyper_parameters: list[HyperParameters]) -> bool:
+        """Begin an attempt; the first one tells the server the group of each parameter.
+
+        Returns True where no order of pulls may be expected in it, see `Endpoint.begin`.
+        """
         if not self.begun and len(hyper_parameters) > 1:
             for block, segments in self._segments.items():
                 self._session.set_segments(block, segments)
         self.begun = True
         loss_scale = None if self._scaler is None else self._scaler.state
-        self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
+        forgets_order = self._endpoint.begin(hyper_parameters, self._max_grad_norm, loss_scale)
         self._begun_with = hyper_parameters
+        return forgets_order
 
     def wait_for_end(self, *, skip: bool) -> int:
         """Ask for the attempt's end, and return it; after an exception (Ctrl-C) call it again to wait on."""
