@@ -61,6 +61,7 @@ class FakeEndpoint:
     """The worker's end; ``log`` lists (what, block) in the order asked for.
 
     ``voids``: number of the next attempts in which another worker is lost.
+    ``forgets_order``: the answer of `begin`.
     ``gives_back_late``: blocks are given back when their copies have ended, as native code does.
     """
 
@@ -74,6 +75,7 @@ class FakeEndpoint:
         self.loss_scale: tuple[float, int] | None = None
         self.grad_norm: float | None = None
         self.voids = 0
+        self.forgets_order = False
         self.peak_held_bytes = 0
         self.arena_bytes = arena_bytes
         self.gradient_bytes = arena_bytes
@@ -114,13 +116,14 @@ class FakeEndpoint:
         assert self._registered <= self.arena_bytes, "arena overrun"
         return memoryview(self._arena_memory)[start : start + nbytes]
 
-    def begin(self, groups, max_grad_norm=None, loss_scale=None) -> None:
+    def begin(self, groups, max_grad_norm=None, loss_scale=None) -> bool:
         assert self.store.initialised
         assert self.groups_begun is None, "begin within an attempt"
         self.groups_begun = list(groups)
         self.max_grad_norm = max_grad_norm
         self.loss_scale = loss_scale
         self.log.append(("begin", -1))
+        return self.forgets_order
 
     def pull(self, block: int, alone: bool = False) -> int:
         assert block not in self._held, f"block {block} is held already"

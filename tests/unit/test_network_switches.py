@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from tests.integration.fabric_worker import small_manifest
@@ -10,7 +12,9 @@ from tests.unit.network_serving import QUICK, hang_on, join, make_switch, serve,
 
 from luwu.control import control_pb2 as pb
 from luwu.control.timeouts import Timeouts
+from luwu.core.division import Share
 from luwu.errors import ConfigError, WorkerLostError
+from luwu.server.run import Run, Terms, Worker
 
 __all__ = ["serve"]  # a fixture
 
@@ -93,3 +97,38 @@ def test_a_switch_that_the_run_does_not_need_may_go(serve, monkeypatch):
         while server._runs._lost_switches:  # nothing tells when the server has looked
             assert worker.step()
         assert worker.step()
+
+
+def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch):
+    """It and its neighbour are told; one that would move another worker, which is in the run, is refused."""
+    run, switch = Run(2, lambda *about: None, QUICK), make_switch()
+    monkeypatch.setattr(run, "core", lambda: nullcontext(SimpleNamespace(port=7)))
+    stays, lost, comes = (Worker(name=f"worker {rank}", peer="", rank=rank, run=run) for rank in (0, 1, 1))
+
+    def plan(below, position=0):
+        return lambda ready: {
+            "worker 0": pb.Topology(position=position),
+            "worker 1": pb.Topology(),
+            "switch a": pb.Topology(below=[pb.Neighbour(port=below)]),
+        }
+
+    run.people = {0: stays, 1: lost}
+    run.send_topology([switch], "", plan(1))
+    assert stays.events.get(timeout=60).topology.position == switch.events.get(timeout=60).topology.incarnation == 0
+    run.people = {0: stays, 1: comes}
+    run.replace_in_tree(comes, [switch], "", plan(2))
+    assert switch.events.get(timeout=60).topology.incarnation == 1
+    assert comes.events.get(timeout=60).topology.incarnation == 1  # as heartbeats of the lost one are replays
+    with pytest.raises(ConfigError, match=r"worker 1: it would move the other workers .* with the same --switch"):
+        run.replace_in_tree(comes, [switch], "", plan(2, position=1))
+    assert stays.events.empty() and switch.events.empty() and comes.events.empty()
+
+
+def test_a_run_whose_workers_keep_blocks_on_devices_waits_for_no_other_worker():
+    """Over UDP all pull alike, and a worker that is new would have to pull what the others have."""
+    run = Run(2, lambda *about: None, QUICK, worker_return_seconds=60)
+    run.agree(Terms(Share()))
+    assert run.vacancies.seconds == 60
+    run = Run(2, lambda *about: None, QUICK, worker_return_seconds=60)
+    run.agree(Terms(Share(), frozenset({"embedding"})))
+    assert run.vacancies.seconds == 0

@@ -11,7 +11,7 @@ from tests.unit.worker_models import assert_absent, train
 from torch import Tensor, nn
 
 from harness.small_models import WIDTH, Tiny, tokens
-from luwu.errors import ConfigError
+from luwu.errors import AttemptVoidError, ConfigError
 from luwu.optim.adamw import AdamW
 from luwu.worker.parallelize import full_state_dict, parallelize
 
@@ -41,6 +41,23 @@ def test_first_step_pulls_on_demand_and_later_ones_ahead(checkpoint):
         ("pull", 2), ("push", 3), ("release", 3), ("pull", 1), ("push", 2), ("release", 2), ("push", 1), ("release", 1),
         ("push", 0), ("release", 0), ("commit", -1),
     ]  # fmt: skip
+
+
+@pytest.mark.host_only
+def test_an_attempt_that_expects_no_order_pulls_as_the_first_one():
+    """A worker that is new in it pulls so, and over UDP all must pull alike. A roll-back changes nothing of that."""
+    model, session = Tiny(depth=3), FakeSession()
+    parallelize(model, session)
+    optimizer = AdamW(model)
+    train(model, optimizer, range(2))
+    session.endpoint.forgets_order, session.endpoint.voids = True, 1
+    with pytest.raises(AttemptVoidError):
+        train(model, optimizer, range(1))
+    train(model, optimizer, range(1))
+    session.endpoint.forgets_order = False
+    train(model, optimizer, range(1))
+    first, second, void, new, last = attempts_of(session)
+    assert void[:-1] == new[:-1] == first[:-1] != second[:-1] == last[:-1]
 
 
 @pytest.mark.host_only
