@@ -5,31 +5,24 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <optional>
 #include <utility>
 
-#include "fabric/core/address.h"
 #include "fabric/shm/shm_server.h"
-#include "fabric/udp/udp_server.h"
-#include "fabric/udp/udp_worker.h"
 #include "kernels/convert.h"
 #include "kernels/fixed_point.h"
-#include "switch/udp_switch.h"
 #include "switch_choice.h"
-#include "tree_network.h"
 
 namespace luwu::test {
-
-namespace {
-
-using fabric::Address;
-using fabric::Endpoint;
-using std::chrono::milliseconds;
 
 fabric::ServerSettings settings_of(const JobOptions& options) {
     return server_settings(options.folder, options.dtype, options.workers, options.memory_bytes);
 }
+
+namespace {
+
+using fabric::Endpoint;
+using std::chrono::milliseconds;
 
 class SharedMemoryJob final : public TestJob {
   public:
@@ -84,157 +77,6 @@ class TcpJob final : public TestJob {
     std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 
-// Places of the participants of a job over UDP: all on loopback, or each on a host of its own. TCP is between threads
-// of this process in any case, on the server's host.
-class Whereabouts {
-  public:
-    explicit Whereabouts(const JobOptions& options) {
-        if (!switches_of_tests().empty()) network_ = &network_of(options.workers, options.fan_in);
-    }
-    // While this is open, what is made is made on that host.
-    [[nodiscard]] std::optional<Namespace::Inside> enter(std::size_t host) const {
-        return network_ == nullptr ? std::nullopt
-                                   : std::optional<Namespace::Inside>(std::in_place, network_->host(host));
-    }
-    [[nodiscard]] Address address(std::size_t host) const {
-        return network_ == nullptr ? fabric::parse_address("127.0.0.1", 0) : TreeNetwork::address(host);
-    }
-    // Interfaces of a switch, where it is one in the kernel.
-    [[nodiscard]] std::vector<std::string> interfaces(std::size_t host, bool above_others) const {
-        if (!switch_in_kernel(above_others)) return {};
-        return network_->interfaces(host);
-    }
-
-  private:
-    static const TreeNetwork& network_of(std::uint32_t workers, std::uint32_t fan_in) {
-        static std::map<std::pair<std::uint32_t, std::uint32_t>, TreeNetwork> made;
-        return made.try_emplace({workers, fan_in}, workers, fan_in).first->second;
-    }
-
-    const TreeNetwork* network_ = nullptr;
-};
-
-class UdpJob final : public UdpTestJob {
-  public:
-    explicit UdpJob(const JobOptions& options) : UdpTestJob(options), where_(options) {
-        std::vector<fabric::UdpSocket> sockets;
-        for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-            const auto inside = where_.enter(1 + rank);
-            sockets.emplace_back(where_.address(1 + rank));
-        }
-        const auto inside = where_.enter(0);
-        server_ = std::make_unique<fabric::UdpServer>(settings_of(options), tcp_settings(), where_.address(0),
-                                                      fabric::UdpSettings{});
-        for (std::uint32_t rank = 0; rank < options.workers; ++rank) {
-            server_->allow_worker(rank, token_of(rank));
-            auto settings = tcp_worker_settings(server_->side(), server_->side().port(), rank);
-            settings.links[0].workers = options.workers;
-            std::vector<fabric::UdpSocket> own;
-            own.push_back(std::move(sockets[rank]));
-            workers_.push_back(std::make_unique<fabric::UdpWorker>(settings, std::move(own)));
-            endpoints_.push_back(workers_.back()->remote().endpoint());
-        }
-        for (auto& worker : workers_) wait_until([&] { return worker->remote().wait_connected(milliseconds(100)); });
-        start_tree(options);
-    }
-    ~UdpJob() override { close_server(); }  // before the switches
-
-    fabric::ParameterServer& core() override { return server_->side().core(); }
-    Endpoint& endpoint(std::uint32_t rank) override { return *endpoints_[rank]; }
-    void begin(std::uint32_t rank, const Groups& groups) override {
-        const auto begun = server_->begin(rank, groups);
-        workers_[rank]->begin_step(0, begun.epoch, begun.given_up);
-    }
-    void vote(std::uint32_t rank, bool roll_back) override { server_->vote(rank, roll_back, pushes(rank)); }
-    std::optional<std::int64_t> outcome(std::uint32_t rank, milliseconds at_most) override {
-        const auto result = server_->wait_for_end(rank, at_most);
-        if (!result) return std::nullopt;
-        workers_[rank]->end_step();
-        return result->value;
-    }
-    void leave(std::uint32_t rank) override { server_->leave(rank); }
-    void close_server() override { server_.reset(); }
-
-    std::vector<Address> sockets() const override {
-        std::vector<Address> all{server_->bound()};
-        for (const auto& worker : workers_) all.push_back(worker->bound(0));
-        for (const auto& node : switches_) all.push_back(node->bound());
-        return all;
-    }
-    std::vector<fabric::PacketDrops> drops() override {
-        std::vector<fabric::PacketDrops> all{server_stats().drops};
-        for (const auto& worker : workers_) all.push_back(worker->node_stats(0).value().drops);
-        for (const auto& node : switches_) all.push_back(node->node_stats().value().drops);
-        return all;
-    }
-    fabric::ServerNodeStats server_stats() override { return server_->node_stats().value(); }
-    std::uint64_t copies() override {
-        std::uint64_t sum = 0;
-        for (const auto& node : switches_) sum += node->node_stats()->packets_out - node->node_stats()->sums_sent;
-        return sum;
-    }
-
-  private:
-    // A participant that is still without a parent.
-    struct Child {
-        Address address;
-        std::function<void(const Address& parent, std::uint16_t number)> start;
-    };
-
-    void start_tree(const JobOptions& options) {
-        fabric::Wiring wiring;
-        wiring.job = kJob;
-        wiring.key = kPacketKey;
-        wiring.epoch = 1;
-        wiring.workers = options.workers;
-        wiring.payload_bytes = 1408;
-        wiring.form = options.form;
-        wiring.window = {256, 16, 16, 256};
-        wiring.timing = {500'000, 20'000'000, 50'000'000, 1'000'000'000, 5'000'000};
-        std::vector<Child> level;
-        for (auto& worker : workers_) {
-            level.push_back({worker->bound(0),
-                             [&worker, wiring, group = options.group](const Address& parent, std::uint16_t number) {
-                                 worker->start(0, wiring, parent, number, group);
-                             }});
-        }
-        while (options.fan_in > 0 && (level.size() > 1 || switches_.empty())) {
-            std::vector<Child> above;
-            for (std::size_t first = 0; first < level.size(); first += options.fan_in) {
-                above.push_back(add_switch(
-                    wiring,
-                    std::span(level).subspan(first, std::min<std::size_t>(options.fan_in, level.size() - first))));
-            }
-            level = std::move(above);
-        }
-        level[0].start(server_->bound(), 0);
-        server_->start(wiring, level[0].address, options.group);
-    }
-    Child add_switch(const fabric::Wiring& wiring, std::span<const Child> below) {
-        const std::size_t host = 1 + workers_.size() + switches_.size();
-        const bool above_others = std::any_of(switches_.begin(), switches_.end(),
-                                              [&](const auto& other) { return other->bound() == below[0].address; });
-        const auto inside = where_.enter(host);
-        auto& node = *switches_.emplace_back(std::make_unique<switching::UdpSwitch>(
-            where_.address(host), fabric::UdpSettings{}, where_.interfaces(host, above_others)));
-        std::vector<Address> children;
-        for (const Child& child : below) {
-            child.start(node.bound(), static_cast<std::uint16_t>(children.size()));
-            children.push_back(child.address);
-        }
-        return {node.bound(), [this, &node, host, wiring, children](const Address& parent, std::uint16_t number) {
-                    const auto inside = where_.enter(host);
-                    node.start(wiring, parent, number, children);
-                }};
-    }
-
-    Whereabouts where_;
-    std::vector<std::unique_ptr<switching::UdpSwitch>> switches_;
-    std::unique_ptr<fabric::UdpServer> server_;
-    std::vector<std::unique_ptr<fabric::UdpWorker>> workers_;
-    std::vector<std::unique_ptr<Endpoint>> endpoints_;
-};
-
 }  // namespace
 
 std::span<const Transport> transports() {
@@ -256,12 +98,10 @@ std::unique_ptr<TestJob> make_job(Transport transport, const JobOptions& options
         case Transport::tcp:
             return std::make_unique<TcpJob>(options);
         case Transport::udp:
-            return std::make_unique<UdpJob>(options);
+            return make_udp_job(options);
     }
     return nullptr;
 }
-
-std::unique_ptr<UdpTestJob> make_udp_job(const JobOptions& options) { return std::make_unique<UdpJob>(options); }
 
 std::int64_t TestJob::wait_outcome(std::uint32_t rank) {
     while (true) {

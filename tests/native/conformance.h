@@ -67,6 +67,7 @@ class TestJob {
   protected:
     explicit TestJob(const JobOptions& options);
     [[nodiscard]] std::uint64_t pushes(std::uint32_t rank) const { return pushes_[rank]; }
+    void forget_pushes(std::uint32_t rank) { pushes_[rank] = 0; }
 
   private:
     store::StoreShape shape_;
@@ -77,11 +78,14 @@ class TestJob {
 class UdpTestJob : public TestJob {
   public:
     using TestJob::TestJob;
+    virtual void lose(std::uint32_t rank) = 0;
+    virtual void join(std::uint32_t rank) = 0;  // another worker takes the place; waits until it may
     [[nodiscard]] virtual std::vector<fabric::Address> sockets() const = 0;
     [[nodiscard]] virtual std::vector<fabric::PacketDrops> drops() = 0;
     [[nodiscard]] virtual fabric::ServerNodeStats server_stats() = 0;
     [[nodiscard]] virtual std::uint64_t copies() = 0;  // that switches sent down
 };
+[[nodiscard]] fabric::ServerSettings settings_of(const JobOptions& options);
 [[nodiscard]] std::unique_ptr<UdpTestJob> make_udp_job(const JobOptions& options);
 inline constexpr std::uint64_t kPacketKey = 0xfedcba9876543210;
 
