@@ -199,18 +199,25 @@ REMOVALS = (
         "if (!state_.members.anyone_in_step()) return take();\n    return fail", "return take();\n    return fail",
     ),
     Removal(
-        "a lost worker makes its attempt void", "machine.cc",
-        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);", "",
+        "a lost worker makes its attempt void", "machine.cc", "if (owes) abandon(Verdict::lost);", "",
     ),
     Removal(
-        "a worker that had not begun makes no attempt void", "machine.cc",
-        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);",
-        "if (standing != Standing::voted) abandon(Verdict::lost);",
+        "with one stream, so does one that had not begun, or had voted", "state.h",
+        "        if (rules.one_stream) return stage == Stage::collecting && members.anyone_in_step();\n", "",
     ),
     Removal(
-        "a vote that counts is not void", "machine.cc",
-        "if (standing == Standing::begun || standing == Standing::voting) abandon(Verdict::lost);",
-        "if (standing != Standing::resting) abandon(Verdict::lost);",
+        "with one stream, an attempt with all sums and votes is not void", "state.h",
+        "return stage == Stage::collecting && members.anyone_in_step();", "return members.anyone_in_step();",
+    ),
+    Removal(
+        "a worker that had not begun makes no attempt void", "state.h",
+        "return members.at(worker).standing == Standing::begun || members.at(worker).standing == Standing::voting;",
+        "return members.at(worker).standing != Standing::voted;",
+    ),
+    Removal(
+        "a vote that counts is not void", "state.h",
+        "return members.at(worker).standing == Standing::begun || members.at(worker).standing == Standing::voting;",
+        "return members.at(worker).standing != Standing::resting;",
     ),
     Removal(
         "a lost worker is out of its step", "members.cc",
