@@ -15,6 +15,7 @@ from luwu.control.timeouts import Timeouts
 from luwu.core.division import Share
 from luwu.errors import ConfigError, WorkerLostError
 from luwu.server.run import Run, Terms, Worker
+from luwu.server.topology import PacketOrigin
 
 __all__ = ["serve"]  # a fixture
 
@@ -122,6 +123,26 @@ def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch
     with pytest.raises(ConfigError, match=r"worker 1: it would move the other workers .* with the same --switch"):
         run.replace_in_tree(comes, [switch], "", plan(2, position=1))
     assert stays.events.empty() and switch.events.empty() and comes.events.empty()
+
+
+def test_a_worker_that_has_not_said_where_it_is_counts_as_where_the_lost_one_was(monkeypatch):
+    """Two workers are lost, and those that come for them have both joined when the first one attaches."""
+    run = Run(2, lambda *about: None, QUICK)
+    monkeypatch.setattr(run, "core", lambda: nullcontext(SimpleNamespace(port=7)))
+    places = [PacketOrigin(f"10.0.0.{rank}", 5000, 1408) for rank in range(4)]
+    plans = []
+
+    def plan(ready):
+        plans.append(ready.places)
+        return {}
+
+    run.people = {rank: Worker(name="", peer="", rank=rank, run=run, place=places[rank]) for rank in (0, 1)}
+    run.send_topology([], "", plan)
+    run.people = {rank: Worker(name="", peer="", rank=rank, run=run) for rank in (0, 1)}
+    for rank in (0, 1):
+        run.people[rank].place = places[2 + rank]
+        run.replace_in_tree(run.people[rank], [], "", plan)
+    assert plans == [tuple(places[:2]), (places[2], places[1]), tuple(places[2:])]
 
 
 def test_a_run_whose_workers_keep_blocks_on_devices_waits_for_no_other_worker():

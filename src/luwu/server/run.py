@@ -93,6 +93,7 @@ class Run(Membership[NetworkCore]):
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
         self._planned_switches: tuple[SwitchMember, ...] = ()
+        self._where: dict[int, PacketOrigin] = {}
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
@@ -223,7 +224,9 @@ class Run(Membership[NetworkCore]):
                 self.tell_place(participant)
 
     def _make_places(self, address: str, plan: PlanTopology) -> Mapping[str, pb.Topology]:
-        where = tuple(self.people[rank].place for rank in range(self.workers))
+        known = {rank: worker.place for rank, worker in self.people.items() if worker.place != NOWHERE}
+        self._where |= known  # another worker that comes for a lost one has not said yet where it is
+        where = tuple(self._where.get(rank, NOWHERE) for rank in range(self.workers))
         with self.core() as core:
             return plan(TopologyReady(self.job, self.workers, self._planned_switches, address, core.port, where, core))
 
