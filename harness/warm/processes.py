@@ -12,11 +12,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harness.warm.request import close_pipe_ends, given_to_popen, request_for
+from harness.warm.request import Request, close_pipe_ends, given_to_popen, request_for
 
 ADDRESS = "HARNESS_WARM_PYTHON"
 """Environment variable: path of the warm process's socket. Without it the interpreter starts every program."""
@@ -26,6 +26,13 @@ LUWU_MODULES = (
     "luwu.train.training", "luwu.server", "luwu.session.remote", "luwu.session.local", "luwu.observe.plots",
 )  # fmt: skip
 """Modules that commands and workers of LuWu import."""
+
+OF_THE_INTERPRETER = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONIOENCODING", "PYTHONUTF8")
+"""Variables that the interpreter reads when it starts."""
+
+MOST_PASSED = 24
+MOST_CHARACTERS = 100_000
+"""Of an environment's values; a socket's message has a bound."""
 
 STATUS_BYTES = 4
 
@@ -59,7 +66,8 @@ def serve_warm(modules: Sequence[str]) -> Iterator[str]:
 def start_program(command: Sequence[str], standbys: int = 0, **settings: Any) -> subprocess.Popen[Any]:
     """Start a program: where `ADDRESS` names a warm process, a module or a file of this Python as a fork of it.
 
-    Anything else starts as ever, and so does what has a `sitecustomize`, which must be imported first.
+    Anything else starts as ever, and so does what asks for something that a fork cannot have: a `sitecustomize`, which
+    must be imported first, another hash seed or other settings of the interpreter, a function before it starts.
 
     Args:
         command: the program and its arguments.
@@ -67,13 +75,21 @@ def start_program(command: Sequence[str], standbys: int = 0, **settings: Any) ->
         settings: those of `subprocess.Popen`: streams, text, environment, folder, session and descriptors.
     """
     address = os.environ.get(ADDRESS)
-    if address is None or not _is_python(command) or _has_sitecustomize(settings.get("env") or os.environ):
+    if address is None or not _is_python(command) or not _fork_can_be(settings):
         return subprocess.Popen(command, **settings)
     return _Forked(_connection(address), list(command), standbys, settings)
 
 
 def _is_python(command: Sequence[str]) -> bool:
     return command[0] == sys.executable and (command[1] == "-m" or not command[1].startswith("-"))
+
+
+def _fork_can_be(settings: Mapping[str, Any]) -> bool:
+    """Return True if a fork can have these settings of `subprocess.Popen`."""
+    environment = settings.get("env") or os.environ
+    small = len(settings.get("pass_fds", ())) <= MOST_PASSED and sum(map(len, environment.values())) < MOST_CHARACTERS
+    own = all(environment.get(name) == os.environ.get(name) for name in OF_THE_INTERPRETER)
+    return small and own and "preexec_fn" not in settings and not _has_sitecustomize(environment)
 
 
 def _has_sitecustomize(environment: Mapping[str, str]) -> bool:
@@ -86,8 +102,8 @@ class _Connection:
 
     def __init__(self, address: str) -> None:
         self._asking = threading.Lock()
-        self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._requests.connect(address)
+        self._address = address
+        self._requests: socket.socket | None = None
 
     def fork(self, arguments: list[str], standbys: int, given: dict[str, Any]) -> tuple[int, int]:
         """Return the process id of a new program, and a pipe that brings its wait status."""
@@ -95,13 +111,25 @@ class _Connection:
         status, told = os.pipe()
         try:
             with self._asking:
-                request.send(self._requests, [told, *descriptors])
-                answer = self._requests.recv(64)
+                answer = self._ask(request, [told, *descriptors])
         finally:
             os.close(told)
         if not answer:
             raise ChildProcessError("the warm process has ended")
         return int(answer), status
+
+    def _ask(self, request: Request, descriptors: list[int]) -> bytes:
+        """Return the answer to a request. After an exception the next one begins anew: its answer is another."""
+        if self._requests is None:
+            self._requests = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._requests.connect(self._address)
+        try:
+            request.send(self._requests, descriptors)
+            return self._requests.recv(64)
+        except BaseException:
+            self._requests.close()
+            self._requests = None
+            raise
 
 
 @functools.cache
@@ -112,21 +140,30 @@ def _connection(address: str) -> _Connection:
 class _Forked(subprocess.Popen[Any]):
     def __init__(self, connection: _Connection, command: list[str], standbys: int, settings: dict[str, Any]) -> None:
         self._connection, self._standbys = connection, standbys
+        self._told: bytes | None = None
+        self._alive: int | None = None
         super().__init__(command, **settings)
 
     def _execute_child(self, *values: Any) -> None:
         given = given_to_popen(self, values)
         self.pid, self._status = self._connection.fork(given["args"][1:], self._standbys, given)
+        with suppress(ProcessLookupError):  # it has ended, and the warm process has told how
+            self._alive = os.pidfd_open(self.pid)
         close_pipe_ends(self, given)
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
-        ready = select.poll()
-        ready.register(self._status, select.POLLIN)
-        if not ready.poll(0 if wait_flags & os.WNOHANG else None):
+        """Return the process id and the wait status once it has ended; without the warm process: as if killed."""
+        patience = 0 if wait_flags & os.WNOHANG else None
+        if self._told is None:
+            if not _readable(self._status, patience):
+                return 0, 0
+            self._told = os.read(self._status, STATUS_BYTES)
+            os.close(self._status)
+        if not self._told and self._alive is not None and not _readable(self._alive, patience):
             return 0, 0
-        told = os.read(self._status, STATUS_BYTES)
-        os.close(self._status)
-        return self.pid, int.from_bytes(told, "little") if told else signal.SIGKILL  # it ended with the warm process
+        if self._alive is not None:
+            os.close(self._alive)
+        return self.pid, int.from_bytes(self._told, "little") if self._told else signal.SIGKILL
 
     def _internal_poll(self, *unused: Any, **also_unused: Any) -> int | None:
         if self.returncode is None and self._waitpid_lock.acquire(blocking=False):
@@ -138,3 +175,9 @@ class _Forked(subprocess.Popen[Any]):
             finally:
                 self._waitpid_lock.release()
         return self.returncode
+
+
+def _readable(descriptor: int, seconds: float | None) -> bool:
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    return bool(ready.poll(seconds))

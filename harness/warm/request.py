@@ -87,7 +87,7 @@ def request_for(arguments: list[str], given: dict[str, Any], standbys: int = 0) 
 
 def take_over(request: Request, descriptors: list[int]) -> None:
     """Give this process, a fork, what the request asks for: descriptors, session, namespace, folder, environment."""
-    if request.own_session:
+    if request.own_session and os.getsid(0) != os.getpid():
         os.setsid()
     above = max(request.numbers) + 1  # where no place of another is
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, above) for descriptor in descriptors]

@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import selectors
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -26,6 +27,8 @@ class Server:
 
     def __init__(self, listener: socket.socket, owner: socket.socket) -> None:
         self._listener, self._owner = listener, owner
+        # Ctrl-C reaches all of the terminal's processes. It is for the programs; this one ends with its owner.
+        self._on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._events = selectors.DefaultSelector()
         self._events.register(listener, selectors.EVENT_READ)
         self._events.register(owner, selectors.EVENT_READ)
@@ -44,23 +47,35 @@ class Server:
                     return request
 
     def _answer(self, client: socket.socket) -> Request | None:
-        received = receive(client)
+        try:
+            received = receive(client)
+        except (OSError, ValueError, TypeError):  # it has ended in the middle, or is no client of ours
+            received = None
         if received is None:
             self._events.unregister(client)
             client.close()
             return None
         request, (namespace, status, *descriptors) = received
+        ready, told = os.pipe()  # closed once the program leads its session: who asked may signal that at once
         pid = os.fork()
-        if pid:
-            for descriptor in (namespace, *descriptors):
+        if pid == 0:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+            for descriptor in (ready, status):
                 os.close(descriptor)
-            self._events.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+            self._forget()
+            if request.own_session:
+                os.setsid()
+            os.close(told)
+            take_over(request, [namespace, *descriptors])
+            return request
+        for descriptor in (told, namespace, *descriptors):
+            os.close(descriptor)
+        os.read(ready, 1)
+        os.close(ready)
+        self._events.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+        with suppress(OSError):  # who asked has ended; the program goes on
             client.send(str(pid).encode())
-            return None
-        os.close(status)
-        self._forget()
-        take_over(request, [namespace, *descriptors])
-        return request
+        return None
 
     def _forget(self) -> None:
         """Close everything that is not the fork's."""

@@ -35,6 +35,9 @@ def keep_ready(request: Request) -> Request:
             for other in _standbys:
                 other.requests.close()
             _standbys.clear()
+            for number in request.numbers:
+                if number > 2:
+                    os.close(number)  # the program's alone: who waits for its end would wait for this process, too
             return _wait(given)
         given.close()
         _standbys.append(_Standby(pid, own))

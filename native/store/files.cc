@@ -22,6 +22,14 @@ std::uint64_t free_bytes(const File& file) {
     return fstatvfs(file.descriptor(), &info) == 0 ? info.f_bavail * info.f_frsize : 0;
 }
 
+// True if a file system that knows its size has less room than this, also for root. fallocate may take all the room
+// that there is before it fails, and another program's writes fail meanwhile.
+bool lacks(const File& file, std::uint64_t bytes) {
+    struct statvfs info{};
+    if (fstatvfs(file.descriptor(), &info) != 0 || info.f_blocks == 0) return false;
+    return info.f_bfree * info.f_frsize < bytes;
+}
+
 Error no_space(const File& file, std::uint64_t bytes) {
     return Error(ErrorKind::no_space,
                  "the store needs " + size_text(bytes) + " for " + file.path() + " but its disk has " +
@@ -133,6 +141,8 @@ File open_file(const std::string& path, bool create, bool read_only, bool* direc
 }
 
 void reserve(const File& file, std::uint64_t bytes) {
+    const std::uint64_t allocated = file.allocated_bytes();
+    if (bytes > allocated && lacks(file, bytes - allocated)) throw no_space(file, bytes);
     if (fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
     if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw no_space(file, bytes);
     if (errno != EOPNOTSUPP) throw system_error("reserve space in", file.path(), errno);
@@ -147,8 +157,11 @@ void extend(const File& file, std::uint64_t bytes) {
 void fill_holes(const File& file) {
     const std::uint64_t bytes = file.bytes();
     const std::uint64_t allocated = file.allocated_bytes();
-    if (allocated >= bytes || fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
-    if (errno != ENOSPC && errno != EDQUOT) return;  // a file system that reserves nothing
+    if (allocated >= bytes) return;
+    if (!lacks(file, bytes - allocated)) {
+        if (fallocate(file.descriptor(), 0, 0, static_cast<off_t>(bytes)) == 0) return;
+        if (errno != ENOSPC && errno != EDQUOT) return;  // a file system that reserves nothing
+    }
     throw Error(ErrorKind::no_space,
                 file.path() + " was compacted and needs " + size_text(bytes - allocated) +
                     " more to train on, but its disk has " + size_text(free_bytes(file)) +

@@ -275,6 +275,11 @@ void StripeFiles::reserve_spare(std::uint32_t version) const {
 }
 
 bool StripeFiles::unshare(std::uint32_t version) {
+    if (versions_[version].names() == 0) {
+        throw Error(ErrorKind::corrupt, version_path(version) +
+                                            " was removed while the store is open, and what is written to it is lost; "
+                                            "put a copy of the store back, or restore a snapshot");
+    }
     if (!shared(version)) return false;
     reserve_spare(version);
     rename_file(spare_path(version), version_path(version));

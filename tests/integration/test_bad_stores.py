@@ -66,6 +66,18 @@ def test_a_bit_flipped_in_a_chunk_names_file_and_offset(run: Path) -> None:
     assert "1 damaged chunk; the first:" in verified.output and "luwu snapshot restore" in verified.output
 
 
+def test_a_file_that_is_removed_while_the_store_is_open_ends_the_run(run: Path) -> None:
+    """Steps that are written to it would be lost when it is closed, and nobody would know before."""
+    with luwu.open(run, memory=MEMORY) as session:
+        worker = NumpyWorker(session, small_manifest())
+        (run / "store/version-1.luwu").unlink()
+        with pytest.raises(
+            LuwuError, match=r"version-1\.luwu was removed while the store is open, .* restore a snapshot"
+        ):
+            for _ in range(2):
+                worker.step()
+
+
 def test_a_truncated_store(run: Path) -> None:
     chunks = run / "store/version-0.luwu"  # step 2's
     size = chunks.stat().st_size

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -62,6 +63,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(luwu, tmp_path, monkeypatch, a
     for word in words:
         assert word in error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.timeout(60)  # whoever opens a pipe may wait for ever
+@pytest.mark.parametrize("name", ["metrics.jsonl", "job.json", "run-id", "config.toml", "loss.png"])
+@pytest.mark.parametrize(("make", "words"), [(os.mkfifo, "a pipe or a device"), (os.mkdir, "a folder")])
+def test_what_stands_in_the_place_of_a_file_of_the_run_is_named(luwu, tmp_path, name, make, words):
+    (tmp_path / "run").mkdir()
+    make(tmp_path / "run" / name)
+    code, _, error = luwu("train", "--run", "run", "--steps", "1")
+    assert code == 2
+    assert f"{tmp_path}/run/{name}: expected a file, found {words}; move it away" in " ".join(error.split())
 
 
 def test_another_model_in_the_same_folder_is_refused(luwu, tmp_path):

@@ -2,7 +2,9 @@
 
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -172,5 +174,66 @@ def test_a_program_goes_on_after_the_warm_process_and_its_status_is_lost(tmp_pat
             [sys.executable, str(tmp_path / "program.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout.readline() == "there\n"
+    assert process.poll() is None
     assert process.communicate("\n", timeout=60)[0] == "still there\n"
-    assert process.returncode == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
+
+
+PAUSES = "import os, signal\nprint(os.getppid(), flush=True)\nsignal.pause()"
+
+
+def pausing(tmp_path, **settings):
+    """Start a program that waits for a signal; return it and its parent."""
+    (tmp_path / "program.py").write_text(PAUSES)
+    command = [sys.executable, str(tmp_path / "program.py")]
+    process = start_program(command, stdout=subprocess.PIPE, text=True, **settings)
+    return process, int(process.stdout.readline())
+
+
+def test_nothing_that_clients_do_ends_the_warm_process(tmp_path, monkeypatch):
+    """One sends what is no request, one goes away without an answer; and the terminal's Ctrl-C is for programs."""
+    with serve_warm([]) as address:
+        monkeypatch.setenv(ADDRESS, address)
+        process, warm = pausing(tmp_path)
+        for words in (b"nonsense", b"{}", b"[1]"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.connect(address)
+                client.send(words)
+        os.kill(warm, signal.SIGINT)
+        other, parent = pausing(tmp_path)
+        assert parent == warm and process.poll() is None
+        other.send_signal(signal.SIGINT)
+        assert other.wait(60) == -signal.SIGINT
+        process.kill()
+        assert process.wait(60) == -signal.SIGKILL
+        for each in (process, other):
+            each.stdout.close()
+
+
+def test_it_leads_its_session_when_it_was_started(how, tmp_path):
+    (tmp_path / "program.py").write_text(PAUSES)
+    for _ in range(20):
+        command = [sys.executable, str(tmp_path / "program.py")]
+        with start_program(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait(60) == -signal.SIGKILL
+
+
+def test_it_has_the_hash_seed_of_its_environment_and_what_is_to_run_before_it(run):
+    seeds = [run("print(hash('a'))", env=os.environ | {"PYTHONHASHSEED": seed})[1] for seed in ("1", "1", "2")]
+    assert seeds[0] == seeds[1] != seeds[2]
+    assert run("print('never')", preexec_fn=lambda: os._exit(9))[:2] == (9, "")
+
+
+def test_its_children_to_be_hold_none_of_its_descriptors(how, tmp_path):
+    """The end of a pipe comes when the program closes it."""
+    reading, writing = os.pipe()
+    (tmp_path / "program.py").write_text(f"import os\nos.close({writing})\ninput()")
+    command = [sys.executable, str(tmp_path / "program.py")]
+    with start_program(command, 2, stdin=subprocess.PIPE, pass_fds=[writing]) as process:
+        os.close(writing)
+        assert select.select([reading], [], [], 60)[0] and os.read(reading, 1) == b""
+        os.close(reading)
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.wait(60) == 0

@@ -115,6 +115,7 @@ def run_training(
     chosen = (read_toml(config) if config else {}, flags)
     first = build_settings(*chosen)
     folder = RunFolder(run or default_folder(first.data.path, first.model.path))
+    folder.require_files()
     saved = folder.saved_settings()
     settings = build_settings(saved or {}, *chosen)
     if settings.model.path is not None:
@@ -189,8 +190,9 @@ def draw_plots(console: Console, settings: Settings, folder: RunFolder, outcome:
     with Interrupts() as interrupts, suppress(WaitStoppedError):
         stopped = outcome.stopped
         room = Room(settings.run.disk_full_wait_seconds, say, lambda: stopped or interrupts.count > 0)
-        draw_loss(rows, folder.path / "loss.png", outcome.validation_loss, corpus.entropy, corpus.unit, room)
-        draw_throughput(rows, folder.path / "throughput.png", room)
+        loss, throughput = folder.plot_paths
+        draw_loss(rows, loss, outcome.validation_loss, corpus.entropy, corpus.unit, room)
+        draw_throughput(rows, throughput, room)
 
 
 def tell(console: Console, settings: Settings, folder: RunFolder, outcome: Outcome) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+
+from luwu.core.errors import ConfigError
 
 _NOTHING_TO_SYNC = {errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.ENOTSUP}
 
@@ -86,8 +89,25 @@ def sync_path(folder: Path) -> None:
                 raise OSError(error.errno, error.strerror, str(above)) from error
 
 
+def require_file(path: Path) -> None:
+    """Refuse a folder, a pipe or a device in the place of a file, as opening a pipe may wait for ever.
+
+    Raises:
+        ConfigError: one is there; a missing file is none.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind):
+            what = "a folder" if stat.S_ISDIR(kind) else "a pipe or a device"
+            raise ConfigError(f"{path}: expected a file, found {what}; move it away")
+
+
 def drop_shared(path: Path) -> None:
-    """Remove this name of a file that has another one; call it before the file is written from its beginning."""
+    """Remove this name of a file that has another one; call it before the file is written from its beginning.
+
+    Raises ConfigError where no file is there, see `require_file`; so does `unshare`.
+    """
+    require_file(path)
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
             path.unlink()
@@ -95,6 +115,7 @@ def drop_shared(path: Path) -> None:
 
 def unshare(path: Path) -> None:
     """Replace a file that has another name by a copy; call it before the file is appended to or changed in place."""
+    require_file(path)
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
             own = path.with_name(path.name + ".own")

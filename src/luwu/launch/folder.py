@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from luwu.core.errors import ConfigError
+from luwu.core.files import require_file
 from luwu.core.quantities import check_name
 from luwu.core.room import NO_WAIT, Room
 from luwu.core.settings import read_toml, to_toml
@@ -38,6 +39,12 @@ class RunFolder:
         self.metrics_path = self.path / "metrics.jsonl"
         self.job_path = self.path / "job.json"
         self.id_path = self.path / "run-id"
+        self.plot_paths = (self.path / "loss.png", self.path / "throughput.png")
+
+    def require_files(self) -> None:
+        """Refuse a folder, a pipe or a device in the place of a file of the run; raises ConfigError."""
+        for path in (self.config_path, self.metrics_path, self.job_path, self.id_path, *self.plot_paths):
+            require_file(path)
 
     def saved_settings(self) -> dict[str, Any] | None:
         """Return the tables of config.toml, None if no run was started here yet."""
