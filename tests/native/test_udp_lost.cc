@@ -48,7 +48,8 @@ TEST_CASE("over UDP another worker takes a lost one's place, and the bits are th
         std::uint32_t workers;
         std::uint32_t fan_in;  // 0: no switch
     };
-    for (const auto& [workers, fan_in] : variants<Tree>({{3, 8}, {4, 2}, {1, 0}})) {
+    for (const Tree& tree : variants<Tree>({{3, 8}, {4, 2}, {1, 0}})) {
+        const std::uint32_t workers = tree.workers;
         for (const std::uint32_t pulls : {0U, 1U, 3U}) {
             CAPTURE(workers);
             CAPTURE(pulls);
@@ -56,7 +57,7 @@ TEST_CASE("over UDP another worker takes a lost one's place, and the bits are th
             JobOptions options;
             options.folder = scratch.folder();
             options.workers = workers;
-            options.fan_in = fan_in;
+            options.fan_in = tree.fan_in;
             {
                 const auto job = make_udp_job(options);
                 job->initialise();
