@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from luwu.control.timeouts import PATIENCE_SECONDS
 from luwu.core.errors import (
     ConfigError,
     LuwuError,
@@ -132,13 +134,28 @@ def test_a_place_is_free_once_the_core_has_let_go_of_the_lost_worker(keeping) ->
     core.lost.set()
     losing.join()
     assert 1 in members.vacancies and members.missing == [1] and members.joined == {0}
-    assert said[0].startswith("worker 1 ended without leaving; the run waits for another worker 1 until ")
     core.free.set()
     members.join(1, 2)
     assert not members.attach(1, MANIFEST)
     assert 1 not in members.vacancies and members.missing == []
-    assert said[1:] == ["another worker 1 has joined; the run goes on at step 3"]
+    miss_workers(members)  # too late for news of the wait
+    assert said == ["another worker 1 has joined; the run goes on at step 3"]
     assert members.error() is None and members.lost == []
+
+
+def test_a_wait_for_a_worker_is_told_once_when_it_is_not_a_short_one(keeping, monkeypatch) -> None:
+    members, core, said = keeping
+    core.lost.set()
+    members.lose(1)
+    miss_workers(members)
+    assert said == []
+    now = time.monotonic()
+    later = SimpleNamespace(monotonic=lambda: now + PATIENCE_SECONDS)
+    monkeypatch.setattr("luwu.server.vacancies.time", later)
+    miss_workers(members)
+    miss_workers(members)
+    assert len(said) == 1
+    assert said[0].startswith("worker 1 ended without leaving; the run waits for another worker 1 until ")
 
 
 def test_a_worker_that_is_lost_while_it_waits_for_its_place_leaves_it_free(keeping) -> None:
@@ -174,17 +191,19 @@ def test_a_worker_that_has_another_model_leaves_the_run_untouched(keeping) -> No
 
 
 def test_a_run_waits_for_the_return_of_a_worker_so_long_and_no_longer(monkeypatch) -> None:
-    core, times = KeepingCore(), iter([100.0, 159.0, 161.0])
+    core, now = KeepingCore(), [100.0]
     core.lost.set()
     members = Membership(1, lambda manifest: core, worker_return_seconds=60.0, say=lambda text: None)
     members.join(0, 1)
     members.attach(0, MANIFEST)
-    monkeypatch.setattr("luwu.server.vacancies.time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("luwu.server.vacancies.time", SimpleNamespace(monotonic=lambda: now[0]))
     failed: list[LuwuError] = []
     monkeypatch.setattr(members, "fail", failed.append)
     members.lose(0)
+    now[0] = 159.0
     miss_workers(members)
     assert failed == []
+    now[0] = 161.0
     miss_workers(members)
     (error,) = failed
     assert str(error) == (

@@ -194,11 +194,10 @@ class Membership(Generic[CoreT]):
             self._ask(lambda core: cast(ReturnCore, core).lose_worker(rank), None)
             with self._changed:  # not before: whoever joins now finds the place as it is to be
                 self._admission.lose(rank)
-                self.vacancies.keep(rank)
+                end = until(self.vacancies.seconds)
+                self.vacancies.keep(rank, f"worker {rank} {why}; the run waits for another worker {rank} {end}")
                 self.progress.forget(rank)
                 self._changed.notify_all()
-            end = until(self.vacancies.seconds)
-            self._say(f"worker {rank} {why}; the run waits for another worker {rank} {end}")
             return
         error = lost_at(f"worker {rank} {why}", self.step)
         with self._changed:
@@ -330,7 +329,9 @@ class Membership(Generic[CoreT]):
 
 
 def miss_workers(run: Membership[Any]) -> None:
-    """Fail a run in which a lost worker's place has been empty for too long."""
+    """Tell of lost workers' places that are empty, and fail a run in which one has been so for too long."""
+    for words in run.vacancies.news():
+        run._say(words)
     if why := run.vacancies.overdue():
         run.fail(lost_at(why, run.step))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from luwu.control.timeouts import PATIENCE_SECONDS
+
 
 class Vacancies:
     """The ranks of lost workers that a run waits for.
@@ -17,19 +19,37 @@ class Vacancies:
         self.seconds = seconds
         self._lock = threading.Lock()
         self._ends: dict[int, float] = {}  # time at which the wait is over, by rank
+        self._untold: dict[int, tuple[float, str]] = {}  # when to tell of a wait, and the words, by rank
 
     def __contains__(self, rank: int) -> bool:
         with self._lock:
             return rank in self._ends
 
-    def keep(self, rank: int) -> None:
-        """Begin to wait for a worker of this rank, or go on if the one that joined meanwhile is lost, too."""
+    def keep(self, rank: int, words: str = "") -> None:
+        """Begin to wait for a worker of this rank, or go on if the one that joined meanwhile is lost, too.
+
+        ``words`` are for users, if the wait is not a short one, see `news`.
+        """
+        now = time.monotonic()
         with self._lock:
-            self._ends.setdefault(rank, time.monotonic() + self.seconds)
+            if rank not in self._ends:
+                self._ends[rank] = now + self.seconds
+                self._untold[rank] = now + PATIENCE_SECONDS, words
+
+    def news(self) -> list[str]:
+        """Return the words of waits that have lasted for `PATIENCE_SECONDS`, once each.
+
+        A worker that `luwu train` starts again is there before.
+        """
+        now = time.monotonic()
+        with self._lock:
+            due = [rank for rank, (when, _) in self._untold.items() if now >= when]
+            return [self._untold.pop(rank)[1] for rank in due]
 
     def fill(self, rank: int) -> bool:
         """End the wait for a rank: a worker is there; False: nobody waited for it."""
         with self._lock:
+            self._untold.pop(rank, None)
             return self._ends.pop(rank, None) is not None
 
     def overdue(self) -> str:
