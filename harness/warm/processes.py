@@ -27,8 +27,9 @@ LUWU_MODULES = (
 )  # fmt: skip
 """Modules that commands and workers of LuWu import."""
 
-OF_THE_INTERPRETER = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONIOENCODING", "PYTHONUTF8")
-"""Variables that the interpreter reads when it starts."""
+_READ_AT_START = ("PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONIOENCODING", "PYTHONUTF8")
+_OF_THE_WARM = {name: os.environ.get(name) for name in _READ_AT_START}
+"""Variables that the interpreter reads when it starts, as the warm process has them; a test may have changed some."""
 
 MOST_PASSED = 24
 MOST_CHARACTERS = 100_000
@@ -88,8 +89,8 @@ def _fork_can_be(settings: Mapping[str, Any]) -> bool:
     """Return True if a fork can have these settings of `subprocess.Popen`."""
     environment = settings.get("env") or os.environ
     small = len(settings.get("pass_fds", ())) <= MOST_PASSED and sum(map(len, environment.values())) < MOST_CHARACTERS
-    own = all(environment.get(name) == os.environ.get(name) for name in OF_THE_INTERPRETER)
-    return small and own and "preexec_fn" not in settings and not _has_sitecustomize(environment)
+    same = all(environment.get(name) == value for name, value in _OF_THE_WARM.items())
+    return small and same and "preexec_fn" not in settings and not _has_sitecustomize(environment)
 
 
 def _has_sitecustomize(environment: Mapping[str, str]) -> bool:

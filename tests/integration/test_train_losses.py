@@ -24,6 +24,14 @@ from harness.training import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
+def test_the_order_within_sets_changes_no_bit(runs, undisturbed, monkeypatch):
+    """The other programs of tests are forks of one process and share its hash seed; users' have seeds of their own."""
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    code, output, error = finish(start_small_run(runs, "seeded"))
+    assert code == 0, error
+    assert (steps_of(runs, "seeded"), validation(output)) == undisturbed
+
+
 def test_a_worker_that_is_stopped_is_killed_and_replaced(runs, undisturbed):
     process = start_small_run(runs, "stopped", "--step-deadline-seconds", "6")
     wait_for_steps(runs, "stopped", 5)
