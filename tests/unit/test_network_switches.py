@@ -149,6 +149,8 @@ def test_a_run_whose_workers_keep_blocks_on_devices_waits_for_no_other_worker():
     """Over UDP all pull alike, and a worker that is new would have to pull what the others have."""
     run = Run(2, lambda *about: None, QUICK, worker_return_seconds=60)
     run.agree(Terms(Share()))
+    with pytest.raises(ConfigError, match="device_memory"):  # and one that is refused changes nothing of that
+        run.agree(Terms(Share(), frozenset({"embedding"})))
     assert run.vacancies.seconds == 60
     run = Run(2, lambda *about: None, QUICK, worker_return_seconds=60)
     run.agree(Terms(Share(), frozenset({"embedding"})))

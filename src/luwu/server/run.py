@@ -144,7 +144,7 @@ class Run(Membership[NetworkCore]):
         """Note a worker's terms, before `attach`; raises ConfigError where workers differ on them."""
         with self._changed:
             expected = self._terms = self._terms or terms
-            if terms.share.servers > 1 or terms.kept:
+            if expected.share.servers > 1 or expected.kept:
                 self.vacancies.seconds = 0.0
         if terms.share != expected.share:
             raise ConfigError(
