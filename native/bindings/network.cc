@@ -68,26 +68,6 @@ void bind_timing(nb::module_& module) {
              "longest_backoff_seconds"_a, "farewell_seconds"_a);
 }
 
-void bind_tcp_members(nb::class_<WithoutGil<fabric::TcpServer>>& type) {
-    using Self = WithoutGil<fabric::TcpServer>;
-    type.def(
-            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
-            nb::call_guard<nb::gil_scoped_release>(),
-            "The worker is gone: its connections end, an attempt that it was in is void, and another worker may take "
-            "its place.")
-        .def(
-            "wait_for_place",
-            [](Self& self, std::uint32_t rank, double at_most_seconds) {
-                return self.core().wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
-            },
-            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
-            "True once allow_worker may let another worker in at the place of a lost one, or the run has failed; "
-            "False: not in time.")
-        .def(
-            "worker_left", [](Self& self, std::uint32_t rank) { self.core().leave(rank); }, "rank"_a,
-            "The worker makes no more steps. Fails the run when others are in one, or begin one later.");
-}
-
 void bind_tcp_server(nb::module_& module) {
     using Self = WithoutGil<fabric::TcpServer>;
     nb::class_<Self> type(module, "TcpServer",
@@ -139,8 +119,12 @@ void bind_tcp_server(nb::module_& module) {
             "was not finite, 4 when a lost worker made the attempt void; None when that takes longer.")
         .def(
             "stats", [](const Self& self) { return tcp_stats_of(self); },
-            "As ShmServer.stats, and `drops`: connections that were dropped, by reason.");
-    bind_tcp_members(type);
+            "As ShmServer.stats, and `drops`: connections that were dropped, by reason.")
+        .def(
+            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            nb::call_guard<nb::gil_scoped_release>(),
+            "The worker is gone: its connections end, an attempt that it was in is void, and another worker may take "
+            "its place.");
 }
 
 void bind_remote_worker(nb::module_& module) {

@@ -63,6 +63,17 @@ void bind_core(nanobind::class_<Self>& type, Core core) {
             },
             "block"_a, "segments"_a, "Parameter groups of a block: (end element, group) in ascending order.")
         .def(
+            "wait_for_place",
+            [core](Self& self, std::uint32_t rank, double at_most_seconds) {
+                return core(self).wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
+            },
+            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+            "True once allow_worker may let another worker in at the place of a lost one, or the run has failed; "
+            "False: not in time.")
+        .def(
+            "worker_left", [core](Self& self, std::uint32_t rank) { core(self).leave(rank); }, "rank"_a,
+            "The worker makes no more steps. Fails the run when others are in one, or begin one later.")
+        .def(
             "fail_run",
             [core](Self& self, const std::string& message) { core(self).fail(Error(ErrorKind::worker_lost, message)); },
             "message"_a, "Fails the run: every worker's wait raises WorkerLostError with this message.")

@@ -52,24 +52,6 @@ nb::dict server_stats(WithoutGil<fabric::UdpServer>& self) {
     return stats;
 }
 
-void bind_members(nb::class_<WithoutGil<fabric::UdpServer>>& type) {
-    using Self = WithoutGil<fabric::UdpServer>;
-    type.def("worker_left", &Self::leave, "rank"_a, "The worker makes no more steps.")
-        .def(
-            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
-            nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.lose_worker; packets under way are dropped.")
-        .def(
-            "wait_for_place",
-            [](Self& self, std::uint32_t rank, double at_most_seconds) {
-                return self.side().core().wait_for_place(rank, milliseconds("at_most_seconds", at_most_seconds));
-            },
-            "rank"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_for_place.")
-        .def(
-            "move_child", [](Self& self, const HostAndPort& child) { self.move_child(make_address(child)); }, "child"_a,
-            nb::call_guard<nb::gil_scoped_release>(),
-            "The child that speaks for all workers is somewhere else now; once the network was started.");
-}
-
 void bind_server(nb::module_& module) {
     using Self = WithoutGil<fabric::UdpServer>;
     nb::class_<Self> type(module, "UdpServer",
@@ -119,8 +101,10 @@ void bind_server(nb::module_& module) {
                 return make_ending(self.wait_for_end(worker, milliseconds("at_most_seconds", at_most_seconds)));
             },
             "worker"_a, "at_most_seconds"_a, nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.wait_commit.")
+        .def(
+            "lose_worker", [](Self& self, std::uint32_t rank) { self.lose_worker(rank); }, "rank"_a,
+            nb::call_guard<nb::gil_scoped_release>(), "As TcpServer.lose_worker; packets under way are dropped.")
         .def("stats", &server_stats, "As TcpServer.stats, and `network`: packets, heartbeats and drops of UDP.");
-    bind_members(type);
 }
 
 std::unique_ptr<fabric::UdpWorker> make_worker(const std::vector<ServerLink>& servers, const Cuts& cuts,

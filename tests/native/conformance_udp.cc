@@ -111,7 +111,6 @@ class UdpJob final : public UdpTestJob {
             *child = seat.address;
             start(above);
         }
-        if (switches_.empty()) server_->move_child(seat.address);
         seat.worker->start(0, wiring_, seat.parent, seat.number, options_.group);
     }
 

@@ -46,9 +46,9 @@ std::vector<std::int64_t> lose_within(UdpTestJob& job, std::uint32_t lost, std::
 TEST_CASE("over UDP another worker takes a lost one's place, and the bits are those of an undisturbed job") {
     struct Tree {
         std::uint32_t workers;
-        std::uint32_t fan_in;  // 0: no switch
+        std::uint32_t fan_in;
     };
-    for (const Tree& tree : variants<Tree>({{3, 8}, {4, 2}, {1, 0}})) {
+    for (const Tree& tree : variants<Tree>({{3, 8}, {4, 2}})) {
         const std::uint32_t workers = tree.workers;
         for (const std::uint32_t pulls : {0U, 1U, 3U}) {
             CAPTURE(workers);

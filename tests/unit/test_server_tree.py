@@ -109,9 +109,6 @@ class Core:
     def start(self, wiring, child, group):
         self.started = (wiring, child, group)
 
-    def move_child(self, child):
-        self.moved = child
-
 
 class OwnSwitch:
     """The server's own."""
@@ -139,8 +136,8 @@ def own(monkeypatch):
     return made
 
 
-def make_ready(switches, workers, core=None, job=77):
-    return TopologyReady(job, len(workers), tuple(switches), "10.9.9.9", 600, tuple(workers), core or Core())
+def make_ready(switches, workers, job=77):
+    return TopologyReady(job, len(workers), tuple(switches), "10.9.9.9", 600, tuple(workers), Core())
 
 
 def plan(switches, workers, multicast="", form="int32"):
@@ -236,7 +233,6 @@ def test_only_the_neighbours_of_a_worker_that_is_elsewhere_hear_of_it(own):
     after = plans(ready)
     assert {name for name in after if after[name] != before[name]} == {"switch c"}
     assert ("10.0.7.7", 7777) in [(below.address, below.port) for below in after["switch c"].below]
-    assert ready.core.moved == (switches[0].address, switches[0].port)
     assert not hasattr(ready.core, "started")
 
 
@@ -252,13 +248,6 @@ def test_the_servers_own_switch_begins_anew_for_a_worker_that_is_elsewhere(own, 
         assert switch_of_server.wiring == number  # so that heartbeats of the one before are replays
     plans(make_ready([], workers, job=78))
     assert own[0].wiring == 0
-
-
-def test_a_single_worker_that_is_elsewhere_is_the_servers_child_there(own):
-    plans, core = UdpPlan("127.0.0.1", "int32", "", Timeouts()), Core()
-    plans(make_ready([], places(1), core))
-    plans(make_ready([], moved(places(1), 0), core))
-    assert core.moved == ("10.0.7.7", 7777)
 
 
 def test_a_worker_that_cannot_send_the_runs_packets_is_refused(own):

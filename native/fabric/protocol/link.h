@@ -21,7 +21,6 @@ class Link {
          std::uint32_t most_under_way, std::uint32_t packet_bytes);
 
     [[nodiscard]] const Address& other() const { return other_; }
-    void move_to(const Address& other) { other_ = other; }
     [[nodiscard]] std::uint16_t sender() const { return sender_; }
     // Takes a heartbeat of the other end; false and counted if it is malformed or older than the last.
     [[nodiscard]] bool take(const Packet& packet, Time now, PacketDrops& drops);

@@ -41,7 +41,6 @@ class ServerNode final : public Node {
     // The parameters of a block that is wanted, in any order. They stay until the event `delivered`. `pull` counts from
     // 0 in every epoch.
     void offer(std::uint64_t pull, const std::byte* parameters);
-    void move_child(const Address& child) { link_.move_to(child); }
     // Drops what is under way and starts every stream anew. The memory of sums that were not collected is the caller's
     // again, and that of the blocks it returns: those offered and not delivered.
     std::vector<std::uint32_t> begin_epoch();

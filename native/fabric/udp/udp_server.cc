@@ -156,11 +156,6 @@ void UdpServer::lose_worker(std::uint32_t rank) {
     side_.lose_worker(rank);
 }
 
-void UdpServer::move_child(const Address& child) {
-    check_network(started_);
-    loop().call([&] { node_->move_child(child); });
-}
-
 UdpServer::Begun UdpServer::begin(std::uint32_t worker, const std::vector<pipeline::GroupSettings>& groups,
                                   const pipeline::GradientSettings& gradient) {
     check_network(started_);

@@ -30,9 +30,6 @@ class UdpServer {
     // Starts the network when the tree is known; once. The wiring's blocks and workers are filled in here.
     void start(Wiring wiring, const Address& child, const Address& group);
 
-    // The child that speaks for all workers is somewhere else now; once the network was started.
-    void move_child(const Address& child);
-
     // As TcpServer has both. After a loss packets that are under way are dropped, because another worker at the place
     // would not complete their sums.
     void allow_worker(std::uint32_t rank, const Token& token);

@@ -88,10 +88,6 @@ class UdpCore(NetworkCore, Protocol):
         """Start the network: the child speaks for all workers, parameters go to the group if there is one."""
         ...
 
-    def move_child(self, child: tuple[str, int]) -> None:
-        """Note that the child that speaks for all workers is at this address now."""
-        ...
-
 
 @dataclass(frozen=True)
 class CoreSettings:

@@ -156,15 +156,13 @@ class UdpPlan:
         root = grow(ready.switches, ready.places) if ready.switches else self._grow_alone(ready, network)
         topologies: dict[str, pb.Topology] = {}
         self._describe(root, network, ready, topologies)
-        top = (root.member.address, root.member.port)
-        if not ready.switches and ready.workers == 1:  # nothing to add up
-            top = (ready.places[0].address, ready.places[0].port)
         if begins:
+            top = (root.member.address, root.member.port)
+            if not ready.switches and ready.workers == 1:  # nothing to add up
+                top = (ready.places[0].address, ready.places[0].port)
             group = (self._group.host, self._group.port) if self._group else None
             ready.core.start(make_wiring(network, ready.job, ready.workers), top, group)
             self._job = ready.job
-        else:
-            ready.core.move_child(top)
         return topologies
 
     def failure(self) -> str | None:
