@@ -49,7 +49,8 @@ std::unique_ptr<SlotTable> UdpSwitch::slots_in_kernel(const fabric::Wiring& wiri
 void UdpSwitch::start(const fabric::Wiring& wiring, const fabric::Address& parent, std::uint16_t child,
                       const std::vector<fabric::Address>& children) {
     check(wiring);
-    stop();
+    const std::lock_guard lock(mutex_);
+    end_job();
     fabric::Address own = is_wildcard(bound_) ? fabric::address_towards(parent) : bound_;
     own.value.sin6_port = bound_.value.sin6_port;
     const std::uint32_t interfaces_end = ports_ == nullptr ? 1 : ports_->numbers_end();
@@ -62,6 +63,11 @@ void UdpSwitch::start(const fabric::Wiring& wiring, const fabric::Address& paren
 }
 
 void UdpSwitch::stop() {
+    const std::lock_guard lock(mutex_);
+    end_job();
+}
+
+void UdpSwitch::end_job() {
     if (program_ != nullptr) {
         ports_->idle();
         why_not_ = "no job";
@@ -73,6 +79,7 @@ void UdpSwitch::stop() {
 }
 
 std::optional<SwitchNodeStats> UdpSwitch::node_stats() {
+    const std::lock_guard lock(mutex_);
     if (loop_ == nullptr) return std::nullopt;
     SwitchNodeStats stats = loop_->call([this] { return node_->stats(); });
     if (program_ == nullptr) return stats;
@@ -86,13 +93,18 @@ std::optional<SwitchNodeStats> UdpSwitch::node_stats() {
 }
 
 std::optional<fabric::UdpStats> UdpSwitch::socket_stats() {
+    const std::lock_guard lock(mutex_);
     if (loop_ == nullptr) return std::nullopt;
     return loop_->stats();
 }
 
-std::exception_ptr UdpSwitch::failure() { return loop_ == nullptr ? nullptr : loop_->failure(); }
+std::exception_ptr UdpSwitch::failure() {
+    const std::lock_guard lock(mutex_);
+    return loop_ == nullptr ? nullptr : loop_->failure();
+}
 
 std::optional<XdpStatus> UdpSwitch::xdp() const {
+    const std::lock_guard lock(mutex_);
     if (ports_ == nullptr) return std::nullopt;
     XdpStatus status{ports_->modes(), why_not_};
     if (program_ != nullptr) status.stats = program_->stats();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct XdpStatus {
     XdpProgram::Stats stats{};
 };
 
+// Every function may be called from any thread: one may ask while another starts it for the next job.
 class UdpSwitch {
   public:
     // Throws Error. `interfaces`: whose packets are added up and copied inside the kernel; none: all in this process.
@@ -36,7 +38,9 @@ class UdpSwitch {
 
   private:
     [[nodiscard]] std::unique_ptr<SlotTable> slots_in_kernel(const fabric::Wiring& wiring, const XdpPlace& place);
+    void end_job();  // with the mutex held
 
+    mutable std::mutex mutex_;
     fabric::Address bound_;
     fabric::UdpSettings settings_;
     std::unique_ptr<XdpPorts> ports_;
