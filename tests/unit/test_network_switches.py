@@ -117,11 +117,11 @@ def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch
     run.send_topology([switch], "", plan(1))
     assert stays.events.get(timeout=60).topology.position == switch.events.get(timeout=60).topology.incarnation == 0
     run.people = {0: stays, 1: comes}
-    run.replace_in_tree(comes, [switch], "", plan(2))
+    run.replace_in_tree(comes, lambda: [switch], "", plan(2))
     assert switch.events.get(timeout=60).topology.incarnation == 1
     assert comes.events.get(timeout=60).topology.incarnation == 1  # as heartbeats of the lost one are replays
     with pytest.raises(ConfigError, match=r"worker 1: it would move the other workers .* with the same --switch"):
-        run.replace_in_tree(comes, [switch], "", plan(2, position=1))
+        run.replace_in_tree(comes, lambda: [switch], "", plan(2, position=1))
     assert stays.events.empty() and switch.events.empty() and comes.events.empty()
 
 
@@ -141,7 +141,7 @@ def test_a_worker_that_has_not_said_where_it_is_counts_as_where_the_lost_one_was
     run.people = {rank: Worker(name="", peer="", rank=rank, run=run) for rank in (0, 1)}
     for rank in (0, 1):
         run.people[rank].place = places[2 + rank]
-        run.replace_in_tree(run.people[rank], [], "", plan)
+        run.replace_in_tree(run.people[rank], list, "", plan)
     assert plans == [tuple(places[:2]), (places[2], places[1]), tuple(places[2:])]
 
 

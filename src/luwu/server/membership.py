@@ -330,6 +330,8 @@ class Membership(Generic[CoreT]):
 
 def miss_workers(run: Membership[Any]) -> None:
     """Tell of lost workers' places that are empty, and fail a run in which one has been so for too long."""
+    if run.error() is not None:
+        return
     for words in run.vacancies.news():
         run._say(words)
     if why := run.vacancies.overdue():

@@ -93,7 +93,7 @@ class Run(Membership[NetworkCore]):
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
         self._planned_switches: tuple[SwitchMember, ...] = ()
-        self._where: dict[int, PacketOrigin] = {}
+        self._where: dict[int, PacketOrigin] = {}  # that the places in the tree were planned with, by rank
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
@@ -194,41 +194,44 @@ class Run(Membership[NetworkCore]):
             if self._places is not None:
                 return
             self._planned_switches = tuple(switches)
-            self._places = self._make_places(address, plan)
+            self._where = {rank: worker.place for rank, worker in self.people.items()}
+            self._places = self._make_places(self._where, address, plan)
         for participant in (*self.people.values(), *switches):
             self.tell_place(participant)
         log.info("begins job=%x step=%d workers=%d switches=%d", self.job, self.step, self.workers, len(switches))
 
     def replace_in_tree(
-        self, worker: Worker, switches: Sequence[SwitchMember], address: str, plan: PlanTopology
+        self, worker: Worker, switches: Callable[[], Sequence[SwitchMember]], address: str, plan: PlanTopology
     ) -> None:
         """Tell a worker that came for a lost one its place in the tree, and its neighbours where it is.
 
-        ``switches`` are those that are there now; one that has ended is told when it comes back.
+        ``switches`` returns those that are there; one that has ended is told when it comes back. It is asked when the
+        new places are known, so none that comes back meanwhile is left with the old ones.
 
         Raises:
             ConfigError: the other workers would have to move.
         """
         with self._planning:
             before = self._places or {}
-            places = self._make_places(address, plan)
+            where = self._where | {worker.rank: worker.place}
+            places = self._make_places(where, address, plan)
             moved = {name for name in places if places[name] != before.get(name)}
             if any(other.name in moved for other in self.people.values() if other is not worker):
                 raise ConfigError(
                     f"{worker.name}: it would move the other workers in the tree; start it with the same --switch as "
                     "the lost one"
                 )
-            self._places = places
-        for participant in (*self.people.values(), *switches):
+            self._places, self._where = places, where
+        for participant in (*self.people.values(), *switches()):
             if participant is worker or participant.name in moved:
                 self.tell_place(participant)
 
-    def _make_places(self, address: str, plan: PlanTopology) -> Mapping[str, pb.Topology]:
-        known = {rank: worker.place for rank, worker in self.people.items() if worker.place != NOWHERE}
-        self._where |= known  # another worker that comes for a lost one has not said yet where it is
-        where = tuple(self._where.get(rank, NOWHERE) for rank in range(self.workers))
+    def _make_places(
+        self, where: Mapping[int, PacketOrigin], address: str, plan: PlanTopology
+    ) -> Mapping[str, pb.Topology]:
+        places = tuple(where[rank] for rank in range(self.workers))
         with self.core() as core:
-            return plan(TopologyReady(self.job, self.workers, self._planned_switches, address, core.port, where, core))
+            return plan(TopologyReady(self.job, self.workers, self._planned_switches, address, core.port, places, core))
 
     def tell_place(self, participant: Participant) -> None:
         """Tell one participant its place in the tree, if there is one already; a switch that came back asks again."""

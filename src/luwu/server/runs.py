@@ -160,9 +160,7 @@ class Runs:
             first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
             if returns:
-                with self._changed:
-                    switches = list(self._switches.values())
-                run.replace_in_tree(worker, switches, self._advertise, self._plan)
+                run.replace_in_tree(worker, self._present_switches, self._advertise, self._plan)
             token = run.admit(worker.rank)
         except LuwuError as error:
             if run.error() is None and not self._closing and not returns:
@@ -224,6 +222,10 @@ class Runs:
     def _present(self) -> str:
         names = ", ".join(f"worker {rank}" for rank in sorted(self._run.joined)) or "nobody"
         return f"{names} {'is' if len(self._run.joined) < 2 else 'are'}"
+
+    def _present_switches(self) -> list[SwitchMember]:
+        with self._changed:
+            return list(self._switches.values())
 
     def _wait_for_switches(self, run: Run) -> list[SwitchMember]:
         with self._changed:
