@@ -249,7 +249,8 @@ void StepReference::leave(std::uint32_t worker) {
 
 void StepReference::lose(std::uint32_t worker) {
     NaiveWorker& place = workers_[worker];
-    // What one stream lacks is not known, so an attempt that somebody is in needs all of its sums.
+    // With one stream nobody knows which gradients are missing, so an attempt that a worker is in needs all of its
+    // sums.
     const bool half_done =
         rules_.one_stream ? !nobody_in_step(workers_) && !now_.closed : place.in_step && !place.counts;
     place.absent = true;

@@ -32,8 +32,10 @@ _OF_THE_WARM = {name: os.environ.get(name) for name in _READ_AT_START}
 """Variables that the interpreter reads when it starts, as the warm process has them; a test may have changed some."""
 
 MOST_PASSED = 24
+"""Descriptors that a request may have beside its own."""
+
 MOST_CHARACTERS = 100_000
-"""Of an environment's values; a socket's message has a bound."""
+"""Characters that the values of a request's environment may have, because a socket's message has a bound."""
 
 STATUS_BYTES = 4
 
