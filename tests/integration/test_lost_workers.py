@@ -145,23 +145,29 @@ def test_a_worker_whose_time_is_over_counts_as_lost(
     tmp_path: Path, undisturbed: tuple[float, list], workers_of_test: Programs
 ) -> None:
     """It hangs over TCP, another takes its place, and it is refused when it goes on."""
+    hang_and_go_on("tcp", tmp_path, undisturbed, workers_of_test)
+
+
+def hang_and_go_on(transport: str, tmp_path: Path, undisturbed: tuple[float, list], workers: Programs) -> None:
+    """Check that a worker which hangs in the backward pass is fenced: its end changes nothing for the next one."""
     limit, expected = undisturbed
     settings = ServerSettings(
         stores=(tmp_path / "store",),
         workers=2,
         listen="127.0.0.1:0",
+        transport=transport,
         memory=MEMORY,
         worker_return_seconds=60,
         step_deadline_seconds=4,
     )
     with NetworkServer(settings, CREDENTIALS, Timeouts(look_seconds=0.1)) as server:
         first, hangs = (
-            workers_of_test.start(rank, url=server.url, place=place, limit=limit)
+            workers.start(rank, url=server.url, place=place, limit=limit)
             for rank, place in enumerate(("-", "backward"))
         )
         before = hangs.lines_until_pause()
         wait_until(lambda: 1 in server._runs.run.vacancies, "worker 1 to count as lost")
-        second = workers_of_test.start(1, url=server.url, place="-", limit=limit)
+        second = workers.start(1, url=server.url, place="-", limit=limit)
         assert [first.lines(), before + second.lines()] == expected
         hangs.go_on()
         hangs.lines()
@@ -216,6 +222,13 @@ def test_another_worker_takes_the_place_of_a_lost_one_over_udp(
     """An attempt is made again also where the lost worker had voted: the sums may lack its packets."""
     limit, expected = undisturbed_over_udp
     assert train(workers_of_test, "udp", tmp_path / "run", place, limit) == expected
+
+
+def test_a_worker_over_udp_whose_time_is_over_counts_as_lost(
+    tmp_path: Path, undisturbed_over_udp: tuple[float, list], workers_of_test: Programs
+) -> None:
+    """Its socket still receives and repeats packets while another is at its place in the tree."""
+    hang_and_go_on("udp", tmp_path, undisturbed_over_udp, workers_of_test)
 
 
 def test_a_switch_learns_where_the_worker_is_that_took_a_lost_ones_place(

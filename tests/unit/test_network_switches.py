@@ -15,7 +15,7 @@ from luwu.control.timeouts import Timeouts
 from luwu.core.division import Share
 from luwu.errors import ConfigError, WorkerLostError
 from luwu.server.run import Run, Terms, Worker
-from luwu.server.topology import PacketOrigin
+from luwu.server.topology import NOWHERE, PacketOrigin
 
 __all__ = ["serve"]  # a fixture
 
@@ -114,6 +114,8 @@ def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch
         }
 
     run.people = {0: stays, 1: lost}
+    for worker in (stays, lost):
+        run.note_place(worker, NOWHERE)
     run.send_topology([switch], "", plan(1))
     assert stays.events.get(timeout=60).topology.position == switch.events.get(timeout=60).topology.incarnation == 0
     run.people = {0: stays, 1: comes}
@@ -136,11 +138,12 @@ def test_a_worker_that_has_not_said_where_it_is_counts_as_where_the_lost_one_was
         plans.append(ready.places)
         return {}
 
-    run.people = {rank: Worker(name="", peer="", rank=rank, run=run, place=places[rank]) for rank in (0, 1)}
+    for rank in (0, 1):
+        run.note_place(Worker(name="", peer="", rank=rank, run=run), places[rank])
     run.send_topology([], "", plan)
     run.people = {rank: Worker(name="", peer="", rank=rank, run=run) for rank in (0, 1)}
     for rank in (0, 1):
-        run.people[rank].place = places[2 + rank]
+        run.note_place(run.people[rank], places[2 + rank])
         run.replace_in_tree(run.people[rank], list, "", plan)
     assert plans == [tuple(places[:2]), (places[2], places[1]), tuple(places[2:])]
 

@@ -17,9 +17,10 @@ def seats(admission: Admission) -> tuple[set[int], list[int], bool]:
 def test_every_seat_meets_every_event_but_that_of_a_worker_that_never_came() -> None:
     never = {(Seat.EMPTY, event) for event in SeatEvent if event is not SeatEvent.JOIN}
     assert set(TRANSITIONS) == set(itertools.product(Seat, SeatEvent)) - never
-    for event in (SeatEvent.ATTACH, SeatEvent.GO):
-        with pytest.raises(KeyError):
-            (Admission(1).attach if event is SeatEvent.ATTACH else Admission(1).go)(0)
+    with pytest.raises(KeyError):
+        Admission(1).attach(0, 0)
+    with pytest.raises(KeyError):
+        Admission(1).go(0)
 
 
 def test_a_rank_is_taken_once_and_served_once() -> None:
@@ -28,7 +29,7 @@ def test_a_rank_is_taken_once_and_served_once() -> None:
     assert admission.join(0, 2) == ""
     assert admission.join(0, 2) == "worker 0 has joined already; give every worker a rank of its own"
     assert seats(admission) == ({0}, [0, 1], False)
-    admission.attach(0)
+    admission.attach(0, admission.tenure(0))
     assert admission.join(0, 2) == "worker 0 has joined already; give every worker a rank of its own"
     assert seats(admission) == ({0}, [1], False)
     admission.go(0)
@@ -50,16 +51,28 @@ def test_the_place_of_a_lost_worker_is_free_for_another() -> None:
     admission = Admission(2)
     for rank in (0, 1):
         assert admission.join(rank, 2) == ""
-        admission.attach(rank)
+        admission.attach(rank, admission.tenure(rank))
     admission.lose(1)
     assert seats(admission) == ({0}, [1], False) and not admission.went(1)
-    assert not admission.attach(1)  # it was lost while it waited for the place
+    assert not admission.attach(1, 1)  # it was lost while it waited for the place
     assert seats(admission) == ({0}, [1], False)
-    assert admission.join(1, 2) == "" and admission.attach(1)
+    assert admission.join(1, 2) == "" and admission.attach(1, 2)
     assert seats(admission) == ({0, 1}, [], False)
     for rank in (0, 1):
         admission.lose(rank)
     assert seats(admission) == (set(), [0, 1], True)
+
+
+def test_a_lost_worker_that_attaches_late_changes_nothing_for_the_next_one() -> None:
+    admission = Admission(2)
+    for tenure in (1, 2, 3):
+        assert admission.join(1, 2) == "" and admission.tenure(1) == tenure
+        assert [admission.holds(1, each) for each in range(4)] == [each == tenure for each in range(4)]
+        assert not admission.attach(1, tenure - 1)
+        assert seats(admission) == ({1}, [0, 1], False)
+        admission.lose(1)
+        assert not admission.holds(1, tenure)
+    assert admission.join(1, 2) == "" and admission.attach(1, 4) and admission.holds(1, 4)
 
 
 def test_a_worker_that_withdraws_has_never_been_there() -> None:
@@ -67,7 +80,7 @@ def test_a_worker_that_withdraws_has_never_been_there() -> None:
     assert admission.join(0, 2) == "" and admission.withdraw(0)
     assert seats(admission) == (set(), [0, 1], False) and not admission.went(0)
     assert admission.join(0, 2) == ""
-    admission.attach(0)
+    admission.attach(0, admission.tenure(0))
     assert not admission.withdraw(0)
     assert seats(admission) == ({0}, [1], False)
     admission.go(0)
@@ -119,7 +132,7 @@ def test_the_table_is_two_sets_joined_and_served() -> None:
                     joined.add(rank)
                     came.add(rank)
             elif event is SeatEvent.ATTACH:
-                admission.attach(rank)
+                admission.attach(rank, admission.tenure(rank))
                 served.add(rank)
             elif event is SeatEvent.WITHDRAW:
                 assert admission.withdraw(rank) == (rank in joined - served)

@@ -57,8 +57,7 @@ def test_a_server_has_ended_when_close_returns():
         return core
 
     members = Membership(1, open_core)
-    members.join(0, 1)
-    members.attach(0, MANIFEST)
+    members.attach(0, MANIFEST, members.join(0, 1))
     steps: list[int] = []
     watcher = threading.Thread(target=lambda: steps.append(members.step))
     watcher.start()
@@ -105,8 +104,7 @@ def keeping() -> tuple[Membership[KeepingCore], KeepingCore, list[str]]:
     core, said = KeepingCore(), list[str]()
     members = Membership(2, lambda manifest: core, worker_return_seconds=60.0, say=said.append)
     for rank in range(2):
-        members.join(rank, 2)
-        members.attach(rank, MANIFEST)
+        members.attach(rank, MANIFEST, members.join(rank, 2))
     return members, core, said
 
 
@@ -135,8 +133,7 @@ def test_a_place_is_free_once_the_core_has_let_go_of_the_lost_worker(keeping) ->
     losing.join()
     assert 1 in members.vacancies and members.missing == [1] and members.joined == {0}
     core.free.set()
-    members.join(1, 2)
-    assert not members.attach(1, MANIFEST)
+    assert not members.attach(1, MANIFEST, members.join(1, 2))
     assert 1 not in members.vacancies and members.missing == []
     miss_workers(members)  # too late for news of the wait
     assert said == ["another worker 1 has joined; the run goes on at step 3"]
@@ -162,17 +159,31 @@ def test_a_worker_that_is_lost_while_it_waits_for_its_place_leaves_it_free(keepi
     members, core, _ = keeping
     core.lost.set()
     members.lose(1)
-    members.join(1, 2)
-    attaching, errors = in_a_thread(members.attach, 1, MANIFEST)
+    attaching, errors = in_a_thread(members.attach, 1, MANIFEST, members.join(1, 2))
     assert core.waiting.wait(30)
     members.lose(1)
     core.free.set()
     attaching.join()
-    assert "was lost while it waited for its place" in str(errors[0])
+    assert "was lost while it waited for an answer" in str(errors[0])
     assert 1 in members.vacancies and members.joined == {0}
-    members.join(1, 2)
-    members.attach(1, MANIFEST)
+    members.attach(1, MANIFEST, members.join(1, 2))
     assert members.joined == {0, 1} and members.error() is None
+
+
+def test_a_call_of_a_lost_worker_does_not_take_the_place_of_the_next(keeping) -> None:
+    members, core, said = keeping
+    core.lost.set()
+    core.free.set()
+    members.lose(1)
+    lost = members.join(1, 2)
+    members.lose(1)
+    following = members.join(1, 2)
+    assert members.holds(1, following) and not members.holds(1, lost)
+    with pytest.raises(WorkerLostError, match="worker 1 was lost while it waited for an answer"):
+        members.attach(1, MANIFEST, lost)
+    assert 1 in members.vacancies and members.missing == [1] and said == []
+    assert not members.attach(1, MANIFEST, following)
+    assert members.joined == {0, 1} and members.missing == []
 
 
 def test_a_worker_that_has_another_model_leaves_the_run_untouched(keeping) -> None:
@@ -180,13 +191,11 @@ def test_a_worker_that_has_another_model_leaves_the_run_untouched(keeping) -> No
     core.lost.set()
     core.free.set()
     members.lose(1)
-    members.join(1, 2)
     with pytest.raises(ManifestMismatchError):
-        members.attach(1, replace(MANIFEST, dtype="bfloat16"))
+        members.attach(1, replace(MANIFEST, dtype="bfloat16"), members.join(1, 2))
     members.lose(1)
     assert 1 in members.vacancies and members.error() is None
-    members.join(1, 2)
-    members.attach(1, MANIFEST)
+    members.attach(1, MANIFEST, members.join(1, 2))
     assert members.joined == {0, 1}
 
 
@@ -194,8 +203,7 @@ def test_a_run_waits_for_the_return_of_a_worker_so_long_and_no_longer(monkeypatc
     core, now = KeepingCore(), [100.0]
     core.lost.set()
     members = Membership(1, lambda manifest: core, worker_return_seconds=60.0, say=lambda text: None)
-    members.join(0, 1)
-    members.attach(0, MANIFEST)
+    members.attach(0, MANIFEST, members.join(0, 1))
     monkeypatch.setattr("luwu.server.vacancies.time", SimpleNamespace(monotonic=lambda: now[0]))
     failed: list[LuwuError] = []
     monkeypatch.setattr(members, "fail", failed.append)
@@ -235,8 +243,7 @@ def test_an_error_that_somebody_keeps_does_not_keep_the_server():
         return core
 
     members = Membership(1, open_core)
-    members.join(0, 1)
-    members.attach(0, MANIFEST)
+    members.attach(0, MANIFEST, members.join(0, 1))
     with pytest.raises(StoreSpaceError) as kept, members.core() as lent:
         lent.commit()
     members.close()

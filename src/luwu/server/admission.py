@@ -73,6 +73,9 @@ _WENT = (Seat.GONE, Seat.LEFT)
 class Admission:
     """The places of a run.
 
+    Each worker that comes to a place has a *tenure* of it, a number from 1. A call of a lost worker may still be under
+    way when another has come to its place; the tenure tells the two apart.
+
     Args:
         most: the most workers that it may have.
         fewest: the fewest; the first worker that joins says how many there are. None: there are ``most``.
@@ -81,6 +84,7 @@ class Admission:
     def __init__(self, most: int, fewest: int | None = None) -> None:
         self._fewest, self._most = most if fewest is None else fewest, most
         self._seats = [Seat.EMPTY] * most
+        self._tenures = [0] * most
 
     @property
     def workers(self) -> int:
@@ -95,10 +99,26 @@ class Admission:
             return f"worker {rank} of {workers} cannot join: {self._expected(came=came)}"
         if not came:
             self._seats = [Seat.EMPTY] * workers
-        return self._happen(rank, SeatEvent.JOIN)
+        refusal = self._happen(rank, SeatEvent.JOIN)
+        if not refusal:
+            self._tenures[rank] += 1
+        return refusal
 
-    def attach(self, rank: int) -> bool:
-        """Note that a worker uses the data plane; False where it was lost meanwhile, and the run waits for another."""
+    def tenure(self, rank: int) -> int:
+        """Return the tenure of the worker that joined last at a place; 0: none did."""
+        return self._tenures[rank]
+
+    def holds(self, rank: int, tenure: int) -> bool:
+        """Return True while the worker with this tenure is in the run at this place."""
+        return self._tenures[rank] == tenure and self._seats[rank] in _PRESENT
+
+    def attach(self, rank: int, tenure: int) -> bool:
+        """Note that a worker uses the data plane.
+
+        Returns False where it was lost meanwhile, and the run waits for another or has one at the place already.
+        """
+        if self._tenures[rank] != tenure:
+            return False
         self._happen(rank, SeatEvent.ATTACH)
         return self._seats[rank] is not Seat.VACANT
 

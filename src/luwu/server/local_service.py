@@ -40,10 +40,11 @@ class LocalCaller:
 
 @dataclass(frozen=True)
 class LocalWorker:
-    """A worker that has joined a run of this machine."""
+    """A worker that has joined a run of this machine. ``tenure``: see `Admission`."""
 
     rank: int
     run: Membership[native.ShmServer]
+    tenure: int
 
 
 class LocalService(ControlService[LocalCaller]):
@@ -72,8 +73,7 @@ class LocalService(ControlService[LocalCaller]):
         """Let a worker in, one for each connection."""
         if caller.worker is not None:
             raise ConfigError(f"worker {caller.worker.rank} has joined already through this connection; open another")
-        self._run.join(request.rank, request.workers)
-        caller.worker = LocalWorker(request.rank, self._run)
+        caller.worker = LocalWorker(request.rank, self._run, self._run.join(request.rank, request.workers))
         return pb.JoinReply(transport=TRANSPORT)
 
     def Standing(self, request: pb.StandingRequest, caller: LocalCaller) -> pb.StandingReply:  # noqa: N802
@@ -84,9 +84,10 @@ class LocalService(ControlService[LocalCaller]):
 
     def attach(self, caller: LocalCaller, request: pb.AttachRequest) -> Attached:
         """Open the store for a worker's model; return when there are first values, or to rank 0, which writes them."""
-        rank = self.worker_of(caller).rank
+        worker = self.worker_of(caller)
+        rank = worker.rank
         returns = rank in self._run.vacancies
-        fresh = self._run.attach(rank, Manifest.from_json(request.manifest))
+        fresh = self._run.attach(rank, Manifest.from_json(request.manifest), worker.tenure)
         core = caller.until_answered.enter_context(self._run.core())  # it may not close while its files are sent
         if returns:
             core.take_place(rank)

@@ -25,6 +25,7 @@ class Membership(Generic[CoreT]):
     """A set of workers over one opening of the store. Functions may be called from any thread.
 
     ``progress`` is what its workers told of theirs. ``vacancies`` are the places of lost workers that it keeps.
+    ``lost`` are the workers whose end failed it, one line each.
 
     Args:
         workers: number of workers that make a step, or the most of them.
@@ -58,7 +59,7 @@ class Membership(Generic[CoreT]):
         self._first_values = False
         self._admission = Admission(workers, fewest)
         self.progress = RunProgress()
-        self._lost: list[str] = []
+        self.lost: list[str] = []
         self._error: LuwuError | None = None
         self._closed = False
         self._uses = 0
@@ -94,12 +95,6 @@ class Membership(Generic[CoreT]):
             return self._admission.went(rank)
 
     @property
-    def lost(self) -> list[str]:
-        """Descriptions of the workers that ended without leaving, one line each."""
-        with self._changed:
-            return list(self._lost)
-
-    @property
     def opened(self) -> bool:
         """True if the store is open."""
         return self._lent is not None
@@ -120,14 +115,20 @@ class Membership(Generic[CoreT]):
             return ServerError(failure)
         return self._error
 
-    def join(self, rank: int, workers: int) -> None:
-        """Take a worker in; raises ConfigError where it does not fit."""
+    def join(self, rank: int, workers: int) -> int:
+        """Take a worker in, and return its tenure, see `Admission`; raises ConfigError where it does not fit."""
         with self._changed:
             refusal = self._admission.join(rank, workers)
-        if refusal:
-            raise ConfigError(refusal)
+            if refusal:
+                raise ConfigError(refusal)
+            return self._admission.tenure(rank)
 
-    def attach(self, rank: int, manifest: Manifest) -> bool:
+    def holds(self, rank: int, tenure: int) -> bool:
+        """Return True while the worker with this tenure is in the run at this place."""
+        with self._changed:
+            return self._admission.holds(rank, tenure)
+
+    def attach(self, rank: int, manifest: Manifest, tenure: int) -> bool:
         """Open the store for the first worker's model, which the others must share; True if the store is fresh.
 
         Returns when there are first values, or to rank 0, which writes them.
@@ -138,15 +139,15 @@ class Membership(Generic[CoreT]):
         """
         self._open_for(manifest)
         if rank in self.vacancies:
-            self._wait_for_place(rank)
+            self._wait_for_place(rank, tenure)
         with self._changed:
-            present = self._admission.attach(rank)
+            present = self._admission.attach(rank, tenure)
             returned = present and self.vacancies.fill(rank)
             if present:
                 self.progress.expect(rank)
             self._changed.notify_all()
         if not present:
-            raise WorkerLostError(f"worker {rank} was lost while it waited for its place; join again")
+            raise lost_meanwhile(rank)
         if returned:
             self._say(f"another worker {rank} has joined; the run goes on at step {self.step}")
         if self._gather_seconds is not None:
@@ -203,7 +204,7 @@ class Membership(Generic[CoreT]):
         with self._changed:
             if self._closed:
                 return
-            self._lost.append(str(error))
+            self.lost.append(str(error))
         self.fail(error)
         self._forget(rank)
 
@@ -291,10 +292,12 @@ class Membership(Generic[CoreT]):
                 f"this worker's model is not that of the workers before it: {difference}; run one script on all"
             )
 
-    def _wait_for_place(self, rank: int) -> None:
+    def _wait_for_place(self, rank: int, tenure: int) -> None:
         free = False
         while not free:
             self._raise_if_ended()
+            if not self.holds(rank, tenure):
+                raise lost_meanwhile(rank)
             with self.core() as core:
                 free = cast(ReturnCore, core).wait_for_place(rank, TIMEOUTS.look_seconds)
         self._raise_if_ended()
@@ -336,6 +339,11 @@ def miss_workers(run: Membership[Any]) -> None:
         run._say(words)
     if why := run.vacancies.overdue():
         run.fail(lost_at(why, run.step))
+
+
+def lost_meanwhile(rank: int) -> WorkerLostError:
+    """Return the error of a call whose worker was lost while the call was under way."""
+    return WorkerLostError(f"worker {rank} was lost while it waited for an answer; join again")
 
 
 def lost_at(why: str, step: int) -> WorkerLostError:

@@ -148,7 +148,7 @@ class NetworkService(ControlService[Any]):
         """Start an attempt at a step."""
         worker = self.worker_of(caller)
         epoch, given_up = worker.run.begin(
-            worker.rank,
+            worker,
             [tuple(group.values) for group in request.groups],
             request.max_grad_norm if request.HasField("max_grad_norm") else None,
             (request.loss_scale.scale, request.loss_scale.good_steps) if request.HasField("loss_scale") else None,
@@ -158,7 +158,7 @@ class NetworkService(ControlService[Any]):
     def Commit(self, request: pb.CommitRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """End an attempt."""
         worker = self.worker_of(caller)
-        return _ended(worker.run.commit(worker.rank, request.roll_back, request.pushes, caller.is_active))
+        return _ended(worker.run.commit(worker, request.roll_back, request.pushes, caller.is_active))
 
     def Decide(self, request: pb.DecideRequest, caller: Any) -> pb.CommitReply:  # noqa: N802
         """Commit or roll back a prepared attempt for good."""

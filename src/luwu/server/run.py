@@ -18,7 +18,7 @@ from luwu.core.errors import ConfigError, LuwuError
 from luwu.core.manifest import Manifest
 from luwu.core.protocols import LossScale
 from luwu.server.cores import HyperParameters, NetworkCore, StepEnding
-from luwu.server.membership import Membership
+from luwu.server.membership import Membership, lost_meanwhile
 from luwu.server.participants import Participant
 from luwu.server.topology import NOWHERE, PacketOrigin, PlanTopology, SwitchMember, TopologyReady, worker_name
 from luwu.store.run_record import Counts
@@ -46,10 +46,11 @@ class Terms(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class Worker(Participant):
-    """A worker that has joined a run."""
+    """A worker that has joined a run. ``tenure``: see `Admission`."""
 
     rank: int
     run: Run
+    tenure: int = 1
     place: PacketOrigin = NOWHERE
 
 
@@ -93,7 +94,8 @@ class Run(Membership[NetworkCore]):
         self._planning = threading.Lock()
         self._places: Mapping[str, pb.Topology] | None = None
         self._planned_switches: tuple[SwitchMember, ...] = ()
-        self._where: dict[int, PacketOrigin] = {}  # that the places in the tree were planned with, by rank
+        self._where: dict[int, PacketOrigin] = {}  # that the places in the tree are planned with, by rank
+        self._answering = threading.Lock()  # so that a worker is lost before or after a call of its, not within it
         self._telling = threading.Lock()  # so that a participant told later has a higher incarnation
         self._told: dict[str, int] = {}  # number of times each participant was told, by name
         self._claiming = threading.Lock()
@@ -130,8 +132,8 @@ class Run(Membership[NetworkCore]):
 
     def add(self, rank: int, workers: int, peer: str) -> Worker:
         """Take a worker in; raises ConfigError where it does not fit."""
-        self.join(rank, workers)
-        worker = Worker(name=worker_name(rank), peer=peer, rank=rank, run=self)
+        tenure = self.join(rank, workers)
+        worker = Worker(name=worker_name(rank), peer=peer, rank=rank, run=self, tenure=tenure)
         self.people[rank] = worker
         return worker
 
@@ -181,6 +183,23 @@ class Run(Membership[NetworkCore]):
             self._word = self._word or word
             return first, self._word
 
+    def lose(self, rank: int, why: str = "ended without leaving") -> None:
+        """Remove a worker that ended without leaving, see `Membership`."""
+        with self._answering:
+            super().lose(rank, why)
+
+    @contextmanager
+    def answering(self, worker: Worker) -> Iterator[None]:
+        """Context manager: answer a call of a worker, which is not lost meanwhile. It must not take long.
+
+        Raises:
+            WorkerLostError: it was lost before. Another worker may be at its place already.
+        """
+        with self._answering:
+            if not self.holds(worker.rank, worker.tenure):
+                raise lost_meanwhile(worker.rank)
+            yield
+
     def admit(self, rank: int) -> bytes:
         """Return a token that lets this rank into the data plane."""
         token = secrets.token_bytes(DATA_TOKEN_BYTES)
@@ -188,13 +207,19 @@ class Run(Membership[NetworkCore]):
             core.allow_worker(rank, token)
         return token
 
+    def note_place(self, worker: Worker, place: PacketOrigin) -> None:
+        """Note where a worker sends its packets from, before it attaches."""
+        worker.place = place
+        with self._planning:
+            if self._places is None:
+                self._where[worker.rank] = place
+
     def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:
         """Tell all participants their place in the tree; the first call counts."""
         with self._planning:
             if self._places is not None:
                 return
             self._planned_switches = tuple(switches)
-            self._where = {rank: worker.place for rank, worker in self.people.items()}
             self._places = self._make_places(self._where, address, plan)
         for participant in (*self.people.values(), *switches):
             self.tell_place(participant)
@@ -246,21 +271,21 @@ class Run(Membership[NetworkCore]):
 
     def begin(
         self,
-        rank: int,
+        worker: Worker,
         groups: Sequence[HyperParameters],
         max_norm: float | None = None,
         loss_scale: LossScale | None = None,
     ) -> tuple[int, bool]:
         """Start a worker's attempt at a step; return the epoch, and True if another worker has given the step up."""
-        with self._noting_failure(), self.core() as core:
-            return core.begin(rank, groups, max_norm, loss_scale) or (0, False)
+        with self._noting_failure(), self.answering(worker), self.core() as core:
+            return core.begin(worker.rank, groups, max_norm, loss_scale) or (0, False)
 
-    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
+    def commit(self, worker: Worker, roll_back: bool, pushes: int, goes_on: Callable[[], bool]) -> StepEnding | None:
         """End a worker's attempt. None: ``goes_on`` was False, so nobody waits any more."""
         with self._noting_failure():
-            with self.core() as core:
-                core.commit(rank, roll_back, pushes)
-            return self._wait(lambda core: core.wait_commit(rank, self._look_seconds), goes_on)
+            with self.answering(worker), self.core() as core:
+                core.commit(worker.rank, roll_back, pushes)
+            return self._wait(lambda core: core.wait_commit(worker.rank, self._look_seconds), goes_on)
 
     def decide(self, commits: bool, squares: float | None, goes_on: Callable[[], bool]) -> StepEnding | None:
         """Commit or roll back the prepared step; as `commit`."""

@@ -152,18 +152,20 @@ class Runs:
     ) -> Attached:
         """Open the store for a worker's model; return when all workers have attached, see `Membership.attach`."""
         run = worker.run
-        worker.place = place
+        run.note_place(worker, place)
         returns = worker.rank in run.vacancies
         try:
             run.agree(terms)
-            fresh = run.attach(worker.rank, manifest)
+            fresh = run.attach(worker.rank, manifest, worker.tenure)
             first, word = run.claim(claim)
             run.send_topology(self._wait_for_switches(run), self._advertise, self._plan)
-            if returns:
-                run.replace_in_tree(worker, self._present_switches, self._advertise, self._plan)
-            token = run.admit(worker.rank)
+            with run.answering(worker):
+                if returns:
+                    run.replace_in_tree(worker, self._present_switches, self._advertise, self._plan)
+                token = run.admit(worker.rank)
         except LuwuError as error:
-            if run.error() is None and not self._closing and not returns:
+            stays = not returns and run.holds(worker.rank, worker.tenure)
+            if stays and run.error() is None and not self._closing:
                 run.fail(type(error)(f"{worker.name} could not attach: {error}"))
             raise
         stats = run.stats()

@@ -153,7 +153,7 @@ class LocalServer(OfThisProcess):
 
     def workers_lost(self) -> list[str]:
         """Return descriptions of the workers that ended without leaving, one line each."""
-        return self._members.lost
+        return list(self._members.lost)
 
     def wait_for_leaves(self, at_most_seconds: float) -> None:
         """Return when every worker that joined has left or ended, or the time is over."""

@@ -123,10 +123,12 @@ class _Run:
 
     def let_in(self) -> None: ...
 
-    def begin(self, rank: int, groups: list[tuple[float, ...]], norm: float | None, scale: Any) -> tuple[int, bool]:
+    def begin(
+        self, worker: Worker, groups: list[tuple[float, ...]], norm: float | None, scale: Any
+    ) -> tuple[int, bool]:
         return 0, bool(groups)
 
-    def commit(self, rank: int, roll_back: bool, pushes: int, goes_on: Any) -> tuple[int, float | None] | None:
+    def commit(self, worker: Worker, roll_back: bool, pushes: int, goes_on: Any) -> tuple[int, float | None] | None:
         return None if pushes else (int(not roll_back), 0.5)
 
     def decide(self, commits: bool, squares: float | None, goes_on: Any) -> tuple[int, float | None]:
