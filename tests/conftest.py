@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -109,3 +110,11 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         except NotMountedError as error:
             pytest.skip(str(error))
         yield disk
+
+
+@pytest.fixture
+def interrupt_handler() -> Iterator[None]:
+    """Install Python's own handler of Ctrl-C, which a process that a shell has put into the background starts without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

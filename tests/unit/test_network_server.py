@@ -89,14 +89,6 @@ def test_workers_begin_together_and_each_set_of_them_resumes(serve):
         assert results == [expected] * 3
 
 
-@pytest.fixture
-def interrupt_handler():
-    """Python's own handler of Ctrl-C, which a process that a shell has put into the background starts without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_ctrl_c_ends_the_wait_for_a_commit(serve, interrupt_handler):
     server = serve(workers=2)
     with ThreadPoolExecutor(2) as pool:

@@ -191,7 +191,7 @@ def pausing(tmp_path, **settings):
     return process, int(process.stdout.readline())
 
 
-def test_nothing_that_clients_do_ends_the_warm_process(tmp_path, monkeypatch):
+def test_nothing_that_clients_do_ends_the_warm_process(tmp_path, monkeypatch, interrupt_handler):
     """One sends what is no request, one goes away without an answer; and the terminal's Ctrl-C is for programs."""
     with serve_warm([]) as address:
         monkeypatch.setenv(ADDRESS, address)
