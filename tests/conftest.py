@@ -114,7 +114,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def interrupt_handler() -> Iterator[None]:
-    """Install Python's own handler of Ctrl-C, which a process that a shell has put into the background starts without."""
+    """Install Python's handler of Ctrl-C, which a process that a shell has put into the background starts without."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
