@@ -18,6 +18,7 @@ from luwu.cli.export import export
 from luwu.cli.generate import generate
 from luwu.cli.health import health
 from luwu.cli.importing import import_model
+from luwu.cli.launch import app as launch
 from luwu.cli.link import link
 from luwu.cli.plan import plan
 from luwu.cli.server import server
@@ -120,6 +121,7 @@ app.command()(train)
 app.command()(tokenizer)
 app.command()(server)
 app.command()(switch)
+app.add_typer(launch, name="launch")
 app.command()(generate)
 app.command("eval")(evaluate)
 app.command("import")(import_model)

@@ -220,7 +220,7 @@ class RemoteSession(Session):
 
 
 def connect(
-    url: str,
+    url: str | None = None,
     *,
     rank: int | None = None,
     workers: int | None = None,
@@ -235,7 +235,7 @@ def connect(
 
     Args:
         url: ``luwu://HOST:PORT``, as the server says when it starts; of several servers that share the model's blocks
-            ``luwu://HOST:PORT,HOST:PORT``, always in the same order.
+            ``luwu://HOST:PORT,HOST:PORT``, always in the same order; default: LUWU_SERVER.
         rank, workers: this process among the run's; default: RANK and WORLD_SIZE of the environment, as torchrun sets
             them, else one worker.
         key, key_file: the job key, or the file that has it; default: LUWU_JOB_KEY or LUWU_JOB_KEY_FILE.
@@ -249,8 +249,11 @@ def connect(
     Raises:
         ServerError: nobody answered at an address within ``connect_seconds``; the message names both.
         AuthenticationError: the key or the certificates are not the server's. ConfigError: the server expects other
-        workers, or another version of luwu.
+            workers, or another version of luwu; or no server is named.
     """
+    url = os.environ.get("LUWU_SERVER") if url is None else url
+    if not url:
+        raise ConfigError("url: expected luwu://HOST:PORT, or LUWU_SERVER in the environment; found neither")
     rank, workers = choose_place(rank, workers)
     switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
     credentials = find_credentials(key, key_file, tls, plain_data)
