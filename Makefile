@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-oldest-torch test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
+.PHONY: help setup train test test-clusters test-oldest-torch test-sanitize test-address test-thread fuzz lint format proto drawings bench bench-check clean
 
 BIN := .venv/bin
 PYTHON_SOURCES := src harness tests benchmarks examples tools
@@ -20,6 +20,9 @@ train: setup ## Train a small language model on this machine's Python sources
 test: setup ## Native unit tests, then the Python tests
 	@tools/native_tests.sh native
 	@tools/python_tests.sh
+
+test-clusters: setup ## Jobs of a real Slurm and Ray on this machine that lose workers and nodes; installs both the first time
+	@tools/cluster_tests.sh
 
 test-oldest-torch: setup ## The Python tests with the oldest torch that is allowed; fetches some gigabytes the first time
 	@tools/oldest_torch.sh

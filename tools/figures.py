@@ -46,6 +46,7 @@ SECTIONS = {
     "Nothing is lost": (
         "crash_resume",
         "elastic",
+        "engines",
         "power_cuts",
         "step_machine",
         "fault_points",

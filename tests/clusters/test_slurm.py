@@ -31,7 +31,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --signal=B:USR1@60
 export PYTHONPATH={root} OMP_NUM_THREADS=1
 exec {python} -m luwu.cli launch slurm {options} --server "--store {folder}/store --memory 64MiB" \\
-    -- {python} -m tests.clusters.small_training {folder}
+    -- {python} -m harness.cluster_training {folder}
 """
 
 
@@ -129,6 +129,20 @@ def test_a_job_without_a_spare_node_is_queued_again(
         check(job.values(), undisturbed)
         assert f"{lost} is lost, and no spare node is left for worker 1; the job is queued again" in job.output
         assert len(job.nodes_of(0)) == 2
+    finally:
+        cluster.start_node(lost)
+
+
+def test_slurm_queues_a_job_again_whose_first_node_is_lost(
+    cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    job = Job(cluster, tmp_path, 2)
+    job.wait_at_the_gate()
+    lost = cluster.ask("scontrol", "show", "job", job.number).split("BatchHost=")[1].split()[0]
+    cluster.lose_node(lost)
+    try:
+        check(job.values(), undisturbed)
+        assert len(job.nodes_of(0)) == len(job.nodes_of(1)) == 2
     finally:
         cluster.start_node(lost)
 

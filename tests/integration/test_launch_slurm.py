@@ -70,7 +70,7 @@ class Job:
     def start(self, nodes: str, *options: str) -> None:
         """Start the training on the nodes, which are separated by commas."""
         (self.folder / "nodes").write_text(nodes)
-        program = [sys.executable, "-m", "tests.clusters.small_training", str(self.folder)]
+        program = [sys.executable, "-m", "harness.cluster_training", str(self.folder)]
         with (self.folder / "output").open("w") as output:
             self.process = start_program(
                 [sys.executable, "-m", "luwu.cli", "launch", "slurm", *options, "--server",

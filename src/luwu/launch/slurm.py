@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """What to run in a Slurm job.
+    """Programs of a Slurm job, and where they run.
 
     Args:
         server: arguments of `luwu server`.

@@ -1,6 +1,8 @@
-"""A worker of a small training: `python -m tests.clusters.small_training FOLDER`, with its place in the environment.
+"""A worker of a small training: `python -m harness.cluster_training FOLDER`, with its place in the environment.
 
-In its tenth step every worker waits for the file ``gate`` in the folder, in the middle of the attempt.
+In step `GATE_STEP` every worker writes its process id to ``at-gate-RANK`` in the folder, and waits in the middle of the
+attempt for the file ``gate`` there. When that step is committed worker 0 makes the file ``passed``, and at the end it
+writes the model to ``values.pt``.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 import torch
 
 import luwu
+from luwu.core.files import replace_text
 
 LAST_STEP, GATE_STEP, ROWS = 20, 10, 12
 
@@ -29,18 +32,25 @@ def train(session: luwu.Session, folder: Path) -> dict[str, torch.Tensor]:
         share = batch[session.rank :: session.workers]
         loss = model(share).square().mean() * len(share) * session.workers / ROWS
         if session.step == GATE_STEP:
-            (folder / f"at-gate-{session.rank}").write_text(str(os.getpid()))
+            replace_text(folder / f"at-gate-{session.rank}", str(os.getpid()))
             while not (folder / "gate").exists():
                 time.sleep(0.02)
         loss.backward()
 
     while session.step < LAST_STEP:
         optimizer.step(attempt)
+        if session.step > GATE_STEP and session.rank == 0:
+            (folder / "passed").touch()
     return luwu.full_state_dict(model)
 
 
+def work(folder: Path) -> None:
+    """Be a worker, whose place is in the environment."""
+    with luwu.connect() as session:
+        values = train(session, folder)
+        if session.rank == 0:
+            torch.save(values, folder / "values.pt")
+
+
 if __name__ == "__main__":
-    with luwu.connect() as joined:
-        values = train(joined, Path(sys.argv[1]))
-        if joined.rank == 0:
-            torch.save(values, Path(sys.argv[1], "values.pt"))
+    work(Path(sys.argv[1]))

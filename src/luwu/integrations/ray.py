@@ -1,0 +1,131 @@
+"""A trainer of Ray Train whose workers share a LuWu server: Ray replaces a lost worker, and the others wait for it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.train import ScalingConfig
+from ray.train.backend import Backend, BackendConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util import get_node_ip_address
+
+from luwu.control.address import HostPort
+from luwu.control.credentials import Credentials
+from luwu.core.settings import build
+from luwu.server.network import NetworkServer
+from luwu.server.settings import ServerFile, ServerSettings
+
+WORKER_RETURN_SECONDS = 600.0
+"""Seconds that the server waits for another worker at a lost one's place, unless its settings say otherwise."""
+
+
+class StoreServer:
+    """Actor that serves a store on its node."""
+
+    def __init__(self, settings: ServerSettings, key: bytes) -> None:
+        self._server = NetworkServer(settings, Credentials(key))
+
+    def url(self) -> str:
+        """Return the address for workers; another one after each start of the actor."""
+        return HostPort(get_node_ip_address(), self._server.port).url
+
+    def close(self) -> None:
+        """End the server. The store stands at the last commit."""
+        self._server.close()
+
+
+@dataclass
+class LuwuConfig(BackendConfig):  # type: ignore[misc]  # Ray is not among the development requirements
+    """Facts that Ray Train tells the workers of a run: the handle of the `StoreServer` actor, and the job key."""
+
+    server: Any
+    key: bytes
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The class that prepares the workers."""
+        return LuwuBackend
+
+
+class LuwuBackend(Backend):  # type: ignore[misc]
+    """Puts each worker's place and the server's address into its environment, where `luwu.connect` finds them."""
+
+    has_replica_groups = True  # so that Ray replaces one worker, where its version can, and not all of them
+
+    def on_training_start(self, worker_group: Any, backend_config: LuwuConfig) -> None:
+        """Prepare all workers, or one that takes the place of a lost one."""
+        url = ray.get(backend_config.server.url.remote())
+        worker_group.execute(_set_environment, url, backend_config.key)
+
+
+def _set_environment(url: str, key: bytes) -> None:
+    context = ray.train.get_context()
+    os.environ |= {
+        "RANK": str(context.get_world_rank()),
+        "WORLD_SIZE": str(context.get_world_size()),
+        "LOCAL_RANK": str(context.get_local_rank()),
+        "LUWU_SERVER": url,
+        "LUWU_JOB_KEY": key.decode(),
+    }
+
+
+class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
+    """Trainer of Ray Train whose training function calls `luwu.connect()` without arguments.
+
+    ``FailureConfig.max_failures`` of the run says how many lost workers it bears. A loop that gives `optim.step` a
+    closure goes on where another worker was lost; see "Workers on other machines" in docs/start.md.
+
+    Args:
+        train_loop_per_worker: function of one worker.
+        server: settings of `luwu server` by name, such as ``{"stores": ["/nvme0/run"], "memory": "32GiB"}``. The number
+            of workers, and the least of them, are those of the scaling config.
+        server_node: IP address of the node that has the store's folders; default: the one where the trainer is made.
+        server_options: further options of the server's actor, such as ``{"num_cpus": 8}``.
+        scaling_config: number of workers and their resources. With a range of workers, Ray starts all of them again
+            when their number changes.
+        settings: the other settings of Ray's `DataParallelTrainer`.
+
+    Raises:
+        ConfigError: settings of the server that cannot work.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., Any],
+        *,
+        server: Mapping[str, Any],
+        server_node: str = "",
+        server_options: Mapping[str, Any] | None = None,
+        scaling_config: ScalingConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        scaling_config = scaling_config or ScalingConfig()
+        wanted = {"listen": "0.0.0.0:0", "worker_return_seconds": WORKER_RETURN_SECONDS, **server}
+        served = build(ServerFile, {"server": {**wanted, **_numbers_of(scaling_config.num_workers)}}).server
+        key = secrets.token_hex(32).encode()
+        node = {f"node:{server_node or get_node_ip_address()}": 0.001}  # a resource that Ray gives every node
+        options = {"resources": node, "max_restarts": -1, "max_task_retries": -1, **(server_options or {})}
+        self._server = ray.remote(StoreServer).options(**options).remote(served, key)
+        super().__init__(
+            train_loop_per_worker, backend_config=LuwuConfig(self._server, key), scaling_config=scaling_config,
+            **settings,
+        )  # fmt: skip
+
+    def fit(self) -> Any:
+        """Train, as Ray's trainer does, and end the server."""
+        try:
+            return super().fit()
+        finally:
+            ray.get(self._server.close.remote())
+            ray.kill(self._server)
+
+
+def _numbers_of(workers: int | tuple[int, int]) -> dict[str, int]:
+    if isinstance(workers, int):
+        return {"workers": workers}
+    return {"min_workers": workers[0], "workers": workers[1]}

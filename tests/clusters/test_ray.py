@@ -1,0 +1,101 @@
+"""Ray Train with LuWu's workers: one that is killed is replaced alone, and a server that is killed comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+import luwu
+from harness.cluster_training import train
+from harness.network.namespaces import wait_until
+
+os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray keeps a token in the user's home folder
+ray = pytest.importorskip("ray", reason="Ray is not installed: make test-clusters does that")
+
+from luwu.integrations.ray import LuwuTrainer  # noqa: E402
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).parents[2]
+
+
+def loop(settings: dict[str, str]) -> None:
+    folder = Path(settings["folder"])
+    with luwu.connect() as session:
+        (folder / f"starts-{session.rank}").open("a").write(f"{os.getpid()} of {session.workers}\n")
+        values = train(session, folder)
+        if session.rank == 0:
+            torch.save(values, folder / "values.pt")
+    ray.train.report({"step": session.step})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ray.init(num_cpus=4, include_dashboard=False, runtime_env={"env_vars": environment}, log_to_driver=True)
+    yield
+    ray.shutdown()
+
+
+def trainer(folder: Path, workers: int | tuple[int, int] = 2, failures: int = 2) -> LuwuTrainer:
+    return LuwuTrainer(
+        loop,
+        train_loop_config={"folder": str(folder)},
+        server={"stores": [str(folder / "store")], "memory": "64MiB"},
+        scaling_config=ray.train.ScalingConfig(num_workers=workers),
+        run_config=ray.train.RunConfig(
+            storage_path=str(folder / "ray"), failure_config=ray.train.FailureConfig(max_failures=failures)
+        ),
+    )
+
+
+def starts(folder: Path, rank: int) -> list[int]:
+    """Return the processes that have been the worker of a rank."""
+    file = folder / f"starts-{rank}"
+    return [int(line.split()[0]) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "gate").touch()
+    trainer(folder).fit()
+    return torch.load(folder / "values.pt")
+
+
+def check(folder: Path, expected: dict[str, torch.Tensor]) -> None:
+    found = torch.load(folder / "values.pt")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def at_gate(folder: Path) -> bool:
+    return all((folder / f"at-gate-{rank}").exists() for rank in range(2))
+
+
+def test_a_killed_worker_is_replaced_alone(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(trainer(tmp_path).fit)
+        wait_until(lambda: at_gate(tmp_path) or training.done(), "the gate", 120)
+        os.kill(starts(tmp_path, 1)[0], signal.SIGKILL)
+        wait_until(lambda: len(starts(tmp_path, 1)) == 2 or training.done(), "another worker 1", 120)
+        (tmp_path / "gate").touch()
+        training.result(120)
+    check(tmp_path, undisturbed)
+    assert len(starts(tmp_path, 0)) == 1
+
+
+def test_a_killed_server_comes_back(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(made.fit)
+        wait_until(lambda: at_gate(tmp_path) or training.done(), "the gate", 120)
+        ray.kill(made._server, no_restart=False)
+        (tmp_path / "gate").touch()
+        training.result(200)
+    check(tmp_path, undisturbed)
