@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,12 @@ def by_torchrun(folder: Path, options: Options) -> Iterator[Started]:
             nodes[1].wait()
             kill_worker(folder)  # torchrun puts workers into sessions of their own
 
-        yield lambda: nodes[0].poll() is None, kill
+        try:
+            yield lambda: nodes[0].poll() is None, kill
+        finally:  # workers of a torchrun that was killed wait on
+            for rank in range(2):
+                with suppress(ProcessLookupError, TypeError):
+                    os.kill(process_at_gate(folder, rank), signal.SIGKILL)  # type: ignore[arg-type]
 
 
 @contextmanager

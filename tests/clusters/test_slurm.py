@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(bool(why_no_slurm()), reason=why_no_slurm()),
 ]
 
@@ -72,7 +72,7 @@ class Job:
     def values(self) -> dict[str, torch.Tensor]:
         """Open the gate, and return the model's values once the job has ended well."""
         (self.folder / "gate").touch()
-        wait_until(self.has_ended, "the end of the job", 200)
+        wait_until(self.has_ended, "the end of the job", 400)
         assert self.cluster.state(self.number) == "COMPLETED", self.output
         return torch.load(self.folder / "values.pt")
 
@@ -133,7 +133,7 @@ def test_a_job_without_a_spare_node_is_queued_again(
         cluster.start_node(lost)
 
 
-def test_slurm_queues_a_job_again_whose_first_node_is_lost(
+def test_a_job_is_queued_again_when_the_node_of_its_script_is_lost(
     cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     job = Job(cluster, tmp_path, 2)

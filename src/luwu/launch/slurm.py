@@ -26,6 +26,16 @@ SIGNAL_BEFORE_THE_END = signal.SIGUSR1
 
 SERVER_STEP = "luwu-server"
 
+GUARD_STEP = "luwu-guard"
+GUARD = """
+while sleep 30; do
+    nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) && [[ $nodes ]] || continue
+    scontrol show hostnames "$nodes" | grep --quiet --line-regexp "$1" || exec scontrol requeue "$SLURM_JOB_ID"
+done
+"""
+"""Shell script of a step on another node. It queues the job again when the node of the job's script is lost: with
+``--no-kill`` Slurm lets such a job stay as it is, with nobody in it, until its time is over."""
+
 log = logging.getLogger(__name__)
 
 
@@ -63,6 +73,7 @@ class Slurm:
                 "for sbatch (docs/clusters.md has one) or after salloc"
             ) from None
         self.begun_with = self._names(listed)
+        self.here = os.environ.get("SLURMD_NODENAME", "")  # empty outside of a job's script
 
     def nodes(self) -> list[str]:
         """Return the names of the nodes that the job has now. Slurm takes lost ones away, with --no-kill."""
@@ -115,6 +126,7 @@ class SlurmRun:
     slurm: Slurm
     _events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)
     _workers: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    _guards: list[subprocess.Popen[str]] = field(default_factory=list)
     _environment: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> int:
@@ -135,13 +147,15 @@ class SlurmRun:
         }
         with self._told_of_the_end():
             server = self._start_server(job)
+            self._start_guard(self.slurm.begun_with)
             try:
                 end = self._follow(job)
             finally:
-                for worker in self._workers.values():
-                    worker.terminate()
+                others = [*self._workers.values(), *self._guards]
+                for step in others:
+                    step.terminate()
                 self.slurm.terminate(SERVER_STEP)
-                for step in (*self._workers.values(), server):
+                for step in (*others, server):
                     step.wait()
         if isinstance(end, Finish):
             log.log(logging.ERROR if end.status else logging.INFO, "%s", end.why or "all workers have finished")
@@ -204,6 +218,21 @@ class SlurmRun:
             self._events.put(lambda job, nodes: job.worker_ended(place.rank, status, nodes))
 
         threading.Thread(target=watch, name=f"worker-{place.rank}", daemon=True).start()
+
+    def _start_guard(self, nodes: Sequence[str]) -> list[Action]:
+        """Start the guard of this node on another one, and again when that one is lost."""
+        others = [node for node in nodes if node != self.slurm.here]
+        if not self.slurm.here or not others:
+            return []
+        guard = self.slurm.step(others[0], GUARD_STEP, ["bash", "-c", GUARD, GUARD_STEP, self.slurm.here])
+        self._guards.append(guard)
+
+        def watch() -> None:
+            guard.wait()
+            self._events.put(lambda job, nodes: self._start_guard(nodes))
+
+        threading.Thread(target=watch, name=GUARD_STEP, daemon=True).start()
+        return []
 
     @contextmanager
     def _told_of_the_end(self) -> Iterator[None]:
