@@ -46,6 +46,8 @@ SECTIONS = {
     "Nothing is lost": (
         "crash_resume",
         "elastic",
+        "no_fault_cost",
+        "goodput_under_failures",
         "engines",
         "power_cuts",
         "step_machine",

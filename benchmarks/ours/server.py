@@ -1,6 +1,7 @@
 """A server on its own, without torch. A sample is the server's counters.
 
-Settings: run, memory, workers, snapshots (every, keep).
+Settings: run, memory, workers, snapshots (every, keep), patience (seconds that it waits for another worker, and that
+a worker may hang).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from pathlib import Path
 from kit.child import serve, settings, take_stdout
 
 from luwu.core.quantities import parse_size
+from luwu.server.laggards import Patience
 from luwu.server.server import LocalServer
 from luwu.store.settings import NO_SNAPSHOTS, Snapshots
 
@@ -20,7 +22,9 @@ def main() -> None:
     wanted = settings()
     snapshots = Snapshots(*wanted.get("snapshots", NO_SNAPSHOTS))
     memory = parse_size(wanted["memory"])
-    with LocalServer(Path(wanted["run"]), None, memory, wanted["workers"], snapshots=snapshots) as server:
+    patience = Patience(*wanted.get("patience", ()))
+    run = Path(wanted["run"])
+    with LocalServer(run, None, memory, wanted["workers"], snapshots=snapshots, patience=patience) as server:
         serve(replies, lambda: dict(server.stats()))
 
 

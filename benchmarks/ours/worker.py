@@ -52,13 +52,14 @@ class Trainer:
     """Trains on this rank's rows of every batch; steps continue at the session's step.
 
     With "one_batch" of `settings` all steps are on the same batch, so that a few are enough to see the loss fall; with
-    "max_grad_norm" gradients are clipped.
+    "max_grad_norm" gradients are clipped; with "closure" a void attempt would be made again.
     """
 
     def __init__(self, settings: dict[str, Any], session: Session) -> None:
         self._session = session
         self.model = make_model(settings, session)
         self._optimizer = luwu.AdamW(self.model, **ADAMW, max_grad_norm=settings.get("max_grad_norm"))
+        self._with_closure = settings.get("closure", False)
         self._rows, self._seq = settings["rows"], settings["shape"]["seq"]
         found = batches(self._rows, self._seq, session.rank, session.workers, first=session.step)
         self._batches = itertools.repeat(next(found)) if settings.get("one_batch") else found
@@ -66,12 +67,21 @@ class Trainer:
     def step(self) -> dict[str, float]:
         """Make an optimizer step; return the seconds of its parts and this rank's loss."""
         ids, targets = next(self._batches)
-        started = time.perf_counter()
-        loss = self.model(ids, targets)
-        forward = time.perf_counter()
-        loss.backward()
-        backward = time.perf_counter()
-        self._optimizer.step()
+        forward = backward = started = time.perf_counter()
+
+        def attempt() -> torch.Tensor:
+            nonlocal forward, backward
+            loss = self.model(ids, targets)
+            forward = time.perf_counter()
+            loss.backward()
+            backward = time.perf_counter()
+            return loss
+
+        if self._with_closure:
+            loss = self._optimizer.step(attempt)
+        else:
+            loss = attempt()
+            self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         ended = time.perf_counter()
         return {
