@@ -79,11 +79,14 @@ class SlurmCluster:
 
     def lose_node(self, node: str) -> None:
         """Kill everything of a node at once, as a power cut does."""
-        daemon = int((self.folder / f"slurmd-{node}.pid").read_text())
-        doomed = [daemon, *self._processes_of(node)]
-        for process in doomed:
+        self.stop_daemon(node)
+        for process in self._processes_of(node):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+    def stop_daemon(self, node: str) -> None:
+        """Kill a node's daemon, so that nothing starts there."""
+        os.kill(int((self.folder / f"slurmd-{node}.pid").read_text()), signal.SIGKILL)
 
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""

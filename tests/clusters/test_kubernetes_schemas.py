@@ -10,7 +10,7 @@ import yaml
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="make test-clusters installs it")
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "kubernetes"
-OLDEST = "1.29"  # from which on ReadWriteOncePod is stable
+OLDEST = "1.28"
 
 
 def documents() -> list[dict]:

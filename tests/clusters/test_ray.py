@@ -18,6 +18,7 @@ from harness.network.namespaces import wait_until
 os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray keeps a token in the user's home folder
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-clusters does that")
 
+from luwu.errors import ConfigError  # noqa: E402
 from luwu.integrations.ray import LuwuTrainer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -38,7 +39,7 @@ def loop(settings: dict[str, str]) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     environment = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ray.init(num_cpus=4, include_dashboard=False, runtime_env={"env_vars": environment}, log_to_driver=True)
+    ray.init(num_cpus=2, include_dashboard=False, runtime_env={"env_vars": environment}, log_to_driver=True)
     yield
     ray.shutdown()
 
@@ -99,3 +100,11 @@ def test_a_killed_server_comes_back(undisturbed: dict[str, torch.Tensor], tmp_pa
         (tmp_path / "gate").touch()
         training.result(200)
     check(tmp_path, undisturbed)
+    assert [len(starts(tmp_path, rank)) for rank in range(2)] == [2, 2]
+
+
+def test_a_node_that_ray_does_not_have_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"server_node: expected the IP address of a node, found 192\.0\.2\.99; Ray has "
+    ):
+        LuwuTrainer(loop, server={"stores": ["unused"]}, server_node="192.0.2.99")

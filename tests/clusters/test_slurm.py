@@ -118,6 +118,39 @@ def test_the_workers_of_a_lost_node_move_to_a_spare_one(
         cluster.start_node(lost)
 
 
+def test_the_workers_of_a_node_that_shuts_down_move_to_a_spare_one(
+    cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """Its worker gets SIGTERM while Slurm still counts on the node, where nothing can be started any more."""
+    job = Job(cluster, tmp_path, 3, "--spare-nodes 1 --restarts 1")
+    worker = job.wait_at_the_gate()[1]
+    lost = job.nodes_of(1)[0]
+    cluster.stop_daemon(lost)
+    try:
+        os.kill(worker, signal.SIGTERM)
+        wait_until(lambda: job.nodes_of(1)[-1] != lost, "worker 1 on another node", 120)
+        check(job.values(), undisturbed)
+        assert len(job.nodes_of(0)) == 1
+    finally:
+        cluster.start_node(lost)
+
+
+def test_a_job_is_queued_again_when_the_servers_node_is_lost(
+    cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """A worker elsewhere learns that the server is lost, and ends with an error, long before Slurm does."""
+    job = Job(cluster, tmp_path, 3, '--spare-nodes 1 --server-node "$(scontrol show hostnames | tail -1)"')
+    job.wait_at_the_gate()
+    lost = re.findall(r"the server on (\w+) serves", job.output)[0]
+    assert lost not in {*job.nodes_of(0), *job.nodes_of(1)}
+    cluster.lose_node(lost)
+    try:
+        check(job.values(), undisturbed)
+        assert f"{lost}, the server's node, is lost; the job is queued again" in job.output
+    finally:
+        cluster.start_node(lost)
+
+
 def test_a_job_without_a_spare_node_is_queued_again(
     cluster: SlurmCluster, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def test_the_containers_train(tmp_path: Path) -> None:
         wait_until(lambda: (tmp_path / "url").exists() or serving.poll() is not None, "the server")
         assert serving.poll() is None, serving.communicate()[1]
         url = (tmp_path / "url").read_text().strip()
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        for probe in ("startupProbe", "readinessProbe"):
             *command, asked = server[probe]["exec"]["command"]
             assert PORT.sub("", asked) == PORT.sub("", "luwu://127.0.0.1:7070")
             assert start_program([*command_of(command), url], env=environment).wait(60) == 0

@@ -29,6 +29,8 @@ while [[ $1 == --* ]]; do
     esac
     shift
 done
+[[ -v SLURM_GPUS || -v SLURM_EXPORT_ENV ]] && { echo "srun follows what is about the whole job"; exit 1; }
+[[ $name == luwu-server ]] && echo "a word of the site"
 echo $$ > "$SLURM_FOLDER/step-$name"
 echo "$name $node" >> "$SLURM_FOLDER/started"
 exec "$@"
@@ -64,7 +66,7 @@ class Job:
             command.chmod(0o755)
         self.environment = os.environ | {
             "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SLURM_FOLDER": str(folder), "SLURM_JOB_ID": "7",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(ROOT), "SLURM_GPUS": "4", "SLURM_EXPORT_ENV": "NONE",
         }  # fmt: skip
 
     def start(self, nodes: str, *options: str) -> None:
@@ -83,8 +85,8 @@ class Job:
         return (self.folder / "output").read_text()
 
     def started(self) -> list[str]:
-        """Return the steps that were started, each as its name and its node."""
-        return (self.folder / "started").read_text().splitlines()
+        """Return the steps that were started, each as its name and its node, in no order: they start at once."""
+        return sorted((self.folder / "started").read_text().splitlines())
 
     def kill_at_the_gate(self, rank: int) -> None:
         """Kill a worker in the middle of an attempt."""
@@ -164,7 +166,7 @@ def test_a_job_that_cannot_go_on_is_queued_again_and_resumes(make_job: Callable[
     assert "the job's time is over; the job is queued again" in job.output
     job.start("d")  # with another number of workers
     job.values()
-    assert job.started()[-2:] == ["luwu-server d", "worker-0 d"]
+    assert [step for step in job.started() if step.endswith(" d")] == ["luwu-server d", "worker-0 d"]
 
 
 def test_a_job_that_slurm_does_not_queue_again_says_so(make_job: Callable[[str], Job]) -> None:
@@ -188,6 +190,54 @@ def test_an_error_of_a_worker_or_the_server_is_the_jobs(make_job: Callable[[str]
     server.start("a")
     assert server.process.wait(100) != 0
     assert "the server on a ended with status" in server.output and server.started() == ["luwu-server a"]
+
+
+@pytest.mark.slow
+def test_a_job_whose_server_is_lost_is_queued_again_although_workers_end_with_errors(
+    make_job: Callable[[str], Job],
+) -> None:
+    job = make_job("job")
+    job.start("a,b", "--server-node", "b", "--workers-per-node", "1")
+    gates = [job.folder / f"at-gate-{rank}" for rank in range(2)]
+    wait_until(lambda: all(gate.exists() for gate in gates) or job.process.poll() is not None, "the gate", 100)
+    (job.folder / "nodes").write_text("a")
+    os.kill(int((job.folder / "step-luwu-server").read_text()), signal.SIGKILL)
+    (job.folder / "gate").touch()
+    assert job.process.wait(100) == 0, job.output
+    assert "b, the server's node, is lost; the job is queued again" in job.output
+    assert (job.folder / "requeued").exists()
+
+
+def test_a_launcher_that_is_stopped_ends_its_steps(make_job: Callable[[str], Job]) -> None:
+    job = make_job("job")
+    job.start("a")
+    wait_until(lambda: "starts worker 0" in job.output or job.process.poll() is not None, "a worker")
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(100) == 143
+    assert "stopped by a signal" in job.output
+
+
+@pytest.mark.parametrize(
+    ("server", "environment", "message"),
+    [
+        ("--store 'x", {}, '--server "--store \'x": no closing quotation; close it'),
+        ("--store x --key-file k", {}, "--server: expected no --key-file, which workers would not know;"),
+        (
+            "--store x",
+            {"SLURM_GPUS_PER_TASK": "1"},
+            "--gpus-per-task: expected GPUs for a node, found some for a task,",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(
+    server: str, environment: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    process = start_program(
+        [sys.executable, "-m", "luwu.cli", "launch", "slurm", "--server", server, "--", "true"],
+        env=Job(tmp_path).environment | {"SLURM_JOB_NODELIST": "a"} | environment, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.communicate(timeout=60)[1].startswith(f"luwu: {message}")
+    assert process.returncode == 2
 
 
 def test_outside_of_a_job_it_says_how_to_be_in_one() -> None:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from luwu.errors import ConfigError
-from luwu.launch.cluster_job import ClusterJob, Finish, Requeue, StartWorker
+from luwu.launch.cluster_job import (
+    DOUBT_SECONDS,
+    LAUNCH_SECONDS,
+    RESTART_SECONDS,
+    ClusterJob,
+    Finish,
+    Requeue,
+    StartWorker,
+    Wait,
+)
 
 NODES = ["a", "b", "c", "d"]
-KILLED = 137
+KILLED, UNREACHABLE = 137, 233
 
 
 def begun(nodes: list[str] = NODES, workers_per_node: int = 2, spare_nodes: int = 1, restarts: int = 1) -> ClusterJob:
@@ -47,15 +57,53 @@ def test_the_job_ends_well_with_its_last_worker() -> None:
     job = begun(["a"], 2, 0)
     assert job.worker_ended(1, 0, ["a"]) == []
     assert job.worker_ended(0, 0, ["a"]) == [Finish(0)]
-    assert job.server_ended(0, ["a"]) == job.time_is_over() == []  # the end of what still ran
+    assert job.server_ended(0, ["a"]) == job.time_is_over() == job.stopped() == []  # the end of what still ran
 
 
 def test_a_killed_worker_starts_again_where_it_was_as_often_as_is_allowed() -> None:
     job = begun()
-    assert job.worker_ended(3, KILLED, NODES) == [StartWorker(3, "b", 1)]
+    assert job.worker_ended(3, KILLED, NODES) == [StartWorker(3, "b", 1, RESTART_SECONDS)]
+    assert job.pause_is_over(3, NODES) == [StartWorker(3, "b", 1)]
     assert job.worker_ended(0, KILLED, NODES) == [
         Finish(KILLED, "worker 0 on a was killed (status 137), and no restart is left")
     ]
+
+
+def test_a_worker_whose_node_does_not_answer_takes_no_restart() -> None:
+    """A node that shuts down ends its workers before Slurm notices that it is lost."""
+    job = begun(restarts=0)
+    assert job.worker_ended(3, UNREACHABLE, NODES) == [StartWorker(3, "d", 0)]
+    job = begun(spare_nodes=0, restarts=0)
+    assert job.worker_ended(3, UNREACHABLE, NODES) == [StartWorker(3, "b", 1, LAUNCH_SECONDS)]
+    assert job.pause_is_over(3, ["a", "c", "d"]) == [Requeue("b is lost, and no spare node is left for worker 3")]
+
+
+def test_an_error_while_the_server_does_not_answer_may_be_that_of_a_lost_node() -> None:
+    why, left = "worker 1 on a ended with status 1", ["a", "b", "d"]
+
+    def in_doubt() -> ClusterJob:
+        job = ClusterJob(NODES, 2, 1, "c", 1)
+        job.begin()
+        job.worker_ended(2, KILLED, NODES)
+        assert job.worker_ended(1, 1, NODES, server_answers=False) == [Wait(DOUBT_SECONDS)]
+        assert job.worker_ended(4, KILLED, NODES) == job.worker_ended(3, 1, NODES, server_answers=False) == []
+        assert job.pause_is_over(2, NODES) == []  # nothing starts meanwhile
+        return job
+
+    assert in_doubt().server_ended(KILLED, left) == [Requeue("c, the server's node, is lost")]
+    assert in_doubt().server_ended(KILLED, NODES) == [Finish(KILLED, "the server on c ended with status 137")]
+    assert in_doubt().doubt_is_over(NODES) == [Finish(1, why)]
+    assert in_doubt().doubt_is_over(left) == [Requeue("c, the server's node, is lost")]
+    assert begun().doubt_is_over(NODES) == []
+
+
+def test_a_server_that_is_told_to_stop_leaves_the_job_to_the_engine() -> None:
+    """Slurm tells all steps of a preempted job to stop, and queues it again; an end of ours would be the job's."""
+    for status in (0, 143):
+        job = begun()
+        assert job.server_ended(status, NODES) == [Wait(DOUBT_SECONDS)]
+        assert job.worker_ended(1, 143, NODES) == job.worker_ended(2, 1, NODES, server_answers=False) == []
+        assert job.doubt_is_over(NODES) == [Finish(status or 1, f"the server on a ended with status {status}")]
 
 
 def test_an_error_of_a_worker_ends_the_job_with_its_status() -> None:
@@ -78,7 +126,7 @@ def test_a_worker_moves_to_the_place_of_one_that_has_finished() -> None:
 def test_what_follows_the_end_of_the_server() -> None:
     assert begun().server_ended(0, ["b", "c", "d"]) == [Requeue("a, the server's node, is lost")]
     assert begun().server_ended(KILLED, NODES) == [Finish(KILLED, "the server on a ended with status 137")]
-    assert begun().server_ended(0, NODES) == [Finish(1, "the server on a ended with status 0")]
+    assert begun().stopped() == [Finish(143, "stopped by a signal")]
     assert begun().time_is_over() == [Requeue("the job's time is over")]
 
 
@@ -106,11 +154,13 @@ def test_random_histories() -> None:
             if isinstance(action, StartWorker):
                 assert action.rank == rank and action.node in nodes and action.local_rank < per_node
                 killed += here
-                assert not here or (status == KILLED and action == place)
+                assert not here or (status == KILLED and replace(action, pause_seconds=0.0) == place)
                 assert all(
                     (other.node, other.local_rank) != (action.node, action.local_rank) for other in places.values()
                 )
-                places[rank] = action
+                if here:
+                    assert job.pause_is_over(rank, nodes) == [place]
+                places[rank] = replace(action, pause_seconds=0.0)
                 continue
             if action == Finish(0):
                 assert here and finished | {rank} == set(range(job.workers)) and not places

@@ -104,7 +104,8 @@ def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch
     """It and its neighbour are told; one that would move another worker, which is in the run, is refused."""
     run, switch = Run(2, lambda *about: None, QUICK), make_switch()
     monkeypatch.setattr(run, "core", lambda: nullcontext(SimpleNamespace(port=7)))
-    stays, lost, comes = (Worker(name=f"worker {rank}", peer="", rank=rank, run=run) for rank in (0, 1, 1))
+    stays, lost = run.add(0, 2, ""), run.add(1, 2, "")
+    comes = Worker(name="worker 1", peer="", rank=1, run=run, tenure=2)
 
     def plan(below, position=0):
         return lambda ready: {
@@ -113,7 +114,6 @@ def test_a_worker_that_comes_for_a_lost_one_moves_nobody_in_the_tree(monkeypatch
             "switch a": pb.Topology(below=[pb.Neighbour(port=below)]),
         }
 
-    run.people = {0: stays, 1: lost}
     for worker in (stays, lost):
         run.note_place(worker, NOWHERE)
     run.send_topology([switch], "", plan(1))
@@ -139,7 +139,7 @@ def test_a_worker_that_has_not_said_where_it_is_counts_as_where_the_lost_one_was
         return {}
 
     for rank in (0, 1):
-        run.note_place(Worker(name="", peer="", rank=rank, run=run), places[rank])
+        run.note_place(run.add(rank, 2, ""), places[rank])
     run.send_topology([], "", plan)
     run.people = {rank: Worker(name="", peer="", rank=rank, run=run) for rank in (0, 1)}
     for rank in (0, 1):

@@ -31,8 +31,14 @@ def slurm(
     import shlex
 
     from luwu.cli.service import log_to_stderr
-    from luwu.launch.slurm import Slurm, SlurmRun, SlurmSettings
+    from luwu.core.errors import ConfigError
+    from luwu.launch.slurm import Slurm
+    from luwu.launch.slurm_run import SlurmRun, SlurmSettings
 
-    settings = SlurmSettings(shlex.split(server), program, workers_per_node, spare_nodes, server_node, restarts)
+    try:
+        words = shlex.split(server)
+    except ValueError as error:
+        raise ConfigError(f"--server {server!r}: {str(error).lower()}; close it") from None
+    settings = SlurmSettings(words, program, workers_per_node, spare_nodes, server_node, restarts)
     log_to_stderr("luwu.launch")
     raise typer.Exit(SlurmRun(settings, Slurm()).run())

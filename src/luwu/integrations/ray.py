@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train import ScalingConfig
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
@@ -16,12 +18,17 @@ from ray.util import get_node_ip_address
 
 from luwu.control.address import HostPort
 from luwu.control.credentials import Credentials
+from luwu.core.errors import ConfigError
 from luwu.core.settings import build
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerFile, ServerSettings
 
 WORKER_RETURN_SECONDS = 600.0
 """Seconds that the server waits for another worker at a lost one's place, unless its settings say otherwise."""
+
+
+CLOSE_SECONDS = 120.0
+"""Seconds that the server has to end."""
 
 
 class StoreServer:
@@ -44,7 +51,7 @@ class LuwuConfig(BackendConfig):  # type: ignore[misc]  # Ray is not among the d
     """Facts that Ray Train tells the workers of a run: the handle of the `StoreServer` actor, and the job key."""
 
     server: Any
-    key: bytes
+    key: bytes = field(repr=False)
 
     @property
     def backend_cls(self) -> type[Backend]:
@@ -65,6 +72,7 @@ class LuwuBackend(Backend):  # type: ignore[misc]
 
 def _set_environment(url: str, key: bytes) -> None:
     context = ray.train.get_context()
+    os.environ.pop("LUWU_JOB_KEY_FILE", None)  # the job has a key of its own
     os.environ |= {
         "RANK": str(context.get_world_rank()),
         "WORLD_SIZE": str(context.get_world_size()),
@@ -85,13 +93,14 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         server: settings of `luwu server` by name, such as ``{"stores": ["/nvme0/run"], "memory": "32GiB"}``. The number
             of workers, and the least of them, are those of the scaling config.
         server_node: IP address of the node that has the store's folders; default: the one where the trainer is made.
-        server_options: further options of the server's actor, such as ``{"num_cpus": 8}``.
+        server_options: further options of the server's actor, such as ``{"num_cpus": 8}``; without that it takes none
+            of Ray's processors.
         scaling_config: number of workers and their resources. With a range of workers, Ray starts all of them again
             when their number changes.
         settings: the other settings of Ray's `DataParallelTrainer`.
 
     Raises:
-        ConfigError: settings of the server that cannot work.
+        ConfigError: settings of the server that cannot work, or the cluster has no such node.
     """
 
     def __init__(
@@ -108,8 +117,9 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         wanted = {"listen": "0.0.0.0:0", "worker_return_seconds": WORKER_RETURN_SECONDS, **server}
         served = build(ServerFile, {"server": {**wanted, **_numbers_of(scaling_config.num_workers)}}).server
         key = secrets.token_hex(32).encode()
-        node = {f"node:{server_node or get_node_ip_address()}": 0.001}  # a resource that Ray gives every node
-        options = {"resources": node, "max_restarts": -1, "max_task_retries": -1, **(server_options or {})}
+        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, **(server_options or {})}
+        node = _resource_of(server_node or get_node_ip_address())
+        options["resources"] = {**options.get("resources", {}), node: 0.001}
         self._server = ray.remote(StoreServer).options(**options).remote(served, key)
         super().__init__(
             train_loop_per_worker, backend_config=LuwuConfig(self._server, key), scaling_config=scaling_config,
@@ -121,8 +131,19 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         try:
             return super().fit()
         finally:
-            ray.get(self._server.close.remote())
+            with suppress(GetTimeoutError, RayActorError):  # its node may be lost
+                ray.get(self._server.close.remote(), timeout=CLOSE_SECONDS)
             ray.kill(self._server)
+
+
+def _resource_of(node: str) -> str:
+    """Return the resource that Ray gives the node of an IP address; raises ConfigError where there is no such node."""
+    if not ray.is_initialized():
+        ray.init()  # as fit() would
+    nodes = sorted(each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"])
+    if node not in nodes:
+        raise ConfigError(f"server_node: expected the IP address of a node, found {node}; Ray has {', '.join(nodes)}")
+    return f"node:{node}"
 
 
 def _numbers_of(workers: int | tuple[int, int]) -> dict[str, int]:

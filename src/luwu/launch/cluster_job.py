@@ -6,22 +6,45 @@ It has no process, no thread and no clock: `luwu.launch.slurm` carries it out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from luwu.core.errors import ConfigError
 from luwu.core.words import counted
 
-LOWEST_SIGNAL_STATUS = 129
-"""Exit status from which on a shell says that a signal ended a program: 128 and the signal's number."""
+SIGNALLED = range(129, 193)
+"""Exit statuses by which a shell says that a signal ended a program: 128 and the signal's number."""
+
+NOT_LAUNCHED = range(233, 241)
+"""Exit statuses of srun when a node does not answer: the low 8 bits of Slurm's communication errors, 1001 to 1008."""
+
+TOLD_TO_STOP = (0, 143)
+"""Exit statuses of a server that got SIGTERM."""
+
+RESTART_SECONDS = 1.0
+"""Pause before a worker starts again. An engine that ends a job ends all of it within that time."""
+
+LAUNCH_SECONDS = 10.0
+"""Pause before another attempt at a node that did not answer."""
+
+DOUBT_SECONDS = 600.0
+"""Time in which an engine has noticed that a node is lost, or has ended a job whose processes it told to stop."""
 
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start the worker of this rank on a node, as the ``local_rank``-th of its workers."""
+    """Start the worker of this rank on a node, as the ``local_rank``-th of its workers, after a pause."""
 
     rank: int
     node: str
     local_rank: int
+    pause_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Call `ClusterJob.doubt_is_over` after this time."""
+
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -39,14 +62,16 @@ class Requeue:
     why: str
 
 
-Action = StartWorker | Finish | Requeue
+Action = StartWorker | Wait | Finish | Requeue
 
 
 class ClusterJob:
     """Decides which worker runs where, and what follows when one ends.
 
     A worker whose node is lost moves to a spare node. One that a signal has ended starts again where it was, because
-    the others wait for it. One that ends with an error of its own ends the job.
+    the others wait for it. One that ends with an error of its own ends the job. An error while the server does not
+    answer may be that of a lost node, which the engine notices later; until then the job is in doubt, and nothing
+    starts.
 
     Args:
         nodes: names of the nodes, in the engine's order. The last ones are the spare ones.
@@ -73,11 +98,12 @@ class ClusterJob:
             )
         self.server_node = server_node or nodes[0]
         self.workers = workers_per_node * (len(nodes) - spare_nodes)
+        self.over = False
         self._nodes = list(nodes)
         self._workers_per_node = workers_per_node
         self._restarts = restarts
         self._places: dict[int, StartWorker] = {}  # of the workers that have not finished, by rank
-        self._over = False
+        self._in_doubt: Finish | None = None
 
     def begin(self) -> list[Action]:
         """Start all workers."""
@@ -86,51 +112,87 @@ class ClusterJob:
             self._places[rank] = StartWorker(rank, self._nodes[node], local_rank)
         return list(self._places.values())
 
-    def worker_ended(self, rank: int, status: int, nodes: Sequence[str]) -> list[Action]:
+    def worker_ended(
+        self, rank: int, status: int, nodes: Sequence[str], *, server_answers: bool = True
+    ) -> list[Action]:
         """Say what follows the end of a worker.
 
         Args:
             rank: the worker.
-            status: its exit status, as a shell gives it. It says nothing where the worker's node is lost.
+            status: its exit status, as srun gives it. It says nothing where the worker's node is lost.
             nodes: names of the nodes that the job has now.
+            server_answers: False: the server could not be reached just now.
         """
-        if self._over:
+        if self.over or self._in_doubt:
             return []
         place = self._places[rank]
         if place.node not in nodes:
-            return self._move(place, nodes)
+            return self._move_or_requeue(place, nodes)
         if status == 0:
             del self._places[rank]
             return [] if self._places else self._end(Finish(0))
-        if status < LOWEST_SIGNAL_STATUS:
-            return self._end(Finish(status, f"worker {rank} on {place.node} ended with status {status}"))
+        if status in NOT_LAUNCHED:
+            return self._move(place, nodes) or [replace(place, pause_seconds=LAUNCH_SECONDS)]
+        if status not in SIGNALLED:
+            end = Finish(status, f"worker {rank} on {place.node} ended with status {status}")
+            return self._end(end) if server_answers else self._doubt(end)
         if not self._restarts:
             why = f"worker {rank} on {place.node} was killed (status {status}), and no restart is left"
             return self._end(Finish(status, why))
         self._restarts -= 1
-        return [place]
+        return [replace(place, pause_seconds=RESTART_SECONDS)]
+
+    def pause_is_over(self, rank: int, nodes: Sequence[str]) -> list[Action]:
+        """Say what follows when the pause before a worker's start is over."""
+        if self.over or self._in_doubt:
+            return []
+        place = self._places[rank]
+        return [place] if place.node in nodes else self._move_or_requeue(place, nodes)
 
     def server_ended(self, status: int, nodes: Sequence[str]) -> list[Action]:
         """Say what follows the end of the server, which nothing can go on without."""
-        if self._over:
+        if self.over:
             return []
-        if self.server_node not in nodes:
-            return self._end(Requeue(f"{self.server_node}, the server's node, is lost"))
-        return self._end(Finish(status or 1, f"the server on {self.server_node} ended with status {status}"))
+        end = Finish(status or 1, f"the server on {self.server_node} ended with status {status}")
+        if self.server_node in nodes and status in TOLD_TO_STOP:
+            return self._doubt(end)  # the engine ends the job, and may queue it again: it was preempted
+        return self._end_unless_lost(end, nodes)
+
+    def doubt_is_over(self, nodes: Sequence[str]) -> list[Action]:
+        """Say what follows when the engine has had its time."""
+        return [] if self.over or not self._in_doubt else self._end_unless_lost(self._in_doubt, nodes)
 
     def time_is_over(self) -> list[Action]:
         """Say what follows the engine's warning that the job's time is nearly over."""
-        return [] if self._over else self._end(Requeue("the job's time is over"))
+        return [] if self.over else self._end(Requeue("the job's time is over"))
+
+    def stopped(self) -> list[Action]:
+        """Say what follows the wish that the job end, by SIGTERM or Ctrl-C."""
+        return [] if self.over else self._end(Finish(143, "stopped by a signal"))
 
     def _move(self, place: StartWorker, nodes: Sequence[str]) -> list[Action]:
+        """Start a worker on another node that has a place; return no action where there is none."""
         for node in nodes:
             taken = {other.local_rank for other in self._places.values() if other.node == node}
             free = sorted(set(range(self._workers_per_node)) - taken)
-            if free:
+            if free and node != place.node:
                 self._places[place.rank] = StartWorker(place.rank, node, free[0])
                 return [self._places[place.rank]]
-        return self._end(Requeue(f"{place.node} is lost, and no spare node is left for worker {place.rank}"))
+        return []
+
+    def _move_or_requeue(self, place: StartWorker, nodes: Sequence[str]) -> list[Action]:
+        why = f"{place.node} is lost, and no spare node is left for worker {place.rank}"
+        return self._move(place, nodes) or self._end(Requeue(why))
+
+    def _doubt(self, end: Finish) -> list[Action]:
+        waits = self._in_doubt is not None
+        self._in_doubt = end
+        return [] if waits else [Wait(DOUBT_SECONDS)]
+
+    def _end_unless_lost(self, end: Finish, nodes: Sequence[str]) -> list[Action]:
+        lost = self.server_node not in nodes
+        return self._end(Requeue(f"{self.server_node}, the server's node, is lost") if lost else end)
 
     def _end(self, action: Finish | Requeue) -> list[Action]:
-        self._over = True
+        self.over = True
         return [action]

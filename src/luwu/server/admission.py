@@ -44,9 +44,6 @@ TRANSITIONS: dict[tuple[Seat, SeatEvent], Seat | str] = {
     (Seat.VACANT, SeatEvent.JOIN): Seat.JOINED,
     (Seat.JOINED, SeatEvent.ATTACH): Seat.ATTACHED,
     (Seat.ATTACHED, SeatEvent.ATTACH): Seat.ATTACHED,
-    (Seat.GONE, SeatEvent.ATTACH): Seat.LEFT,  # lost while the store was being opened
-    (Seat.LEFT, SeatEvent.ATTACH): Seat.LEFT,
-    (Seat.VACANT, SeatEvent.ATTACH): Seat.VACANT,  # lost while it waited for the place
     (Seat.JOINED, SeatEvent.GO): Seat.GONE,
     (Seat.ATTACHED, SeatEvent.GO): Seat.LEFT,
     (Seat.GONE, SeatEvent.GO): Seat.GONE,
@@ -115,12 +112,12 @@ class Admission:
     def attach(self, rank: int, tenure: int) -> bool:
         """Note that a worker uses the data plane.
 
-        Returns False where it was lost meanwhile, and the run waits for another or has one at the place already.
+        Returns False where it has gone or was lost meanwhile; another may be at its place already.
         """
-        if self._tenures[rank] != tenure:
+        if not self.holds(rank, tenure):
             return False
         self._happen(rank, SeatEvent.ATTACH)
-        return self._seats[rank] is not Seat.VACANT
+        return True
 
     def go(self, rank: int) -> None:
         """Note that a worker has left or is lost."""

@@ -211,7 +211,7 @@ class Run(Membership[NetworkCore]):
         """Note where a worker sends its packets from, before it attaches."""
         worker.place = place
         with self._planning:
-            if self._places is None:
+            if self._places is None and self.holds(worker.rank, worker.tenure):
                 self._where[worker.rank] = place
 
     def send_topology(self, switches: Sequence[SwitchMember], address: str, plan: PlanTopology) -> None:

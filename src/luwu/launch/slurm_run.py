@@ -1,0 +1,239 @@
+"""A server and its workers as steps of a Slurm job, which goes on when a worker or a node of it is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from luwu.control.address import HostPort, parse_url
+from luwu.core.errors import ConfigError, ServerError
+from luwu.launch.cluster_job import SIGNALLED, Action, ClusterJob, Finish, Requeue, StartWorker, Wait
+from luwu.launch.slurm import Slurm
+
+WORKER_RETURN_SECONDS = 600
+"""Seconds that a server started here waits for another worker at a lost one's place, if it is not told otherwise."""
+
+SIGNAL_BEFORE_THE_END = signal.SIGUSR1
+"""The signal that a job asks Slurm for before its time is over, as with ``#SBATCH --signal=B:USR1@120``."""
+
+SERVER_STEP = "luwu-server"
+ANSWER_SECONDS = 5.0
+END_SECONDS = 60.0
+"""Seconds that the steps have to end after SIGTERM. Those of a lost node never do."""
+
+GUARD_SECONDS = 30.0
+"""Pause before another guard, where one has ended."""
+
+log = logging.getLogger(__name__)
+
+Event = Callable[[ClusterJob, Sequence[str]], list[Action]]
+"""Function that tells a `ClusterJob` of an event, given the job's nodes."""
+
+
+@dataclass(frozen=True)
+class SlurmSettings:
+    """Programs of a Slurm job, and where they run.
+
+    Args:
+        server: arguments of `luwu server`.
+        worker: a worker's program and its arguments.
+        workers_per_node, spare_nodes, server_node, restarts: see `ClusterJob`.
+
+    Raises:
+        ConfigError: the server would have another job key than the workers.
+    """
+
+    server: Sequence[str]
+    worker: Sequence[str]
+    workers_per_node: int = 1
+    spare_nodes: int = 0
+    server_node: str = ""
+    restarts: int = 3
+
+    def __post_init__(self) -> None:
+        if self._names("--key-file"):
+            raise ConfigError(
+                "--server: expected no --key-file, which workers would not know; name the file by LUWU_JOB_KEY_FILE, "
+                "or let the job have a key of its own"
+            )
+
+    def server_command(self, workers: int) -> list[str]:
+        """Return the server's program and its arguments."""
+        command = [sys.executable, "-m", "luwu.cli", "server", "--listen", "0.0.0.0:0", "--workers", str(workers)]
+        if not self._names("--worker-return-seconds") and not self._names("--config"):
+            command += ["--worker-return-seconds", str(WORKER_RETURN_SECONDS)]
+        return [*command, *self.server]
+
+    def _names(self, flag: str) -> bool:
+        return any(word == flag or word.startswith(f"{flag}=") for word in self.server)
+
+
+class SlurmRun:
+    """Carries out what a `ClusterJob` decides, in the job that this process is part of."""
+
+    def __init__(self, settings: SlurmSettings, slurm: Slurm) -> None:
+        self._settings = settings
+        self._slurm = slurm
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._workers: dict[int, subprocess.Popen[str]] = {}
+        self._guards: list[subprocess.Popen[str]] = []
+        self._environment = dict(os.environ)
+        self._server: HostPort | None = None  # once it serves
+
+    def run(self) -> int:
+        """Run the server and the workers until all workers have finished; return the exit status of the job.
+
+        Raises:
+            ConfigError: the settings do not fit the job. ServerError: a command of Slurm failed.
+        """
+        wanted = self._settings
+        job = ClusterJob(
+            self._slurm.begun_with, wanted.workers_per_node, wanted.spare_nodes, wanted.server_node, wanted.restarts
+        )
+        self._environment |= {"WORLD_SIZE": str(job.workers), "LOCAL_WORLD_SIZE": str(wanted.workers_per_node)}
+        if "LUWU_JOB_KEY_FILE" not in os.environ:
+            self._environment.setdefault("LUWU_JOB_KEY", secrets.token_hex(32))
+        with self._told_of_signals():
+            server = self._start_server(job)
+            self._start_guard(self._slurm.begun_with)
+            try:
+                end = self._follow(job)
+            finally:
+                self._end_steps(server)
+        if isinstance(end, Finish):
+            log.log(logging.ERROR if end.status else logging.INFO, "%s", end.why or "all workers have finished")
+            return end.status
+        log.warning("%s; the job is queued again, and goes on from the last commit", end.why)
+        self._slurm.requeue()
+        return 0
+
+    def _follow(self, job: ClusterJob) -> Finish | Requeue:
+        nodes: Sequence[str] = self._slurm.begun_with
+        while True:
+            event = self._events.get()
+            try:
+                nodes = self._slurm.nodes()
+            except ServerError as error:  # Slurm's controller may be away for a while, and its jobs go on
+                log.warning("%s; the nodes count as before", error)
+            for action in event(job, nodes):
+                if isinstance(action, Finish | Requeue):
+                    return action
+                self._carry_out(action)
+
+    def _carry_out(self, action: StartWorker | Wait) -> None:
+        if isinstance(action, Wait):
+            log.warning("the server does not answer, or was told to stop; waiting for Slurm to say more")
+            self._later(action.seconds, lambda job, nodes: job.doubt_is_over(nodes))
+        elif action.pause_seconds:
+            self._later(action.pause_seconds, lambda job, nodes: job.pause_is_over(action.rank, nodes))
+        else:
+            self._start_worker(action)
+
+    def _later(self, seconds: float, event: Event) -> None:
+        timer = threading.Timer(seconds, self._events.put, (event,))
+        timer.daemon = True
+        timer.start()
+
+    def _start_server(self, job: ClusterJob) -> subprocess.Popen[str]:
+        command = self._settings.server_command(job.workers)
+        server = self._slurm.step(job.server_node, SERVER_STEP, command, self._environment, subprocess.PIPE)
+
+        def watch() -> None:
+            assert server.stdout is not None
+            told = (re.search(r"luwu://\S+", line) for line in server.stdout)  # a site may print lines of its own
+            if found := next(filter(None, told), None):
+                port = parse_url(found[0]).port
+                self._events.put(lambda job, nodes: self._serves(job, port))
+            status = status_of(server)
+            self._events.put(lambda job, nodes: job.server_ended(status, nodes))
+
+        threading.Thread(target=watch, name=SERVER_STEP, daemon=True).start()
+        return server
+
+    def _serves(self, job: ClusterJob, port: int) -> list[Action]:
+        self._server = HostPort(self._slurm.address_of(job.server_node), port)
+        log.info("the server on %s serves %d workers at %s", job.server_node, job.workers, self._server.url)
+        self._environment["LUWU_SERVER"] = self._server.url
+        return job.begin()
+
+    def _server_answers(self) -> bool:
+        assert self._server is not None
+        try:
+            with socket.create_connection((self._server.host, self._server.port), ANSWER_SECONDS):
+                return True
+        except OSError:
+            return False
+
+    def _start_worker(self, place: StartWorker) -> None:
+        log.info("starts worker %d on %s", place.rank, place.node)
+        own = {"RANK": str(place.rank), "LOCAL_RANK": str(place.local_rank)}
+        name, command = f"worker-{place.rank}", self._settings.worker
+        worker = self._workers[place.rank] = self._slurm.step(place.node, name, command, self._environment | own)
+
+        def watch() -> None:
+            status = status_of(worker)
+            answers = status == 0 or status in SIGNALLED or self._server_answers()
+            self._events.put(lambda job, nodes: job.worker_ended(place.rank, status, nodes, server_answers=answers))
+
+        threading.Thread(target=watch, name=name, daemon=True).start()
+
+    def _start_guard(self, nodes: Sequence[str]) -> list[Action]:
+        """Start the guard of this node on another one, and a while after its end one on the next."""
+        others = [node for node in nodes if node != self._slurm.here]
+        if not self._slurm.here or not others:
+            return []
+        guard = self._slurm.guard(others[len(self._guards) % len(others)], self._environment)
+        self._guards.append(guard)
+
+        def watch() -> None:
+            guard.wait()
+            self._later(GUARD_SECONDS, lambda job, nodes: [] if job.over else self._start_guard(nodes))
+
+        threading.Thread(target=watch, name="luwu-guard", daemon=True).start()
+        return []
+
+    def _end_steps(self, server: subprocess.Popen[str]) -> None:
+        others = [*self._workers.values(), *self._guards]
+        for step in others:
+            step.terminate()
+        self._slurm.terminate(SERVER_STEP)
+        for step in (*others, server):
+            try:
+                step.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                step.kill()
+
+    @contextmanager
+    def _told_of_signals(self) -> Iterator[None]:
+        """Context manager: signals to this process are events."""
+        events: dict[signal.Signals, Event] = {
+            SIGNAL_BEFORE_THE_END: lambda job, nodes: job.time_is_over(),
+            signal.SIGTERM: lambda job, nodes: job.stopped(),
+            signal.SIGINT: lambda job, nodes: job.stopped(),
+        }
+        before = {
+            number: signal.signal(number, lambda number, frame: self._events.put(events[signal.Signals(number)]))
+            for number in events
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def status_of(step: subprocess.Popen[str]) -> int:
+    """Wait for a step; return its exit status as a shell gives it."""
+    status = step.wait()
+    return 128 - status if status < 0 else status
