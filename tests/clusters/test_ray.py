@@ -18,7 +18,7 @@ from harness.network.namespaces import wait_until
 os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray keeps a token in the user's home folder
 ray = pytest.importorskip("ray", reason="Ray is not installed: make test-clusters does that")
 
-from luwu.errors import ConfigError  # noqa: E402
+from luwu.errors import ConfigError, LuwuError  # noqa: E402
 from luwu.integrations.ray import LuwuTrainer  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -101,6 +101,25 @@ def test_a_killed_server_comes_back(undisturbed: dict[str, torch.Tensor], tmp_pa
         training.result(200)
     check(tmp_path, undisturbed)
     assert [len(starts(tmp_path, rank)) for rank in range(2)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "message"),
+    [
+        ({"store": ["x"]}, ConfigError, r"server\['store'\]: there is no such setting; expected some of advertise, "),
+        ({"stores": ["x"], "workers": 3}, ConfigError, r"server\['workers'\]: the trainer sets it;"),
+        (
+            {"stores": "x"},
+            ConfigError,
+            r'server\["stores"\]: expected a list of folders, found \'x\'; put it into a list',
+        ),
+        ("--store x", ConfigError, r"server: expected settings by name, .* found '--store x'"),
+        ({"stores": ["/proc/x"]}, LuwuError, "/proc/x"),
+    ],
+)
+def test_a_server_that_cannot_work_is_refused(server: object, kind: type[LuwuError], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        LuwuTrainer(loop, server=server)
 
 
 def test_a_node_that_ray_does_not_have_is_refused() -> None:

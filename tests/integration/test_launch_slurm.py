@@ -221,7 +221,8 @@ def test_a_launcher_that_is_stopped_ends_its_steps(make_job: Callable[[str], Job
     ("server", "environment", "message"),
     [
         ("--store 'x", {}, '--server "--store \'x": no closing quotation; close it'),
-        ("--store x --key-file k", {}, "--server: expected no --key-file, which workers would not know;"),
+        ("--store x --key-file k", {}, "--server: expected no --key-file: workers would not know it;"),
+        ("--store x --workers=3", {}, "--server: expected no --workers: there are as many as the job's nodes"),
         (
             "--store x",
             {"SLURM_GPUS_PER_TASK": "1"},

@@ -42,8 +42,9 @@ def test_workers_fill_the_nodes_that_are_not_spare() -> None:
 @pytest.mark.parametrize(
     ("spare", "server", "message"),
     [
-        (4, "", "spare_nodes: expected 0 to 3 of 4 nodes, found 4"),
-        (0, "e", "server_node: expected one of the job's nodes, found e; the job has a, b, c, d: ask for it, "
+        (4, "", "--spare-nodes: expected 0 to 3, because the job has 4 nodes and one must run workers, found 4; ask "
+         "for more nodes"),
+        (0, "e", "--server-node: expected one of the job's nodes, found e; the job has a, b, c, d: ask for it, "
          "for example with #SBATCH --nodelist=e"),
     ],
 )  # fmt: skip

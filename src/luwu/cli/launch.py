@@ -21,24 +21,30 @@ def slurm(
     """Run `luwu server` and workers as steps of the Slurm job that this command is started in, by sbatch or salloc.
 
     Each worker has RANK, WORLD_SIZE, LOCAL_RANK, LUWU_SERVER and the job key in its environment: luwu.connect() finds
-    them. A worker that a signal has ended starts again, and one whose node is lost starts on a spare node; the others
-    wait for it. Without a spare node, or when Slurm sends SIGUSR1, the job is queued again and goes on from the last
-    commit, also with another number of nodes.
+    them. Options of LuWu come before the program. A worker that a signal has ended starts again, and one whose node is
+    lost starts on a spare node; the others wait for it. Without a spare node, or when Slurm sends SIGUSR1, the job is
+    queued again and goes on from the last commit, also with another number of nodes.
 
     Exit status: 0 all workers have finished, or the job is queued again; 2 settings that cannot work; else that of the
     worker or the server that ended with an error.
     """
     import shlex
 
+    from typer.main import get_command
+
+    from luwu.cli.server import server as server_command
     from luwu.cli.service import log_to_stderr
     from luwu.core.errors import ConfigError
     from luwu.launch.slurm import Slurm
     from luwu.launch.slurm_run import SlurmRun, SlurmSettings
 
+    server_app = typer.Typer(add_completion=False)
+    server_app.command()(server_command)
     try:
         words = shlex.split(server)
     except ValueError as error:
         raise ConfigError(f"--server {server!r}: {str(error).lower()}; close it") from None
+    get_command(server_app).make_context("luwu server", list(words))  # refuses what is no argument
     settings = SlurmSettings(words, program, workers_per_node, spare_nodes, server_node, restarts)
     log_to_stderr("luwu.launch")
     raise typer.Exit(SlurmRun(settings, Slurm()).run())

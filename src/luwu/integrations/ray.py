@@ -18,7 +18,7 @@ from ray.util import get_node_ip_address
 
 from luwu.control.address import HostPort
 from luwu.control.credentials import Credentials
-from luwu.core.errors import ConfigError
+from luwu.core.errors import ConfigError, LuwuError, error_named
 from luwu.core.settings import build
 from luwu.server.network import NetworkServer
 from luwu.server.settings import ServerFile, ServerSettings
@@ -26,6 +26,9 @@ from luwu.server.settings import ServerFile, ServerSettings
 WORKER_RETURN_SECONDS = 600.0
 """Seconds that the server waits for another worker at a lost one's place, unless its settings say otherwise."""
 
+
+NOT_YOURS = {"workers", "min_workers", "key_file", "listen"}
+"""Settings of a server that the trainer sets."""
 
 CLOSE_SECONDS = 120.0
 """Seconds that the server has to end."""
@@ -35,7 +38,15 @@ class StoreServer:
     """Actor that serves a store on its node."""
 
     def __init__(self, settings: ServerSettings, key: bytes) -> None:
-        self._server = NetworkServer(settings, Credentials(key))
+        self._failure: tuple[str, str] | None = None
+        try:
+            self._server = NetworkServer(settings, Credentials(key))
+        except LuwuError as error:  # an actor that does not come up is started again and again
+            self._failure = type(error).__name__, str(error)
+
+    def failure(self) -> tuple[str, str] | None:
+        """Return the class and the message of the error that it could not serve for; None: it serves."""
+        return self._failure
 
     def url(self) -> str:
         """Return the address for workers; another one after each start of the actor."""
@@ -100,7 +111,8 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         settings: the other settings of Ray's `DataParallelTrainer`.
 
     Raises:
-        ConfigError: settings of the server that cannot work, or the cluster has no such node.
+        ConfigError: settings of the server that cannot work, or the cluster has no such node. Others: the server cannot
+            use its folders there, see `NetworkServer`.
     """
 
     def __init__(
@@ -114,6 +126,7 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         scaling_config = scaling_config or ScalingConfig()
+        _check(server)
         wanted = {"listen": "0.0.0.0:0", "worker_return_seconds": WORKER_RETURN_SECONDS, **server}
         served = build(ServerFile, {"server": {**wanted, **_numbers_of(scaling_config.num_workers)}}).server
         key = secrets.token_hex(32).encode()
@@ -121,6 +134,9 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
         node = _resource_of(server_node or get_node_ip_address())
         options["resources"] = {**options.get("resources", {}), node: 0.001}
         self._server = ray.remote(StoreServer).options(**options).remote(served, key)
+        if failure := ray.get(self._server.failure.remote()):
+            ray.kill(self._server)
+            raise error_named(failure[0])(failure[1])
         super().__init__(
             train_loop_per_worker, backend_config=LuwuConfig(self._server, key), scaling_config=scaling_config,
             **settings,
@@ -134,6 +150,21 @@ class LuwuTrainer(DataParallelTrainer):  # type: ignore[misc]
             with suppress(GetTimeoutError, RayActorError):  # its node may be lost
                 ray.get(self._server.close.remote(), timeout=CLOSE_SECONDS)
             ray.kill(self._server)
+
+
+def _check(server: Mapping[str, Any]) -> None:
+    """Refuse settings of a server that it cannot have here. Their values are checked later."""
+    if not isinstance(server, Mapping):
+        raise ConfigError(f'server: expected settings by name, such as {{"stores": ["/nvme0/run"]}}, found {server!r}')
+    possible = sorted(ServerSettings.model_fields.keys() - NOT_YOURS)
+    for name in server:
+        if name not in possible:
+            why = "the trainer sets it" if name in NOT_YOURS else "there is no such setting"
+            raise ConfigError(f"server[{name!r}]: {why}; expected some of {', '.join(possible)}")
+    if isinstance(server.get("stores"), str):
+        raise ConfigError(
+            f'server["stores"]: expected a list of folders, found {server["stores"]!r}; put it into a list'
+        )
 
 
 def _resource_of(node: str) -> str:

@@ -6,7 +6,7 @@ It has no process, no thread and no clock: `luwu.launch.slurm` carries it out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from luwu.core.errors import ConfigError
 from luwu.core.words import counted
@@ -32,12 +32,16 @@ DOUBT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start the worker of this rank on a node, as the ``local_rank``-th of its workers, after a pause."""
+    """Start the worker of this rank on a node, as the ``local_rank``-th of its workers, after a pause.
+
+    ``why`` is for users; empty: for the first time.
+    """
 
     rank: int
     node: str
     local_rank: int
     pause_seconds: float = 0.0
+    why: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -89,11 +93,12 @@ class ClusterJob:
     ) -> None:
         if not 0 <= spare_nodes < len(nodes):
             raise ConfigError(
-                f"spare_nodes: expected 0 to {len(nodes) - 1} of {counted(len(nodes), 'node')}, found {spare_nodes}"
+                f"--spare-nodes: expected 0 to {len(nodes) - 1}, because the job has {counted(len(nodes), 'node')} and one "
+                f"must run workers, found {spare_nodes}; ask for more nodes"
             )
         if server_node and server_node not in nodes:
             raise ConfigError(
-                f"server_node: expected one of the job's nodes, found {server_node}; the job has {', '.join(nodes)}: "
+                f"--server-node: expected one of the job's nodes, found {server_node}; the job has {', '.join(nodes)}: "
                 f"ask for it, for example with #SBATCH --nodelist={server_node}"
             )
         self.server_node = server_node or nodes[0]
@@ -132,7 +137,8 @@ class ClusterJob:
             del self._places[rank]
             return [] if self._places else self._end(Finish(0))
         if status in NOT_LAUNCHED:
-            return self._move(place, nodes) or [replace(place, pause_seconds=LAUNCH_SECONDS)]
+            why = f"{place.node} does not answer"
+            return self._move(place, nodes, why) or [replace(place, pause_seconds=LAUNCH_SECONDS, why=why)]
         if status not in SIGNALLED:
             end = Finish(status, f"worker {rank} on {place.node} ended with status {status}")
             return self._end(end) if server_answers else self._doubt(end)
@@ -140,7 +146,8 @@ class ClusterJob:
             why = f"worker {rank} on {place.node} was killed (status {status}), and no restart is left"
             return self._end(Finish(status, why))
         self._restarts -= 1
-        return [replace(place, pause_seconds=RESTART_SECONDS)]
+        why = f"it was killed (status {status}), {counted(self._restarts, 'restart')} left"
+        return [replace(place, pause_seconds=RESTART_SECONDS, why=why)]
 
     def pause_is_over(self, rank: int, nodes: Sequence[str]) -> list[Action]:
         """Say what follows when the pause before a worker's start is over."""
@@ -170,19 +177,20 @@ class ClusterJob:
         """Say what follows the wish that the job end, by SIGTERM or Ctrl-C."""
         return [] if self.over else self._end(Finish(143, "stopped by a signal"))
 
-    def _move(self, place: StartWorker, nodes: Sequence[str]) -> list[Action]:
+    def _move(self, place: StartWorker, nodes: Sequence[str], why: str) -> list[Action]:
         """Start a worker on another node that has a place; return no action where there is none."""
         for node in nodes:
             taken = {other.local_rank for other in self._places.values() if other.node == node}
             free = sorted(set(range(self._workers_per_node)) - taken)
             if free and node != place.node:
                 self._places[place.rank] = StartWorker(place.rank, node, free[0])
-                return [self._places[place.rank]]
+                return [replace(self._places[place.rank], why=why)]
         return []
 
     def _move_or_requeue(self, place: StartWorker, nodes: Sequence[str]) -> list[Action]:
-        why = f"{place.node} is lost, and no spare node is left for worker {place.rank}"
-        return self._move(place, nodes) or self._end(Requeue(why))
+        lost = f"{place.node} is lost"
+        why = f"{lost}, and no spare node is left for worker {place.rank}"
+        return self._move(place, nodes, lost) or self._end(Requeue(why))
 
     def _doubt(self, end: Finish) -> list[Action]:
         waits = self._in_doubt is not None

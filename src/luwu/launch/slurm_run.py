@@ -35,6 +35,14 @@ END_SECONDS = 60.0
 GUARD_SECONDS = 30.0
 """Pause before another guard, where one has ended."""
 
+REFUSED = {
+    "--key-file": "workers would not know it; name the file by LUWU_JOB_KEY_FILE, or let the job have a key of its own",
+    "--listen": "the launcher chooses the address, and tells it the workers",
+    "--min-workers": "the number of workers is that of the job's nodes",
+    "--workers": "there are as many as the job's nodes without spare ones, times --workers-per-node",
+}
+"""Arguments that a server in a job cannot have, and why."""
+
 log = logging.getLogger(__name__)
 
 Event = Callable[[ClusterJob, Sequence[str]], list[Action]]
@@ -62,11 +70,9 @@ class SlurmSettings:
     restarts: int = 3
 
     def __post_init__(self) -> None:
-        if self._names("--key-file"):
-            raise ConfigError(
-                "--server: expected no --key-file, which workers would not know; name the file by LUWU_JOB_KEY_FILE, "
-                "or let the job have a key of its own"
-            )
+        for flag, why in REFUSED.items():
+            if self._names(flag):
+                raise ConfigError(f"--server: expected no {flag}: {why}")
 
     def server_command(self, workers: int) -> list[str]:
         """Return the server's program and its arguments."""
@@ -109,12 +115,15 @@ class SlurmRun:
             self._start_guard(self._slurm.begun_with)
             try:
                 end = self._follow(job)
+                if isinstance(end, Requeue):
+                    log.warning("%s; the job is queued again, and goes on from the last commit", end.why)
+                else:
+                    why = end.why or "all workers have finished"
+                    log.log(logging.ERROR if end.status else logging.INFO, "%s; ends the other steps", why)
             finally:
                 self._end_steps(server)
         if isinstance(end, Finish):
-            log.log(logging.ERROR if end.status else logging.INFO, "%s", end.why or "all workers have finished")
             return end.status
-        log.warning("%s; the job is queued again, and goes on from the last commit", end.why)
         self._slurm.requeue()
         return 0
 
@@ -136,6 +145,7 @@ class SlurmRun:
             log.warning("the server does not answer, or was told to stop; waiting for Slurm to say more")
             self._later(action.seconds, lambda job, nodes: job.doubt_is_over(nodes))
         elif action.pause_seconds:
+            log.warning("starts worker %d again on %s: %s", action.rank, action.node, action.why)
             self._later(action.pause_seconds, lambda job, nodes: job.pause_is_over(action.rank, nodes))
         else:
             self._start_worker(action)
@@ -176,7 +186,7 @@ class SlurmRun:
             return False
 
     def _start_worker(self, place: StartWorker) -> None:
-        log.info("starts worker %d on %s", place.rank, place.node)
+        log.info("starts worker %d on %s%s", place.rank, place.node, f": {place.why}" if place.why else "")
         own = {"RANK": str(place.rank), "LOCAL_RANK": str(place.local_rank)}
         name, command = f"worker-{place.rank}", self._settings.worker
         worker = self._workers[place.rank] = self._slurm.step(place.node, name, command, self._environment | own)

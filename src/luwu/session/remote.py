@@ -253,7 +253,10 @@ def connect(
     """
     url = os.environ.get("LUWU_SERVER") if url is None else url
     if not url:
-        raise ConfigError("url: expected luwu://HOST:PORT, or LUWU_SERVER in the environment; found neither")
+        raise ConfigError(
+            "url: expected luwu://HOST:PORT, or LUWU_SERVER in the environment, found neither; luwu launch slurm and "
+            "LuwuTrainer set that variable"
+        )
     rank, workers = choose_place(rank, workers)
     switch = os.environ.get("LUWU_SWITCH", "") if switch is None else switch
     credentials = find_credentials(key, key_file, tls, plain_data)
