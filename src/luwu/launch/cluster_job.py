@@ -93,8 +93,8 @@ class ClusterJob:
     ) -> None:
         if not 0 <= spare_nodes < len(nodes):
             raise ConfigError(
-                f"--spare-nodes: expected 0 to {len(nodes) - 1}, because the job has {counted(len(nodes), 'node')} and one "
-                f"must run workers, found {spare_nodes}; ask for more nodes"
+                f"--spare-nodes: expected 0 to {len(nodes) - 1}, because the job has {counted(len(nodes), 'node')} and "
+                f"one must run workers, found {spare_nodes}; ask for more nodes"
             )
         if server_node and server_node not in nodes:
             raise ConfigError(
