@@ -50,6 +50,8 @@ class StoreServer:
 
     def url(self) -> str:
         """Return the address for workers; another one after each start of the actor."""
+        if self._failure is not None:
+            raise error_named(self._failure[0])(self._failure[1])
         return HostPort(get_node_ip_address(), self._server.port).url
 
     def close(self) -> None:
