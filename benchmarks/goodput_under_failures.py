@@ -196,7 +196,7 @@ def measure_all(options: Options, folder: Path) -> dict[str, Any]:
     )
     between = options.effort(10.0, quick=6.0, check=2.0)
     times = {
-        "calm": options.effort(20.0, quick=3.0, check=1.0), "kills": options.effort(60.0, quick=6.0, check=2.0),
+        "calm": options.effort(10.0, quick=3.0, check=1.0), "kills": options.effort(40.0, quick=6.0, check=2.0),
         "between": between,
     }  # fmt: skip
     settings = {"shape": shape, "rows": 2}
