@@ -1,8 +1,13 @@
 // Links that break, lie and stall: nothing is lost, and nothing counts twice.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <optional>
 #include <thread>
 
+#include "fabric/tcp/tcp_lane.h"
 #include "network.h"
 
 using namespace luwu;
@@ -15,7 +20,57 @@ namespace {
 constexpr auto kLow = kernels::Dtype::bfloat16;
 constexpr auto kFull = kernels::Dtype::float32;
 
+// A port of this machine that refuses connections while it is held.
+class RefusingPort {
+  public:
+    RefusingPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t size = sizeof(address);
+        REQUIRE(::bind(socket_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+        REQUIRE(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+        number = ntohs(address.sin_port);
+    }
+    ~RefusingPort() { ::close(socket_); }
+    RefusingPort(const RefusingPort&) = delete;
+    RefusingPort& operator=(const RefusingPort&) = delete;
+
+    std::uint16_t number = 0;
+
+  private:
+    int socket_;
+};
+
 }  // namespace
+
+TEST_CASE("a lane that gives up tells the reason before any request fails") {
+    using std::chrono::milliseconds;
+    const RefusingPort port;
+    fabric::TcpLinkSettings settings;
+    settings.address = "127.0.0.1";
+    settings.port = port.number;
+    settings.timing = {.hello = milliseconds(1000),
+                       .silence = milliseconds(1000),
+                       .reconnect = milliseconds(0),
+                       .backoff = milliseconds(1),
+                       .longest_backoff = milliseconds(1),
+                       .farewell = milliseconds(1)};
+    std::optional<fabric::TcpLane> lane;
+    std::optional<bool> outcome;
+    bool told = false;
+    lane.emplace(settings, nullptr, Stream::parameters, 1, [&](const Error&) {
+        lane->post({fabric::FrameKind::pull, 0, {}, {}, [&](bool ok) {
+                        CHECK(told);
+                        outcome = ok;
+                    }});
+        told = true;
+    });
+    lane->start();
+    CHECK(lane->wait_connected(fabric::Clock::now() + std::chrono::seconds(30)));
+    lane->stop();
+    CHECK(outcome == false);
+}
 
 TEST_CASE("a link that breaks in the middle of every few frames costs nothing") {
     for (const auto dtype : {kLow, kFull}) {

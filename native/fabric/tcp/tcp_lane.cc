@@ -87,13 +87,13 @@ void TcpLane::run() {
 }
 
 void TcpLane::end(bool failed, const Error& error) {
+    if (failed) on_failure_(error);  // before any request fails: whoever waits for one asks for the reason
     std::deque<TcpRequest> left;
     {
         const std::lock_guard lock(mutex_);
         ended_ = true;
         left.swap(requests_);
     }
-    if (failed) on_failure_(error);
     changed_.notify_all();
     for (const TcpRequest& request : left) request.done(false);
 }
