@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -46,9 +47,9 @@ Kill = Callable[[int], None]
 
 
 def read_log(log: Path) -> list[dict[str, Any]]:
-    """Return the whole lines of a log."""
+    """Return the objects of a log. A process that was killed may have left a part of one, or no end of its line."""
     text = log.read_text() if log.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("}\n")]
+    return [json.loads(found) for found in re.findall(r"\{[^{}]*\}", text)]
 
 
 def useful_steps(log: Path, first: float, last: float) -> float:
